@@ -139,7 +139,7 @@ class Bound:
     """The resource that is full then. Empty: none."""
 
 
-Metric = Callable[[Evidence, Cycle], Bound]
+GainRule = Callable[[Evidence, Cycle], Bound]
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ class Sample:
     cycle: Cycle
     each: tuple[tuple[Evidence, Cycle], ...] = ()
 
-    def gain(self, figure: Metric, max_factor: float = _UNBOUNDED) -> Gain:
+    def gain(self, rule: GainRule, max_factor: float = _UNBOUNDED) -> Gain:
         """A bound, at most `max_factor`, with an interval from its values in each block alone. Resampling would not do, because users
         of CPUs are medians over trials."""
-        overall, block_factors = figure(self.evidence, self.cycle), [figure(*block).factor for block in self.each]
+        overall, block_factors = rule(self.evidence, self.cycle), [rule(*block).factor for block in self.each]
         bound = overall if overall.factor <= max_factor else Bound(max_factor, "")
         interval = of_blocks(bound.factor, [min(factor, max_factor) for factor in block_factors])
         # Removing a limit cannot make it slower.
@@ -161,7 +161,7 @@ class Sample:
         points = tuple(min(factor, max_factor) for factor in block_factors) if interval is None else ()
         return Gain(Estimate(value=bound.factor, low=low, high=high, n=len(block_factors), points=points), bound.then)
 
-    def undecided(self, first: Metric, second: Metric) -> bool:
+    def undecided(self, first: GainRule, second: GainRule) -> bool:
         """Whether the interval of the ratio of two gains, paired by block, includes 1."""
         ratio = first(self.evidence, self.cycle).factor / second(self.evidence, self.cycle).factor
         interval = of_blocks(ratio, [first(*block).factor / second(*block).factor for block in self.each])
@@ -234,15 +234,15 @@ def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
     ceiling = next_ceiling(evidence, frozenset({resource}))
     parts: tuple[str, ...] = HELD_PARTS.get(resource, ())
     if resource in _LINKS:
-        return _lower_bound(ceiling, without_parts(cycle, max_link_us(evidence, cycle)))
+        return _tighter_bound(ceiling, without_parts(cycle, max_link_us(evidence, cycle)))
     if resource is Resource.LATENCY:
         parts = (ROUND_TRIPS,)
     elif resource is Resource.FORWARDER_CPU:
         parts = (FORWARDER_CPU, WAITING)
-    return _lower_bound(ceiling, without_parts(cycle, part_us(cycle, *parts))) if parts else ceiling
+    return _tighter_bound(ceiling, without_parts(cycle, part_us(cycle, *parts))) if parts else ceiling
 
 
-def _lower_bound(ceiling: Bound, faster: float) -> Bound:
+def _tighter_bound(ceiling: Bound, faster: float) -> Bound:
     return ceiling if ceiling.factor <= faster else Bound(faster, "")
 
 
@@ -250,7 +250,7 @@ def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
     """Upper bound of the gain from a link of any rate. None: no link, or one without a rate."""
     if all(link.used is None for link in evidence.directions):
         return None
-    return _lower_bound(next_ceiling(evidence, _LINKS), without_parts(cycle, max_link_us(evidence, cycle)))
+    return _tighter_bound(next_ceiling(evidence, _LINKS), without_parts(cycle, max_link_us(evidence, cycle)))
 
 
 _NEGLIGIBLE = 1.02
@@ -339,7 +339,7 @@ def _latency_remedies(sample: Sample) -> str:
     more."""
     halved_trips, faster_link = sample.gain(_gain_of_half_the_round_trips, 2.0), sample.gain(_gain_of_far_faster_link)
     doubled = sample.gain(_gain_of_twice_the_connections, 2.0)
-    remedies: list[tuple[Metric, Gain, str, str]] = [
+    remedies: list[tuple[GainRule, Gain, str, str]] = [
         (_gain_of_half_the_round_trips, halved_trips, "half the RTT or half the round trips", f"about {halved_trips}"),
         (_gain_of_far_faster_link, faster_link, "a much faster link", _gain_text(faster_link)),
         (_gain_of_twice_the_connections, doubled, "twice the connections", _gain_text(doubled)),
@@ -406,8 +406,9 @@ def _join_clauses(*clauses: str) -> str:
     return "; ".join(clause for clause in clauses if clause)
 
 
-SURE_SHARE, MAX_SHARE = 0.75, 0.5
-"""If at least `SURE_SHARE` of the trials name the same limit, it has the confidence of its rule; up to `MAX_SHARE`, low confidence."""
+SURE_SHARE, MAJORITY_SHARE = 0.75, 0.5
+"""If at least `SURE_SHARE` of the trials name the same limit, it has the confidence of its rule. If no more than `MAJORITY_SHARE` do,
+its confidence is low."""
 _CONFIDENCE_LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
@@ -451,7 +452,7 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
 def _majority(named_limits: Sequence[Resource]) -> list[int]:
     """The indices of the trials that name the same limit, if they are more than half; otherwise all."""
     most_named = max(named_limits, key=named_limits.count)
-    if named_limits.count(most_named) <= MAX_SHARE * len(named_limits):
+    if named_limits.count(most_named) <= MAJORITY_SHARE * len(named_limits):
         return list(range(len(named_limits)))
     return [index for index, resource in enumerate(named_limits) if resource is most_named]
 
@@ -467,7 +468,7 @@ def _differing_trials_finding(together: Resource, named_limits: Sequence[Resourc
 
 
 def _overall_confidence(of_rule: Confidence, agreeing_share: float) -> Confidence:
-    if agreeing_share <= MAX_SHARE:
+    if agreeing_share <= MAJORITY_SHARE:
         return "low"
     if agreeing_share < SURE_SHARE:
         return _CONFIDENCE_LEVELS[max(0, _CONFIDENCE_LEVELS.index(of_rule) - 1)]

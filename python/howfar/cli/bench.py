@@ -27,9 +27,9 @@ from howfar.bench.links.figures import (
     Extra,
     LinkBench,
     LinkPoint,
-    Measurement,
     Obtained,
     Peer,
+    RepeatedFigure,
     RunsOn,
     grid,
 )
@@ -204,7 +204,7 @@ def _format_extra(extra: Extra) -> str:
     return f"{extra.what}: {', '.join(sides)}"
 
 
-def _format_measurement(figure: Measurement) -> str:
+def _format_measurement(figure: RepeatedFigure) -> str:
     best = f" (best {_format_figure(figure.best)})" if len(figure.runs) > 1 else ""
     return f"{_format_figure(figure.median)}{best}"
 

@@ -44,7 +44,7 @@ from howfar.bench.links.figures import (
     ExtraName,
     LinkBench,
     LinkPoint,
-    Measurement,
+    RepeatedFigure,
     Row,
     Run,
     RunsOn,
@@ -462,7 +462,9 @@ class Extras:
         bars: tuple[Verdict, ...],
         best: Callable[[Sequence[float]], float] = max,
     ) -> Extra:
-        sides = {side: Measurement.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs}
+        sides = {
+            side: RepeatedFigure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs
+        }
         ours = sides.pop("ours", None)
         others = tuple(Compared(name=side, figure=figure) for side, figure in sides.items())
         skipped = None if ours is not None else self._refused.get(name, "this back-end counts none")

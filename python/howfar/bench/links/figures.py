@@ -119,7 +119,7 @@ class Row(Described):
     """Why the peer has no figures for this link although it was available."""
 
 
-class Measurement(Described):
+class RepeatedFigure(Described):
     """One figure over several runs."""
 
     median: float
@@ -133,7 +133,7 @@ class Measurement(Described):
 
 class Compared(Described):
     name: str
-    figure: Measurement
+    figure: RepeatedFigure
 
 
 ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
@@ -145,7 +145,7 @@ class Extra(Described):
     name: ExtraName
     what: str
     unit: str
-    ours: Measurement | None = None
+    ours: RepeatedFigure | None = None
     beside: tuple[Compared, ...] = ()
     """The same measurement over a bare cable, or over the peer."""
     bars: tuple[Verdict, ...] = ()
