@@ -20,7 +20,7 @@ from howfar.lab.environment import LoadWatch
 from howfar.store.records import MachineLoad, Trial
 
 Seen = TypeVar("Seen")
-DISTURBED = ("was late by", "longer on average", "RTT at rest was", "pages from files")
+DISTURBED = ("was late by", "longer on average", "RTT at rest was", "before the run", "pages from files")
 """Parts of the sentences that the instrument reports on a machine that is too busy."""
 EMPTY_WINDOW = "not one transaction ended in the measured window"
 """A busy machine also causes this in windows of 0.2 s, but so does a server that does not answer: for tests of something else only."""
