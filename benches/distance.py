@@ -29,11 +29,11 @@ from pathlib import Path
 from instructions import build, collected
 
 from howfar.cli.target import find_server
+from howfar.contract.messages import AskInTurn, OpenConnection, Opened, PingJob, PingRequest, TcpTarget
 from howfar.distance.measure import find_addresses
 from howfar.distance.requests import REQUESTS
 from howfar.distance.session import Server, ping_session
 from howfar.distance.target import server_of
-from howfar.engine.messages import AskInTurn, OpenConnection, Opened, PingJob, PingRequest, TcpTarget
 from howfar.engine.process import find_engine
 
 HERE = Path(__file__).parent

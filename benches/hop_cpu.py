@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from howfar.engine.messages import Event, Finished, LoadJob, Measuring, Session, Sysbench
+from howfar.contract.messages import Event, Finished, LoadJob, Measuring, Session, Sysbench
 from howfar.engine.run_load import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory

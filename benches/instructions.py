@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LoadJob,
     NullJob,
     NullReady,

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from howfar.bench import comparison, meter
 from howfar.bench.meter import Trial
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     KeyValue,
     LoadJob,
     Ready,

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from howfar.engine.inserts import single_row_inserts
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     AcknowledgementLog,
     Event,
     Failed,
@@ -19,6 +18,7 @@ from howfar.engine.messages import (
     Target,
     UnixTarget,
 )
+from howfar.engine.inserts import single_row_inserts
 from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.plan.factors import SHORT_ROW
 

@@ -19,8 +19,8 @@ OWN = {
     "doctor/protocols/postgresql.py",
     "bench/pgbench.py",
     "paths/pgbouncer.py",
-    "engine/messages.py",  # generated
-    "engine/ping_messages.py",  # generated
+    "contract/messages.py",  # generated
+    "contract/ping_messages.py",  # generated
 }
 KNOWN = {
     "services/__init__.py": "registration",
@@ -36,7 +36,7 @@ KNOWN = {
     "cli/suggest.py": "how its users spell it",
     "load/cmdline.py": "pgbench's options",
     "doctor/protocols/__init__.py": "registration",
-    "engine/rules.py": "the contract's rules of a protocol",
+    "contract/rules.py": "the contract's rules of a protocol",
     "fleet/user_server.py": "what a session may ask a server of the user's own",
     "load/job.py": "options of a protocol",
     "cli/target.py": "libpq's files",

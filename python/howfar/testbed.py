@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     FastCgi,
     Observed,
     PageScript,

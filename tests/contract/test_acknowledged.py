@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from howfar.engine import acknowledged
-from howfar.engine.acknowledged import KeyLog, KeyOutcome
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     AcknowledgementLog,
     Arrivals,
     Event,
@@ -25,6 +23,8 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.process import EngineProcess
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, ending, job, log_event, null_server, only, run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import howfar
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     PROTOCOL_VERSION,
     Begin,
     Failed,

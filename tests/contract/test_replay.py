@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     AnswerJob,
     NullReady,
     Replayed,

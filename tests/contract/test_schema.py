@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
-from howfar.engine.generate import SCHEMA, generated
-from howfar.engine.message import Message
-from howfar.engine.messages import COMMANDS, EVENTS, JOBS
+from howfar.contract.generate import SCHEMA, generated
+from howfar.contract.message import Message
+from howfar.contract.messages import COMMANDS, EVENTS, JOBS
 from howfar.engine.process import find_engine
 
 EXAMPLES = sorted((SCHEMA.parent / "examples").glob("*.json"))
@@ -33,14 +33,14 @@ def schema_of(example: Path) -> dict[str, Any]:
 
 def test_types_are_those_of_the_schema() -> None:
     for path, text in generated(CONTRACT).items():
-        assert path.read_text() == text, "run: .venv/bin/python -m howfar.engine.generate"
+        assert path.read_text() == text, "run: .venv/bin/python -m howfar.contract.generate"
 
 
 def test_schema_is_that_of_the_engine() -> None:
     """The crates' tests compare the file with the sources; this test compares it with the engine that is used."""
     printed = subprocess.run([find_engine(), "schema"], capture_output=True, text=True, check=True).stdout
     assert json.loads(printed) == CONTRACT, (
-        "run: howfar-engine schema > schema/contract.json, then howfar.engine.generate"
+        "run: howfar-engine schema > schema/contract.json, then howfar.contract.generate"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import howfar
-from howfar.engine.messages import Info
+from howfar.contract.messages import Info
 
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".boot" / "bin" / "uv"

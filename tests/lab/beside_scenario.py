@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     KeyValue,
     ServiceName,
     Session,

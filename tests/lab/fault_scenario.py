@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import numpy as np
 
+from howfar.contract.messages import LoadJob, UnixTarget
 from howfar.engine.acknowledged import HEADER, RECORD, KeyOutcome
-from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import HowfarError

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import chi2
 
-from howfar.engine.messages import Distribution
+from howfar.contract.messages import Distribution
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 8.0

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from howfar.engine.messages import Event, IndependentLoss, LoadJob
+from howfar.contract.messages import Event, IndependentLoss, LoadJob
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.experiments.registry import summarise

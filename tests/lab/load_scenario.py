@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import SYSBENCH_KINDS
+from howfar.contract.messages import SYSBENCH_KINDS
 
 HOWFAR = [
     sys.executable,

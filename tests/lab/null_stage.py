@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     NullJob,
     NullReady,
     Observed,

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from howfar.doctor.findings import Kind
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     CpuStep,
     CustomStatement,
     FastCgi,
@@ -30,7 +29,8 @@ from howfar.engine.messages import (
     SameValue,
     UnixTarget,
 )
-from howfar.engine.rules import services_of, sql_of
+from howfar.contract.rules import services_of, sql_of
+from howfar.doctor.findings import Kind
 from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import LoadJob, Workload
+from howfar.contract.messages import LoadJob, Workload
 from howfar.lab import sandbox
 from howfar.testbed import TrialEnvironment
 from tests.lab.sandboxes import TIMEOUT_S

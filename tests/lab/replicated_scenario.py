@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from howfar.cli.session import instruments, open_testbed
-from howfar.engine.messages import Event, Measuring
+from howfar.contract.messages import Event, Measuring
 from howfar.lab import replicated_group
 from howfar.lab.replication.links import FOREVER_MS
 from howfar.plan.load import load_plan

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from howfar.engine.messages import Sysbench, Workload
+from howfar.contract.messages import Sysbench, Workload
 from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.paths import find_path

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import pytest
 
-from howfar.engine.message import Message
-from howfar.engine.messages import (
+from howfar.contract.message import Message
+from howfar.contract.messages import (
     Finished,
     KeyValue,
     LoadJob,

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any, Literal
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     KeyValue,
     Session,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LoadJob,
     Sysbench,
     UnixTarget,

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Distribution,
     LoadJob,
     Sysbench,

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 from howfar.bench.calibration import Calibration
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     NullJob,
     NullReady,
     PingPong,

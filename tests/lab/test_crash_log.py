@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from howfar.engine import acknowledged
-from howfar.engine.acknowledged import KeyLog, KeyOutcome
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Custom,
     CustomStatement,
     CustomStep,
@@ -27,6 +25,8 @@ from howfar.engine.messages import (
     LoadJob,
     UnixTarget,
 )
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.lab.servers import DATABASE, USER
 from howfar.runner.fault.crash import ClientLog, KeyComparison, Keys, compare_keys
 from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_event, run

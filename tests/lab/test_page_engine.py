@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Arrivals,
     CpuStep,
     CustomStatement,

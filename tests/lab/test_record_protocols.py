@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.cli.main import cli
-from howfar.engine.messages import FixedSize, KeyValue, RecordEnded, Target, TcpListen, TcpTarget, UnixTarget
+from howfar.contract.messages import FixedSize, KeyValue, RecordEnded, Target, TcpListen, TcpTarget, UnixTarget
 from howfar.lab.servers import DATABASE, USER
 from howfar.recording.collecting import Collected, collect
 from howfar.recording.record_tap import RecordTap

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.engine.messages import RecordEnded, TcpListen, TcpTarget, UnixTarget
+from howfar.contract.messages import RecordEnded, TcpListen, TcpTarget, UnixTarget
 from howfar.recording.record_tap import RecordTap
 
 TIMEOUT_S = 60.0

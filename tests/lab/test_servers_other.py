@@ -10,7 +10,7 @@ import pymysql
 import pymysql.cursors
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LoadJob,
     Session,
     Sysbench,

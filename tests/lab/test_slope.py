@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from howfar.cli.main import cli
-from howfar.engine.messages import TcpListen, TcpTarget, UnixTarget
+from howfar.contract.messages import TcpListen, TcpTarget, UnixTarget
 from howfar.lab.servers import USER
 from howfar.recording.tap import Tap
 from tests.lab.servers_here import Running, prepared, short_directory, started

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Arrivals,
     FixedSize,
     KeyValue,
@@ -24,8 +24,8 @@ from howfar.engine.messages import (
     Tls,
     UnixTarget,
 )
+from howfar.contract.rules import is_redis
 from howfar.engine.process import EngineFailed
-from howfar.engine.rules import is_redis
 from tests.lab import certificates
 from tests.lab.servers_here import short_directory
 from tests.lab.stores_here import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     SYSBENCH_KINDS,
     Distribution,
     Sysbench,

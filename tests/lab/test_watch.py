@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from howfar.engine import acknowledged
-from howfar.engine.acknowledged import KeyOutcome
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     UnixTarget,
     Watched,
     Watching,
     WatchJob,
 )
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import KeyOutcome
 from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.lab.servers import DATABASE, USER
 from howfar.runner.fault.crash import compare_visibility

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from howfar.engine.messages import Event, Sysbench
+from howfar.contract.messages import Event, Sysbench
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import LabError
 from howfar.lab import sandbox

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Event,
     Measuring,
     Sysbench,

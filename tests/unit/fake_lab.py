@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.made import latency, made
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Account,
     Bytes,
     Classes,

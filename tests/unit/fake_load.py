@@ -11,8 +11,8 @@ from tests.made import latency, made
 from tests.unit.fake_lab import receipt
 
 import howfar
-from howfar.engine.message import Message
-from howfar.engine.messages import (
+from howfar.contract.message import Message
+from howfar.contract.messages import (
     PROTOCOL_VERSION,
     Account,
     Arrivals,

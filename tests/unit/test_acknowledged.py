@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.acknowledged_scenario import INSERTS, job
 
-from howfar.engine import acknowledged
-from howfar.engine.acknowledged import HEADER, MAGIC, RECORD, VERSION, KeyOutcome
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Custom,
     CustomStep,
     CustomTransaction,
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.rules import is_keyed
+from howfar.contract.rules import is_keyed
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import HEADER, MAGIC, RECORD, VERSION, KeyOutcome
 from howfar.errors import EngineError
 
 CONNECTIONS = 3

@@ -45,7 +45,7 @@ from howfar.bench.links.peers import PEERS, FoundPeer, Shape, find_peer, tbf_arg
 from howfar.bench.links.peers.toxiproxy import toxics
 from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, ping_timeout_ns, runs_on, unmodelled_drops
 from howfar.cli.bench import bench, show
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     DirectionStats,
     Drops,
     GoodputResult,

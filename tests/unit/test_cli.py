@@ -22,7 +22,7 @@ from tests.unit.rendered import GOLDEN, is_golden
 from howfar.cli import session
 from howfar.cli.exit_codes import EXIT_CODES
 from howfar.cli.main import cli, run_command_line
-from howfar.engine.messages import LoadJob
+from howfar.contract.messages import LoadJob
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, MissingError, SandboxForbidden, ServerMissing
 from howfar.lab.cache import cache_home, work_directory

@@ -26,7 +26,7 @@ from howfar.cli.progress import (
     ratio,
     time_left,
 )
-from howfar.engine.messages import LoadJob
+from howfar.contract.messages import LoadJob
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import execute_run

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.fake_lab import COUNTED, RATES, FakeClock, FakeLaboratory, conducted, fake_info, fakes
 
 from howfar.analysis.diagnostics import Diagnostic
-from howfar.engine.messages import LoadJob, Sysbench
+from howfar.contract.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
 from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan

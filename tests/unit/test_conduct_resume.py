@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import COUNTED, FakeLaboratory, FakeStage, FakeWindowWatch, fake_info, fakes
 
-from howfar.engine.messages import LoadJob, Measuring
+from howfar.contract.messages import LoadJob, Measuring
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan

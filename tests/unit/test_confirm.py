@@ -17,7 +17,7 @@ from howfar.analysis.cells import BytesPerTxn, CellSummary
 from howfar.analysis.confirmation import choose, intervention, is_as_predicted, is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit
-from howfar.engine.messages import LoadJob
+from howfar.contract.messages import LoadJob
 from howfar.errors import LabError
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import made_distance
 
+from howfar.contract.messages import Asked, Opened
 from howfar.distance import requests
 from howfar.distance.limits import METRICS, judge, parse_limit
 from howfar.distance.meaning import PAGE_REQUESTS, explain, named_rtts
@@ -28,7 +29,6 @@ from howfar.distance.resolve import NameFailed, lookup
 from howfar.doctor.peer_location import Fact as PeerFact
 from howfar.doctor.peer_location import PeerLocation
 from howfar.doctor.procfs import Process
-from howfar.engine.messages import Asked, Opened
 from howfar.engine.process import parse_event
 from howfar.errors import UsageError
 from howfar.services import ServiceName

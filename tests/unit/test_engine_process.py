@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import howfar
-from howfar.engine import process
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     PROTOCOL_VERSION,
     CustomStatement,
     FastCgi,
@@ -22,6 +21,7 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
+from howfar.engine import process
 from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine
 from howfar.engine.run_load import longest_s, run_load
 from howfar.errors import EngineError, MissingError

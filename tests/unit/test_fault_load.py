@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from tests.acknowledged_scenario import INSERTS
 
-from howfar.engine.messages import Event, LoadJob, Measuring, UnixTarget
+from howfar.contract.messages import Event, LoadJob, Measuring, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, LabError

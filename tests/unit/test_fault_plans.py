@@ -9,7 +9,7 @@ import pytest
 from tests.made import made, made_trial
 from tests.unit.fake_lab import fake_info, finish, receipt
 
-from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
+from howfar.contract.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
 from howfar.lab.replicated_group import SERVERS_TIMEOUT_MS

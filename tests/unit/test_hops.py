@@ -16,7 +16,7 @@ from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 from howfar.analysis.compare import compare
 from howfar.analysis.summary import Summary
 from howfar.cli.progress import ratio
-from howfar.engine.messages import LoadJob, UnixTarget
+from howfar.contract.messages import LoadJob, UnixTarget
 from howfar.experiments.hops.report import HopCosts, find_pooler_payoffs, pooler_sentence, poolers_table, records
 from howfar.experiments.registry import experiment_of, render_in_terminal, summarise
 from howfar.plan.factors import offered_per_s

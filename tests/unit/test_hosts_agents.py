@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.fake_load import events, job
 
-from howfar.engine.messages import Begin, Begun, RttJob, UsageJob
+from howfar.contract.messages import Begin, Begun, RttJob, UsageJob
 from howfar.engine.process import Launcher, run_probe
 from howfar.errors import EngineError, LabError, UsageError
 from howfar.fleet import ship

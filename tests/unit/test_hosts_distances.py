@@ -15,7 +15,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.cli.hosts import _network_rows, _warn_of_noise, _warn_of_shared_machines
 from howfar.cli.on_hosts import _with_measured, check_plan
-from howfar.engine.messages import RttResult
+from howfar.contract.messages import RttResult
 from howfar.errors import PlanError
 from howfar.experiments.registry import summarise
 from howfar.fleet.distances import entered

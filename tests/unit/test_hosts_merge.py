@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from howfar.engine.inserts import single_row_inserts
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Arrivals,
     Custom,
     Failed,
@@ -24,6 +23,7 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
+from howfar.engine.inserts import single_row_inserts
 from howfar.errors import LabError, PlanError
 from howfar.fleet.load import divide_job, merge_intervals, merge_results
 from howfar.stats.hdr import DIGITS, LONGEST_NS

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.fake_lab import finish, receipt
 
 from howfar.analysis.hosts import HostNote, HostsSeen
-from howfar.engine.messages import Classes, KeyValue, LoadJob, Measuring, Ready, Sysbench, UnixTarget
+from howfar.contract.messages import Classes, KeyValue, LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.run_load import LoadOutcome
 from howfar.fleet.hosts_file import parse_hosts
 from howfar.fleet.roles import RoleHosts, assign_hosts, may_swap

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.address import parse
-from howfar.engine.messages import TcpTarget
+from howfar.contract.messages import TcpTarget
 from howfar.errors import UsageError
 from howfar.recording.insertion import Insertion, NamedServer, insertion
 

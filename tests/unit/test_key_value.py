@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LONGEST_VALUE,
     Compression,
     FixedSize,

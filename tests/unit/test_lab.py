@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, client_options, code_with_receipt, lab
-from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab import awake as module
 from howfar.lab.awake import awake, run_spinners

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     KeyValue,
     Service,
     ServiceName,

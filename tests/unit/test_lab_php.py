@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     CpuStep,
     CustomStatement,
     Distribution,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     CustomStatement,
     PageScript,
     QueryStep,

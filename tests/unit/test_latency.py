@@ -21,7 +21,7 @@ from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 from howfar.analysis.summary import Summary
 from howfar.cli.progress import LineProgress
 from howfar.cli.run import _parse_levels, _repeat_command
-from howfar.engine.messages import Event, LoadJob, PageJob
+from howfar.contract.messages import Event, LoadJob, PageJob
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, UsageError

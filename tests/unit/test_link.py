@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from howfar.cli.lab import lab
 from howfar.cli.links import LinkChoice, link_options, read_link
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     BurstLoss,
     DirectionStats,
     Drops,

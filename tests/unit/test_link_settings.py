@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.cli.lab import script_violations
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     BurstLoss,
     EmpiricalJitter,
     IndependentLoss,

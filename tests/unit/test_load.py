@@ -16,7 +16,7 @@ from tests.unit import fake_load
 from howfar.address import SYSTEM_CA, Secret, ServerAddress, parse
 from howfar.address.libpq import SOCKETS, completed, parse_services, password_of
 from howfar.cli.load import find_login
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Account,
     Classes,
     Custom,

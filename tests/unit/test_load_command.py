@@ -22,8 +22,8 @@ from howfar.address import Secret, ServerAddress
 from howfar.cli.load import find_login, write_file
 from howfar.cli.main import run_command_line
 from howfar.cli.target import numeric
-from howfar.engine.message import Message
-from howfar.engine.messages import (
+from howfar.contract.message import Message
+from howfar.contract.messages import (
     Failed,
     TablesDone,
     TablesProgress,

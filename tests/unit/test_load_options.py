@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from howfar.address import Secret, ServerAddress
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LoadJob,
     Pgbench,
     Sysbench,

@@ -18,7 +18,7 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 from tests.unit import fake_load
 
-from howfar.engine.messages import Finished, Pgbench, Session, Sysbench
+from howfar.contract.messages import Finished, Pgbench, Session, Sysbench
 from howfar.load import report_human
 from howfar.load.report_human import (
     pgbench_first_line,

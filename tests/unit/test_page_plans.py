@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from howfar.analysis.summary import workload_line
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     CpuStep,
     GetStep,
     PageScript,
@@ -21,7 +21,7 @@ from howfar.engine.messages import (
     ServiceName,
     UnixTarget,
 )
-from howfar.engine.rules import MAX_ROUND_TRIPS, round_trips_of, services_of
+from howfar.contract.rules import MAX_ROUND_TRIPS, round_trips_of, services_of
 from howfar.errors import PlanError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, cost

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.fake_lab import finish, interval, receipt
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Bytes,
     CpuStep,
     CustomStatement,

@@ -14,8 +14,8 @@ import pytest
 from howfar.address import Secret
 from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.main import run_command_line
+from howfar.contract.messages import Failed
 from howfar.doctor.protocols.session import NoValidAnswer, Refused
-from howfar.engine.messages import Failed
 from howfar.passwords import without_passwords
 
 PASSWORD = "QQsecret"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from tests.unit.made_recording import FLOOR_NS, Step, costs, made
 
-from howfar.engine.messages import Replayed, ReplayPage, UnixTarget
+from howfar.contract.messages import Replayed, ReplayPage, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import LinkFailed
 from howfar.lab.link import LinkSpec

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tests.unit.fake_lab import FakeStage
 
 from howfar.analysis.summary import workload_line
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     SYSBENCH_KINDS,
     Compression,
     LoadJob,
@@ -21,7 +21,7 @@ from howfar.engine.messages import (
     Tls,
     UnixTarget,
 )
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Distribution as EngineDistribution,
 )
 from howfar.errors import PlanError, UsageError

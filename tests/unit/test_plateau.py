@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.fake_lab import FakeClock, FakeEngine, fake_info, fakes
 
 from howfar.analysis.plateau import AGREEMENT, BLOCKS, paused_arms
-from howfar.engine.messages import LoadJob
+from howfar.contract.messages import LoadJob
 from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import settled_line

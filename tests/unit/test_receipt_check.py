@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Compression,
     CustomStatement,
     FastCgi,

@@ -18,7 +18,7 @@ from tests.unit.made_recording import costs
 
 from howfar.cli.predict import predict
 from howfar.cli.replay import _first_pages as first_pages
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     PacketsEnded,
     Recorded,
     RecordedConnection,

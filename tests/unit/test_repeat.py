@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.engine.messages import Repeated
+from howfar.contract.messages import Repeated
 from howfar.errors import UsageError
 from howfar.recording.recording import Connection, Digest, Page, Phase, Recording, RecordingFile, RoundTrip, read
 from howfar.recording.repeat import analyze, document, may_change, script, split_statements

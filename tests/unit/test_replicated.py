@@ -13,7 +13,7 @@ from tests.unit.test_replication import ASKED, snapshot
 
 from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Arrivals,
     LoadJob,
     Measuring,
@@ -22,7 +22,7 @@ from howfar.engine.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.engine.rules import is_keyed
+from howfar.contract.rules import is_keyed
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
 from howfar.lab.link import LinkSpec

@@ -18,7 +18,7 @@ from typing import cast
 
 import pytest
 
-from howfar.engine.messages import UnixTarget
+from howfar.contract.messages import UnixTarget
 from howfar.errors import UsageError
 from howfar.recording import slope
 from howfar.recording.insertion import NamedServer

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.made import latency
 
 from howfar.analysis.cells import COMPARISONS
-from howfar.engine.messages import LONGEST_NS
+from howfar.contract.messages import LONGEST_NS
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
 from howfar.stats.estimate import Estimate, Part

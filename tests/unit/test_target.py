@@ -17,7 +17,7 @@ from howfar.address import Secret, ServerAddress
 from howfar.cli.hide_arguments import may_hold_password
 from howfar.cli.main import run_command_line
 from howfar.cli.target import find_server, find_system_ca_file, numeric, resolve, server_at, settle_tls
-from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 
 ALONE = {"HOME": "/nonexistent"}

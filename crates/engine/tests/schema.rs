@@ -13,6 +13,6 @@ fn the_schema_is_current() {
         .expect("the engine");
     assert!(
         kept.as_bytes() == output.stdout,
-        "run: howfar-engine schema > schema/contract.json; python -m howfar.engine.generate"
+        "run: howfar-engine schema > schema/contract.json; python -m howfar.contract.generate"
     );
 }

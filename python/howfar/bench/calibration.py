@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeVar
 
 import howfar
 from howfar.bench.meter import kernel
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LoadJob,
     NullJob,
     NullReady,

@@ -25,7 +25,7 @@ from howfar.bench import meter
 from howfar.bench.clients import CLIENTS, find_client
 from howfar.bench.meter import Trial
 from howfar.bench.peers import Counters, Peer
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LoadJob,
     Ready,
     Sysbench,

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import pymysql
 
-from howfar.engine.messages import Pgbench, Sysbench
+from howfar.contract.messages import Pgbench, Sysbench
 from howfar.errors import LabError, MissingError
 from howfar.lab.servers import DATABASE, USER, Server
 from howfar.services import SqlProtocol

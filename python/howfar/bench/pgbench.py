@@ -13,7 +13,7 @@ import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from howfar.bench.peers import BARE_CPU_BARS, Counters, version_of, write_secret
-from howfar.engine.messages import Pgbench
+from howfar.contract.messages import Pgbench
 from howfar.errors import LabError
 from howfar.lab.servers import DATABASE, USER, Server
 from howfar.services import SqlProtocol

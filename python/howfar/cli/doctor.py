@@ -26,6 +26,7 @@ from howfar.cli.target import (
     read_option_file,
     variable,
 )
+from howfar.contract.ping_messages import UnixTarget
 from howfar.doctor.candidates import PROGRAMS
 from howfar.doctor.findings import (
     Change,
@@ -40,7 +41,6 @@ from howfar.doctor.findings import (
     Unseen,
 )
 from howfar.doctor.targets import Login, Logins, Target, target_from_login
-from howfar.engine.ping_messages import UnixTarget
 from howfar.errors import MissingError, UsageError
 from howfar.passwords import learn
 from howfar.terminal_text import one_line

@@ -23,7 +23,7 @@ from howfar.cli.main import run_command_line
 from howfar.cli.screen import OutputFile, note
 from howfar.cli.session import replicas_for
 from howfar.cli.target_options import enter_sandbox
-from howfar.engine.ping_messages import TcpTarget, UnixTarget
+from howfar.contract.ping_messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import HowfarError, LabError, UsageError, how_ended, shell_code
 from howfar.lab.environment import LoadWatch

@@ -19,7 +19,7 @@ from howfar.address import ServerAddress
 from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import STDOUT, note, read_text, show_json_line
 from howfar.cli.target import Say, find_server, numeric, settle_tls
-from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
+from howfar.contract.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher
 from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import run_load, run_tables

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from howfar.cli.opening import hand_over, take_over
 from howfar.cli.screen import erase_lines, has_colour, is_terminal, rich_console
-from howfar.engine.messages import Event, Finished, Interval, Measuring, Ready
+from howfar.contract.messages import Event, Finished, Interval, Measuring, Ready
 from howfar.plan.types import Plan
 from howfar.report.terminal import to_ascii, wrap
 from howfar.runner.observer import Observer

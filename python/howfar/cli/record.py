@@ -9,7 +9,7 @@ import click
 
 from howfar.cli.screen import OutputFile, json_option, no_colour_option, show_result, try_note
 from howfar.cli.target import find_usual_server, laboratory_address, named_server_at, server_at
-from howfar.engine.ping_messages import TcpTarget, UnixTarget
+from howfar.contract.ping_messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.store.database import kind_of
 from howfar.units import parse_duration_ns

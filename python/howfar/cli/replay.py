@@ -17,7 +17,7 @@ from howfar.errors import EngineError, UsageError
 from howfar.services import SqlProtocol
 
 if TYPE_CHECKING:
-    from howfar.engine.messages import Repeated, RepeatJob, Replayed
+    from howfar.contract.messages import Repeated, RepeatJob, Replayed
     from howfar.recording.costs import PathCosts
     from howfar.recording.layout import CostedPage
     from howfar.recording.path_session import BothPaths
@@ -136,7 +136,7 @@ def _repeat_on_server(recording: Recording, text: str, dsn: str | None, writes: 
     from howfar.address import looks_like_target
     from howfar.cli.load import find_login
     from howfar.cli.target import laboratory_address
-    from howfar.engine.messages import Digests, DigestsJob
+    from howfar.contract.messages import Digests, DigestsJob
     from howfar.engine.process import Launcher, run_probe
     from howfar.load.cmdline import Options
     from howfar.load.job import repeat_job
@@ -175,7 +175,7 @@ def _repeat_on_server(recording: Recording, text: str, dsn: str | None, writes: 
 
 def _run_pages(job: RepeatJob, recording: Recording) -> list[Repeated]:
     """Run all pages once. Raises EngineError; for a refused statement it names the page."""
-    from howfar.engine.messages import Repeated
+    from howfar.contract.messages import Repeated
     from howfar.engine.process import EngineFailed, EngineProcess, Launcher
 
     done: list[Repeated] = []

@@ -34,8 +34,8 @@ from howfar.address import (
 from howfar.cli.hide_arguments import HIDDEN
 from howfar.cli.screen import note, read_text
 from howfar.cli.suggest import LIKE_TARGET
+from howfar.contract.ping_messages import Target, TcpTarget, UnixTarget
 from howfar.distance.resolve import as_number, resolve_name, unknown_host
-from howfar.engine.ping_messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
 from howfar.recording.insertion import NamedServer
 from howfar.services import SERVICES

@@ -18,13 +18,13 @@ import click
 
 from howfar.cli.exit_codes import UNREACHABLE
 from howfar.cli.screen import is_terminal, rich_console, show_json_line
+from howfar.contract.ping_messages import NotOpened
 from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
 from howfar.distance.record import WatchedOutage, WatchedRequest
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
 from howfar.distance.session import Lost, PingSession, Server, check_answered, not_opened, ping_session
 from howfar.distance.watch import MIN_INTERVAL_NS, Moment, Outage, WatchResults, frame, summary, window_line
-from howfar.engine.ping_messages import NotOpened
 from howfar.errors import UsageError
 from howfar.stopping import Ended
 from howfar.units import format_duration_ns

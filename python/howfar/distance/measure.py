@@ -14,6 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from howfar.contract.ping_messages import (
+    Asked,
+    NotOpened,
+    Opened,
+    Target,
+    TcpTarget,
+    UnixTarget,
+)
 from howfar.distance.meaning import explain
 from howfar.distance.path import locate, path_facts
 from howfar.distance.record import (
@@ -41,14 +49,6 @@ from howfar.distance.session import (
     socket_saving_ns,
 )
 from howfar.distance.target import other_protocol
-from howfar.engine.ping_messages import (
-    Asked,
-    NotOpened,
-    Opened,
-    Target,
-    TcpTarget,
-    UnixTarget,
-)
 from howfar.engine.process import EngineFailed
 from howfar.errors import HowfarError, UsageError
 from howfar.services import SERVICES

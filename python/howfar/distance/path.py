@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 
+from howfar.contract.ping_messages import Opened
 from howfar.distance.record import Fact, PathFacts, PathKind
 from howfar.distance.requests import Identity, named_proxy
 from howfar.doctor.peer_location import PeerLocation, tcp_peer, unix_peer
-from howfar.engine.ping_messages import Opened
 
 _PING_FACTOR = 2.0
 _MIN_EXCESS_NS = 200_000

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from howfar.distance.record import Failure
-from howfar.distance.requests import REQUESTS, Identity
-from howfar.engine.ping_messages import (
+from howfar.contract.ping_messages import (
     Asked,
     AskInTurn,
     FetchAnswer,
@@ -31,6 +29,8 @@ from howfar.engine.ping_messages import (
     TcpTarget,
     UnixTarget,
 )
+from howfar.distance.record import Failure
+from howfar.distance.requests import REQUESTS, Identity
 from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.services import ServiceName
 from howfar.stopping import temporary_folder

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from howfar.address import Login, ServerAddress, SslMode
+from howfar.contract.ping_messages import NotOpened, Opened, Session, Target, Tls
 from howfar.distance.record import NOT_VERIFIED, Failure
 from howfar.distance.session import Lost, PingSession, Server, not_opened, ping_session
-from howfar.engine.ping_messages import NotOpened, Opened, Session, Target, Tls
 from howfar.engine.tls import tls_of
 from howfar.services import SERVICES, ServiceName
 

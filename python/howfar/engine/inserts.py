@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Custom,
     CustomStatement,
     CustomStep,

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic import ValidationError
 
 import howfar
-from howfar.engine.message import Message
-from howfar.engine.ping_messages import PING_EVENTS, PROTOCOL_VERSION, Failed, Info
+from howfar.contract.message import Message
+from howfar.contract.ping_messages import PING_EVENTS, PROTOCOL_VERSION, Failed, Info
 from howfar.errors import EngineError, MissingError, UsageError, how_ended
 
 if TYPE_CHECKING:
-    from howfar.engine.messages import Event
+    from howfar.contract.messages import Event
 
 _MAX_STDERR_CHARS = 4000
 _EXIT_TIMEOUT_S = 5.0
@@ -135,7 +135,7 @@ def parse_event(line: str) -> Event:
 
 def _all_events() -> dict[str, type[Message]]:
     """The types of all other events. They are imported only when needed: the import takes longer than many jobs."""
-    from howfar.engine.messages import EVENTS
+    from howfar.contract.messages import EVENTS
 
     return EVENTS
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     FastCgi,
     KeyValue,
     LoadJob,
@@ -21,7 +21,7 @@ from howfar.engine.messages import (
     Tls,
     UnixTarget,
 )
-from howfar.engine.rules import services_of
+from howfar.contract.rules import services_of
 
 _OPENSSL_NAMES: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Event,
     FastCgi,
     Finished,
@@ -17,8 +17,8 @@ from howfar.engine.messages import (
     TablesDone,
     TablesJob,
 )
+from howfar.contract.rules import services_of
 from howfar.engine.process import EngineProcess, Launcher, bounded
-from howfar.engine.rules import services_of
 from howfar.errors import EngineError
 
 _TIMEOUT_S = 30.0

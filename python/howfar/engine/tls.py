@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from howfar.address import ServerAddress, SslMode
-from howfar.engine.ping_messages import Tls
+from howfar.contract.ping_messages import Tls
 from howfar.errors import UsageError
 
 _VERIFY = {"PREFERRED": "none", "REQUIRED": "none", "VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import GoodputResult, RttResult
+from howfar.contract.messages import GoodputResult, RttResult
 from howfar.errors import LabError, PlanError
 from howfar.fleet.ray_driver import Link, cpus_of
 from howfar.fleet.remote import RemoteHost

@@ -18,8 +18,8 @@ from itertools import groupby
 from math import sqrt
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from howfar.engine.message import Message
-from howfar.engine.messages import (
+from howfar.contract.message import Message
+from howfar.contract.messages import (
     Account,
     Begin,
     Begun,

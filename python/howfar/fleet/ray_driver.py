@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 import howfar
-from howfar.engine.messages import EchoJob, GoodputJob, GoodputResult, Listening, RttJob, RttResult
+from howfar.contract.messages import EchoJob, GoodputJob, GoodputResult, Listening, RttJob, RttResult
 from howfar.engine.process import EngineProcess, bounded, run_probe
 from howfar.errors import LabError
 from howfar.fleet import node

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from howfar.bench.calibration import POINT_SELECT, null_server
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Event,
     Finished,
     LoadJob,

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.engine.messages import FastCgi, LinkStats, PageScript, RttResult, ServiceName
+from howfar.contract.messages import FastCgi, LinkStats, PageScript, RttResult, ServiceName
 from howfar.errors import LabError, PlanError
 from howfar.fleet.distances import real_link
 from howfar.fleet.node import WORK

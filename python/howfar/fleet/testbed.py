@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.engine.messages import Observed
+from howfar.contract.messages import Observed
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.distances import Distance, combined_receipt, entered, link_distance, real_link, rtt_violations, where

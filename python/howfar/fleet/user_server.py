@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from howfar.contract.ping_messages import TcpTarget
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, Refused, SqlSession
 from howfar.doctor.targets import Consent, Login
 from howfar.engine.inserts import OWN_TABLES
-from howfar.engine.ping_messages import TcpTarget
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
 from howfar.lab.connected_server import NO_PID

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, Protocol, cast
 
-from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
+from howfar.contract.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError, ServerCrashed, how_ended
 from howfar.lab.certificates import KEY_TYPE, pinned_context

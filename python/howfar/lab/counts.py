@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from howfar.engine.messages import ServiceName
+from howfar.contract.messages import ServiceName
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.messages import ServiceName
+from howfar.contract.messages import ServiceName
 from howfar.engine.process import Launcher
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LinkStats,
     Observed,
     RttResult,

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from howfar.engine.messages import Observed
+from howfar.contract.messages import Observed
 from howfar.errors import PlanError
 from howfar.lab.cache import check_name
 from howfar.lab.connected_server import RunningServer, StartedServer

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Observed,
     RttResult,
     ServiceName,

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from howfar.address import looks_like_target
 from howfar.address.parameters import parse_switch
-from howfar.engine.messages import SYSBENCH_KINDS, Pgbench
+from howfar.contract.messages import SYSBENCH_KINDS, Pgbench
 from howfar.errors import QuantityError, UsageError, did_you_mean
 from howfar.load.options import BY_NAME, OPTIONS, Option
 from howfar.units import parse_duration_ns

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from howfar.address import Login, ServerAddress, libpq
 from howfar.address.parameters import parse_algorithm, parse_port, parse_switch, ssl_mode
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     LONGEST_NS,
     Arrivals,
     Compression,

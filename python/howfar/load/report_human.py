@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from howfar.engine.messages import Interval, KeyValue, LoadJob, Pgbench, Receipt
+from howfar.contract.messages import Interval, KeyValue, LoadJob, Pgbench, Receipt
 from howfar.load.result import SHARES, Bound, Latency, Result
 from howfar.load.verdict import Stamp
 from howfar.units import counted, format_size_bytes

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     CpuUse,
     Finished,
     Histogram,

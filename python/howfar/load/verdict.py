@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean, median, variance
 
-from howfar.engine.messages import Finished, Interval, Pgbench, Sysbench, Workload
+from howfar.contract.messages import Finished, Interval, Pgbench, Sysbench, Workload
 from howfar.units import counted
 
 THREAD_BUSY_SHARE = 0.85

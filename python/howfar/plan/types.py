@@ -82,7 +82,7 @@ WorkloadKind = Literal[
     "page",
     "key_value",
 ]
-"""Sysbench's kinds are the engine's (`engine.messages.SysbenchKind`; a test compares the two). Kinds that write leave the tables
+"""Sysbench's kinds are the engine's (`contract.messages.SysbenchKind`; a test compares the two). Kinds that write leave the tables
 changed for later trials, so inserted and deleted rows accumulate over a run; in cells with replication each trial has fresh tables.
 `single_row_inserts`: one row per transaction into a separate table, keys drawn by the clients, autocommit. `single_row_updates`:
 each transaction adds one to a row, the same for all clients of a node. `page`: one request to an application, with round trips to

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     AnswerJob,
     NullReady,
     Recorded,

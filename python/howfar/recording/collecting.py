@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import howfar
-from howfar.engine.messages import PacketsEnded, Recorded, RecordEnded
+from howfar.contract.messages import PacketsEnded, Recorded, RecordEnded
 from howfar.errors import EngineError, HowfarError, RunFileError
 from howfar.recording.calibration import Placement, Rhythm, calibrate, calibration_s, rhythm_of
 from howfar.recording.gaps import pages_by_gaps

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from howfar.address import ServerAddress, libpq, parse
-from howfar.engine.ping_messages import Target, TcpTarget, UnixTarget
+from howfar.contract.ping_messages import Target, TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.services import SERVICES
 

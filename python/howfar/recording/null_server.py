@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Generic, TypeVar
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     AnswerJob,
     NullReady,
     Replayed,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
+from howfar.contract.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, MissingError, UsageError, shell_code
 from howfar.lab.network import cpu_s_of

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import cast, get_args
 
-from howfar.engine.messages import Speech
+from howfar.contract.messages import Speech
 from howfar.errors import UsageError
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LOCAL_NETWORK, LinkSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Recorded,
     RecordEnded,
     RecordFinish,

@@ -27,14 +27,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from howfar.distance.resolve import lookup
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Recorded,
     RecordedRoundTrip,
     RecordEnded,
     TcpTarget,
     UnixTarget,
 )
+from howfar.distance.resolve import lookup
 from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
 from howfar.recording.collecting import (
     Collected,

@@ -14,7 +14,7 @@ from itertools import cycle, pairwise
 
 import numpy as np
 
-from howfar.engine.messages import Repeated, RepeatPage, RepeatStep
+from howfar.contract.messages import Repeated, RepeatPage, RepeatStep
 from howfar.errors import UsageError
 from howfar.recording.kinds import Kind
 from howfar.recording.layout import Trip, sequential_trips, tap_ns

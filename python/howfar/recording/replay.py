@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
+from howfar.contract.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
 from howfar.recording.layout import CostedPage
 from howfar.recording.predict import Prediction, Quantiles, predicted_quantiles, quantiles

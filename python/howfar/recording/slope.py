@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
-from howfar.engine.ping_messages import Target, TcpListen, TcpTarget, UnixTarget
+from howfar.contract.ping_messages import Target, TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import cannot_poll, polling
 from howfar.recording.insertion import NamedServer, insertion

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from howfar.engine.messages import TapCounts, TapDelay, TapJob, TapReady, Target, TcpListen, TcpTarget, UnixTarget
+from howfar.contract.messages import TapCounts, TapDelay, TapJob, TapReady, Target, TcpListen, TcpTarget, UnixTarget
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, SandboxForbidden, UsageError
 from howfar.recording.insertion import Insertion

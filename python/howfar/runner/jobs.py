@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from howfar.engine.inserts import single_row_inserts, single_row_updates
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     SYSBENCH_KINDS,
     Arrivals,
     Compression,
@@ -36,9 +35,10 @@ from howfar.engine.messages import (
     TablesJob,
     Workload,
 )
+from howfar.contract.rules import is_redis, sql_of
+from howfar.engine.inserts import single_row_inserts, single_row_updates
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.engine.receipt_check import mismatches, page_mismatches
-from howfar.engine.rules import is_redis, sql_of
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, PlanError
 from howfar.paths import find_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.engine.messages import Event
+from howfar.contract.messages import Event
 from howfar.plan.types import Plan
 from howfar.runner.stopping import Forecast, RunProgress, Slot
 from howfar.store.records import Run, StopReason, Trial

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from howfar.engine.messages import ServiceName
+from howfar.contract.messages import ServiceName
 from howfar.errors import LabError, MissingError, PlanError, ServerMissing
 from howfar.lab.cache import cache_home
 from howfar.lab.environment import memory_bytes

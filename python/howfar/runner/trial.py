@@ -9,8 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from howfar.engine.inserts import COUNTED, single_row_updates
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Event,
     Finished,
     LoadJob,
@@ -18,8 +17,9 @@ from howfar.engine.messages import (
     PageJob,
     UnixTarget,
 )
+from howfar.contract.rules import sql_of
+from howfar.engine.inserts import COUNTED, single_row_updates
 from howfar.engine.process import Launcher
-from howfar.engine.rules import sql_of
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed

@@ -155,6 +155,8 @@ fn the_log_shows_the_same_statements(server: &Server) {
         );
         let mut job = load(server, &json!({"db_ps_mode": "disable"}), 1);
         job["seed"] = seed.into();
+        // A log in a table is slow: on a busy machine the usual window held only 42 statements.
+        job["measure_ns"] = 1_500_000_000.into();
         if tcp {
             job["target"] = json!({"kind": "tcp", "host": "127.0.0.1", "port": server.port()});
         }
@@ -162,11 +164,11 @@ fn the_log_shows_the_same_statements(server: &Server) {
         server.query("SET GLOBAL general_log=0");
         server.query(
             "SELECT argument FROM mysql.general_log WHERE argument LIKE 'SELECT%sbtest%' OR argument IN ('BEGIN','COMMIT') \
-             ORDER BY event_time LIMIT 64",
+             ORDER BY event_time LIMIT 32",
         )
     };
     let by_socket = logged(5, false);
-    assert_eq!(by_socket.lines().count(), 64, "{by_socket}");
+    assert_eq!(by_socket.lines().count(), 32, "{by_socket}");
     assert_eq!(by_socket, logged(5, true));
     assert_ne!(by_socket, logged(6, false));
 }

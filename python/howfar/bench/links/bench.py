@@ -67,7 +67,7 @@ from howfar.bench.links.probes import (
     with_counters,
 )
 from howfar.bench.meter import kernel, wait_until
-from howfar.engine.messages import IndependentLoss, NormalJitter
+from howfar.contract.messages import IndependentLoss, NormalJitter
 from howfar.engine.process import Launcher
 from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab import sandbox

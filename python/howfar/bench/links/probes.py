@@ -23,7 +23,7 @@ from typing import Final
 
 from howfar.bench.links.figures import LinkPoint, Run, RunsOn, Times
 from howfar.bench.meter import cpu_clock_ns
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     EchoJob,
     GoodputJob,
     GoodputResult,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from howfar.engine.messages import BurstLoss, DirectionStats, IndependentLoss, LinkStats, RttResult
+from howfar.contract.messages import BurstLoss, DirectionStats, IndependentLoss, LinkStats, RttResult
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     EchoJob,
     GoodputJob,
     GoodputResult,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     DELAY_MAX_NS,
     LONGEST_NS,
     RATE_MAX_BPS,

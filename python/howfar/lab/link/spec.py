@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     BurstLoss,
     Direction,
     EmpiricalJitter,

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     CpuStep,
     CustomStatement,
     Distribution,
@@ -38,8 +38,8 @@ from howfar.engine.messages import (
     TextValues,
     UnixTarget,
 )
+from howfar.contract.rules import services_of, sql_of
 from howfar.engine.process import Launcher, own_environment
-from howfar.engine.rules import services_of, sql_of
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
 from howfar.lab.connected_server import ConnectedServer, CountingServer, write_private_file

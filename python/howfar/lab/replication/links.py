@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from howfar.engine.messages import LONGEST_NS, LinkStats, Outage, RttResult
+from howfar.contract.messages import LONGEST_NS, LinkStats, Outage, RttResult
 from howfar.errors import PlanError
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT

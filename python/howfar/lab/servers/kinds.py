@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from howfar.engine.messages import ServiceName
+from howfar.contract.messages import ServiceName
 from howfar.errors import ServerMissing, UsageError, did_you_mean
 from howfar.lab.servers import Store, Tables, mariadb, memcached, mysql, postgresql, redis
 from howfar.lab.servers.dialect import Dialect

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from howfar.contract.messages import Event, LoadJob
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.inserts import TABLE
-from howfar.engine.messages import Event, LoadJob
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError

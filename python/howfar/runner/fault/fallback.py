@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from howfar.contract.messages import LoadJob
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
-from howfar.engine.messages import LoadJob
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import ReplicaSet

@@ -14,10 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from howfar.engine import acknowledged
-from howfar.engine.acknowledged import KeyLog
-from howfar.engine.inserts import TABLE
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     Event,
     LoadJob,
     Measuring,
@@ -25,6 +22,9 @@ from howfar.engine.messages import (
     Watching,
     WatchJob,
 )
+from howfar.engine import acknowledged
+from howfar.engine.acknowledged import KeyLog
+from howfar.engine.inserts import TABLE
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, HowfarError, LabError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from howfar.engine.messages import LinkReady, LinkStats
+from howfar.contract.messages import LinkReady, LinkStats
 from howfar.errors import LinkFailed, UsageError
 from howfar.lab.link.spec import DIRECTIONS, LinkSpec
 from howfar.lab.network import Network, cable_directly

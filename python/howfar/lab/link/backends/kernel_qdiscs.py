@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from howfar.engine.messages import (
+from howfar.contract.messages import (
     IndependentLoss,
     LinkReady,
     LinkStats,

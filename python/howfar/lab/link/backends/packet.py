@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from howfar.engine.messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
+from howfar.contract.messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
 from howfar.lab.link.backends import BackendLink

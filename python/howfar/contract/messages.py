@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from howfar.engine.message import Message
-from howfar.engine.ping_messages import (
+from howfar.contract.message import Message
+from howfar.contract.ping_messages import (
     AskInTurn as AskInTurn,
     Asked as Asked,
     Compression as Compression,
@@ -1536,4 +1536,4 @@ EVENTS: Final[dict[str, type[Message]]] = {
 }
 """By the field `event`."""
 
-from howfar.engine import rules as rules  # their rules
+from howfar.contract import rules as rules  # their rules

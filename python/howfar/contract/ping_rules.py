@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from howfar.engine.message import rule_of
-from howfar.engine.ping_messages import Tls
+from howfar.contract.message import rule_of
+from howfar.contract.ping_messages import Tls
 
 
 @rule_of(Tls)

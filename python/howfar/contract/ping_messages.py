@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from howfar.engine.message import Message
+from howfar.contract.message import Message
 
 
 PROTOCOL_VERSION: Final = 2
@@ -313,4 +313,4 @@ PING_EVENTS: Final[dict[str, type[Message]]] = {
 }
 """By the field `event`."""
 
-from howfar.engine import ping_rules as ping_rules  # their rules
+from howfar.contract import ping_rules as ping_rules  # their rules

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from howfar.engine.message import rule_of
-from howfar.engine.messages import (
+from howfar.contract.message import rule_of
+from howfar.contract.messages import (
     ConstantValue,
     CpuStep,
     Custom,

@@ -1,7 +1,7 @@
 """Python types of the contract, from the schema that the engine prints.
 
     howfar-engine schema > schema/contract.json
-    python -m howfar.engine.generate            # writes messages.py and ping_messages.py next to this file, and plan/engine_limits.py
+    python -m howfar.contract.generate   # writes messages.py and ping_messages.py next to this file, and plan/engine_limits.py
 
 The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
 concern several fields are in `rules.py`.
@@ -75,7 +75,7 @@ _IMPORT_LINES: Final = """from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from howfar.engine.message import Message
+from howfar.contract.message import Message
 """
 _UNITS_TEXT: Final = """
 One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
@@ -123,12 +123,12 @@ class Generator:
         return {
             PING_TARGET: _HEADER.format("The messages that time a server: a part of `messages.py`.", "")
             + "\n\n".join([_IMPORT_LINES.replace(", get_args", ""), version, *ping_parts, events])
-            + "\n\nfrom howfar.engine import ping_rules as ping_rules  # their rules\n",
+            + "\n\nfrom howfar.contract import ping_rules as ping_rules  # their rules\n",
             TARGET: _HEADER.format("The messages between Python and the engine.", _UNITS_TEXT)
-            + f"{_IMPORT_LINES}from howfar.engine.ping_messages import ({reexports})\n\n"
+            + f"{_IMPORT_LINES}from howfar.contract.ping_messages import ({reexports})\n\n"
             + constants
             + "\n\n".join([*self.parts, *unions])
-            + "\n\nfrom howfar.engine import rules as rules  # their rules\n",
+            + "\n\nfrom howfar.contract import rules as rules  # their rules\n",
         }
 
     def _by_tag(self, name: str, tag: str) -> str:
