@@ -3,7 +3,37 @@
 
 use std::ops::Range;
 
-use crate::shaper::Train;
+/// What the shaper needs to know of a packet: `segments` on the wire, each of `wire` bytes except the last, which has `wire_last`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Train {
+    pub(crate) segments: u32,
+    pub(crate) wire: u32,
+    pub(crate) wire_last: u32,
+    /// No program waits for this particular packet: it may leave a little late together with the ones after it, see
+    /// `Shaper::next_wake`.
+    pub(crate) deferrable: bool,
+}
+
+impl Train {
+    /// A packet that is never cut.
+    pub(crate) fn single(wire: u32) -> Self {
+        Self {
+            segments: 1,
+            wire,
+            wire_last: wire,
+            deferrable: false,
+        }
+    }
+
+    pub(crate) fn bytes(self, first: u32, count: u32) -> u64 {
+        let full = u64::from(count) * u64::from(self.wire);
+        if first + count == self.segments {
+            full - u64::from(self.wire) + u64::from(self.wire_last)
+        } else {
+            full
+        }
+    }
+}
 
 /// Length of the virtio-net header, which `PACKET_VNET_HDR` puts before each frame.
 pub(crate) const VNET_LEN: usize = 10;

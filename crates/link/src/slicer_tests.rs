@@ -334,7 +334,7 @@ proptest! {
     }
 }
 
-fn train_of(sent: &Sent) -> crate::shaper::Train {
+fn train_of(sent: &Sent) -> crate::packet::Train {
     Layout::parse(&sent.packet(), sent.link())
         .expect("a packet")
         .train()

@@ -21,14 +21,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::clock::now_ns;
 use crate::connecting::open_one;
-use crate::connection::{Connection, ConnectionError, NextStep, State, WorkerContext};
+use crate::connection::{Connection, NextStep, State};
+use crate::connection_error::ConnectionError;
+use crate::context::WorkerContext;
 use crate::coordinator;
 use crate::failure;
 use crate::ring::{Event, Ring, Token};
 use crate::transport::Transport;
 use crate::window::emit_event;
 use crate::worker::Plan;
-use crate::worker::driver::{Driver, rings};
+use crate::worker::driver::Driver;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -52,7 +54,7 @@ pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
     };
     let (plan, cpus) = coordinator::make_plan(job)?;
     let workers = plan.worker_count(&cpus);
-    let rings = rings(&plan, workers)?;
+    let rings = plan.rings(workers)?;
     let began = now_ns();
     let (first, mut receipt) = coordinator::open_first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
@@ -96,7 +98,7 @@ fn open_connection(plan: &Plan, id: u64) -> Result<Connection, Failed> {
     )?;
     let mut connection = Connection::new(id, &plan.program);
     connection.transport = Some(Box::new(Transport::new(socket, session)));
-    connection.state = State::Opened;
+    connection.state = State::Opened { first_ns: None };
     Ok(connection)
 }
 

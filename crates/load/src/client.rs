@@ -14,10 +14,10 @@ use crate::channel::Channel;
 use crate::connecting::open_one;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::login::LoginParameters;
-use crate::protocol::Replies;
+use crate::session::LoginParameters;
+use crate::session::Replies;
 use crate::socket::Address;
-use crate::transport::send_some;
+use crate::socket::send_some;
 
 pub(crate) use results::{AnswerEnd, Results, RowCounts};
 

@@ -15,12 +15,13 @@ use rustix::time::Timespec;
 use crate::channel::TlsFacts;
 use crate::clock::now_ns;
 use crate::failure::{self, TimeLimit};
-use crate::login::{LoginParameters, Session};
-use crate::ping::{JobOver, interrupted_failure};
-use crate::protocol::{self, Handshake, Phase};
+use crate::job_over::{JobOver, interrupted_failure};
+use crate::protocol::{self};
+use crate::session::{Handshake, Phase};
+use crate::session::{LoginParameters, Session};
+use crate::socket::send_some;
 use crate::socket::{Address, ConnectStart, connect_result};
 use crate::tcp_info;
-use crate::transport::send_some;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 /// Maximum receives in a row before the caller checks the clock: a login needs a few.

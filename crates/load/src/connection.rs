@@ -1,91 +1,16 @@
 //! One connection: its transaction, the statement it has sent, and the answer. This is the hot path; the worker controls the timing.
 
-use std::io;
-use std::sync::Arc;
-
-use howfar_contract::Failed;
-use howfar_contract::jobs::{ClientWork, IgnoredErrors, Protocol, Target};
-use howfar_wire::keyvalue;
 use howfar_wire::mysql::Malformed;
-use howfar_wire::mysql::row::Work;
-use howfar_wire::postgres;
 
-use crate::channel::{self, ChannelError};
 use crate::connecting::Connecting;
+use crate::connection_error::ConnectionError;
+use crate::context::WorkerContext;
 use crate::counts::Counters;
-use crate::failure;
-use crate::protocol::{Outcome, Request, ServerRefusal};
+use crate::session::{Outcome, Request, ServerRefusal};
 use crate::transport::Transport;
 use crate::worker::driver::Driver;
 use crate::workload::commands::Commands;
 use crate::workload::{Cursor, DueStatement, Memory, Program};
-
-/// Buffers and settings of a worker, shared by its connections.
-#[derive(Debug)]
-pub(crate) struct WorkerContext {
-    pub(crate) program: Arc<Program>,
-    pub(crate) ignored: IgnoredErrors,
-    pub(crate) packet: Vec<u8>,
-    pub(crate) sealed: Vec<u8>,
-    /// Decoded bytes received since the worker last checked its commands and time limits.
-    pub(crate) unchecked_bytes: u64,
-    plain: Vec<u8>,
-    work: Work,
-}
-
-impl WorkerContext {
-    pub(crate) fn new(
-        program: Arc<Program>,
-        client_work: ClientWork,
-        ignored: IgnoredErrors,
-    ) -> Self {
-        let work = match client_work {
-            ClientWork::Skip => Work::Skip,
-            ClientWork::Touch => Work::touch(),
-            ClientWork::Decode => Work::Decode,
-        };
-        Self {
-            program,
-            ignored,
-            packet: Vec::new(),
-            sealed: Vec::new(),
-            unchecked_bytes: 0,
-            plain: Vec::new(),
-            work,
-        }
-    }
-}
-
-/// Why a connection cannot continue.
-#[derive(Debug)]
-pub(crate) enum ConnectionError {
-    Channel(ChannelError),
-    Malformed(Malformed),
-    /// Bytes that do not follow the protocol of a key-value store.
-    MalformedKeyValue(keyvalue::Malformed),
-    /// Bytes that do not follow PostgreSQL's protocol.
-    MalformedPostgres(postgres::Malformed),
-    Io(io::Error),
-}
-
-impl ConnectionError {
-    /// The failure as the contract defines it.
-    pub(crate) fn translate(&self, target: &Target, protocol: Option<Protocol>) -> Failed {
-        match self {
-            Self::Io(error) => failure::connection_broken(target, error),
-            Self::Channel(error) => channel::translate_error(target, error),
-            Self::Malformed(error) => failure::malformed_mysql(target, *error),
-            Self::MalformedPostgres(error) => failure::malformed_postgres(target, *error),
-            Self::MalformedKeyValue(error) => failure::malformed_key_value(target, protocol, error),
-        }
-    }
-}
-
-impl From<ChannelError> for ConnectionError {
-    fn from(error: ChannelError) -> Self {
-        Self::Channel(error)
-    }
-}
 
 /// The next step after an answer.
 pub(crate) enum NextStep {
@@ -102,17 +27,77 @@ pub(crate) enum NextStep {
 pub(crate) enum State {
     /// No socket, and none is being opened.
     Closed,
+    /// No socket; it is opened as soon as fewer others are being opened. `since_ns`: when the first attempt began, if there was one.
+    Queued {
+        since_ns: Option<u64>,
+        after_loss: bool,
+    },
     /// No socket; a timer will start the next attempt to open one.
-    WaitingToRetry,
-    Connecting(Box<Connecting>),
-    /// Open; no statement was sent yet.
-    Opened,
+    WaitingToRetry {
+        opening: Opening,
+        until_ns: u64,
+    },
+    Connecting(Opening, Box<Connecting>),
+    /// Open; no statement was sent yet. `first_ns`: when a timer begins the first transaction; `None` before the load.
+    Opened {
+        first_ns: Option<u64>,
+    },
     /// Open; a transaction has ended and the next has not begun. No timer is set, and no answer is pending.
     Free,
     /// A pause before the next statement.
-    Thinking,
-    /// A statement was sent and its answer is not complete.
-    AwaitingAnswer,
+    Thinking {
+        until_ns: u64,
+    },
+    /// A statement was sent and its answer is not complete. `first_byte_ns`: when its first byte was seen, if that is measured.
+    AwaitingAnswer {
+        first_byte_ns: Option<u64>,
+    },
+}
+
+impl State {
+    /// When the present timer fires; the connection's other timers are stale.
+    pub(crate) fn timer_ns(&self) -> Option<u64> {
+        match *self {
+            Self::Thinking { until_ns } | Self::WaitingToRetry { until_ns, .. } => Some(until_ns),
+            Self::Opened { first_ns } => first_ns,
+            _ => None,
+        }
+    }
+
+    /// Whether the connection broke under load and has not been restored.
+    pub(crate) fn is_lost(&self) -> bool {
+        match *self {
+            Self::Queued { after_loss, .. } => after_loss,
+            Self::WaitingToRetry { opening, .. } | Self::Connecting(opening, _) => {
+                opening.after_loss
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The attempts to open a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opening {
+    /// When the first attempt began.
+    pub(crate) since_ns: u64,
+    /// Whether the connection broke under load, and is being restored.
+    pub(crate) after_loss: bool,
+}
+
+/// A transaction under way, possibly on a connection that must be opened again first.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    cursor: Cursor,
+    /// The statement under way, or the next one; `None` after the last.
+    due: Option<DueStatement>,
+    /// Failed attempts.
+    failures: u64,
+    pub(crate) intended_ns: u64,
+    pub(crate) began_ns: u64,
+    /// When the first byte of its latest statement was sent; 0 before the first.
+    pub(crate) sent_ns: u64,
+    pub(crate) counters: Counters,
 }
 
 #[derive(Debug)]
@@ -124,29 +109,10 @@ pub(crate) struct Connection {
     pub(crate) memory: Memory,
     /// Transactions completed.
     completed: u64,
-    /// Failed attempts at the present transaction.
-    failures: u64,
-    cursor: Cursor,
-    due: Option<DueStatement>,
-    /// In a transaction, possibly one that waits for a new socket.
-    pub(crate) in_transaction: bool,
-    pub(crate) counters: Counters,
-    pub(crate) intended_ns: u64,
-    pub(crate) began_ns: u64,
-    /// When the first byte of the present statement went out.
-    pub(crate) sent_ns: u64,
-    /// When the first byte of its answer was seen; 0 before that.
-    pub(crate) first_byte_ns: u64,
-    /// When the connection became free; open loop only.
-    pub(crate) free_since_ns: u64,
-    /// When the connection's current timer fires; its other timers are stale. 0 if it waits for none.
-    pub(crate) timer_ns: u64,
+    /// The transaction under way. It stays here when its last answer has come, until the worker has counted it.
+    pub(crate) transaction: Option<Transaction>,
     /// The connection's work is over, because no further transaction may begin.
     pub(crate) finished: bool,
-    /// The connection broke under load and has not been restored.
-    pub(crate) lost: bool,
-    /// When the connection began trying to open; 0 while it does not try.
-    pub(crate) opening_since_ns: u64,
     /// Number of transactions in the measured window, and the sum of their times.
     pub(crate) done: u64,
     pub(crate) busy_ns: u64,
@@ -162,20 +128,8 @@ impl Connection {
             transport: None,
             memory: program.memory(id),
             completed: 0,
-            failures: 0,
-            cursor: program.transaction(id, 0),
-            due: None,
-            in_transaction: false,
-            counters: Counters::default(),
-            intended_ns: 0,
-            began_ns: 0,
-            sent_ns: 0,
-            first_byte_ns: 0,
-            free_since_ns: 0,
-            timer_ns: 0,
+            transaction: None,
             finished: false,
-            lost: false,
-            opening_since_ns: 0,
             done: 0,
             busy_ns: 0,
             since_open: 0,
@@ -188,36 +142,57 @@ impl Connection {
             .map_or(0, |transport| transport.statements.prepared_count())
     }
 
+    fn due(&self) -> Option<DueStatement> {
+        self.transaction
+            .as_ref()
+            .and_then(|transaction| transaction.due)
+    }
+
     /// Name of the statement under way.
     pub(crate) fn statement_name<'a>(&self, program: &'a Program) -> &'a str {
-        self.due
+        self.due()
             .map_or("query", |due| program.kinds()[due.kind].name.as_str())
+    }
+
+    /// When the first byte of the latest statement was sent; 0 if none was.
+    pub(crate) fn sent_ns(&self) -> u64 {
+        self.transaction
+            .as_ref()
+            .map_or(0, |transaction| transaction.sent_ns)
     }
 
     /// Begin the next transaction; nothing is sent yet.
     #[inline]
     pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
-        self.cursor = program.transaction(self.id, self.completed);
-        self.failures = 0;
-        self.due = self.cursor.next(program);
-        self.counters = Counters::default();
-        self.intended_ns = intended_ns;
-        self.began_ns = now;
-        self.in_transaction = true;
+        let mut cursor = program.transaction(self.id, self.completed);
+        let due = cursor.next(program);
+        self.transaction = Some(Transaction {
+            cursor,
+            due,
+            failures: 0,
+            intended_ns,
+            began_ns: now,
+            sent_ns: 0,
+            counters: Counters::default(),
+        });
     }
 
-    /// Restart the present transaction with newly drawn values; its latency covers all attempts.
+    /// Count a failed attempt, and restart the present transaction with newly drawn values; its latency covers all attempts.
     #[cold]
     pub(crate) fn restart(&mut self, program: &Program) {
-        self.failures += 1;
-        self.cursor = program.attempt(self.id, self.completed, self.failures);
-        self.due = self.cursor.next(program);
+        let Some(transaction) = &mut self.transaction else {
+            return;
+        };
+        transaction.counters.errors += 1;
+        transaction.failures += 1;
+        transaction.cursor = program.attempt(self.id, self.completed, transaction.failures);
+        transaction.due = transaction.cursor.next(program);
     }
 
     /// Pause before the next statement.
     #[inline]
     pub(crate) fn think_ns(&self) -> u64 {
-        self.due.map_or(0, |due| due.think_ns)
+        self.due().map_or(0, |due| due.think_ns)
     }
 
     /// Send the next statement. `now` is the clock's last reading.
@@ -231,7 +206,10 @@ impl Connection {
         let Some(transport) = self.transport.as_deref_mut() else {
             unreachable!("only an open connection sends")
         };
-        let Some(due) = self.due else {
+        let Some(transaction) = &mut self.transaction else {
+            unreachable!("only a transaction sends")
+        };
+        let Some(due) = transaction.due else {
             unreachable!("a transaction has a statement until its last is answered")
         };
         let program = &*context.program;
@@ -240,17 +218,18 @@ impl Connection {
         let request = Request {
             program,
             due,
-            cursor: &mut self.cursor,
+            cursor: &mut transaction.cursor,
             memory: &mut self.memory,
             statements: &mut transport.statements,
         };
         let statements = transport.replies.encode(request, packet);
-        self.state = State::AwaitingAnswer;
-        self.sent_ns = now;
-        self.first_byte_ns = 0;
-        self.counters.queries += statements;
-        self.counters.round_trips += 1;
-        self.counters.to_server += packet.len() as u64;
+        self.state = State::AwaitingAnswer {
+            first_byte_ns: None,
+        };
+        transaction.sent_ns = now;
+        transaction.counters.queries += statements;
+        transaction.counters.round_trips += 1;
+        transaction.counters.to_server += packet.len() as u64;
         transport.send(context, driver)
     }
 
@@ -264,23 +243,26 @@ impl Connection {
         let Some(transport) = self.transport.as_deref_mut() else {
             unreachable!("only an open connection receives")
         };
-        let types = self
-            .due
-            .map_or(&[][..], |due| transport.statements.types(due.slot));
+        // Between transactions a server may still send a notice, which belongs to none.
+        let mut outside = 0;
+        let (due, to_client) = match &mut self.transaction {
+            Some(transaction) => (transaction.due, &mut transaction.counters.to_client),
+            None => (None, &mut outside),
+        };
+        let types = due.map_or(&[][..], |due| transport.statements.types(due.slot));
         let (replies, work) = (&mut transport.replies, &mut context.work);
         if transport.channel.is_plain() {
-            self.counters.to_client += bytes.len() as u64;
+            *to_client += bytes.len() as u64;
             context.unchecked_bytes += bytes.len() as u64;
             return replies.decode(bytes, types, work);
         }
-        let (counters, unchecked_bytes, mut outcome) =
-            (&mut self.counters, &mut context.unchecked_bytes, None);
+        let (unchecked_bytes, mut outcome) = (&mut context.unchecked_bytes, None);
         transport.channel.open_in_pieces(
             bytes,
             &mut context.plain,
             &mut transport.unsent,
             |packets| {
-                counters.to_client += packets.len() as u64;
+                *to_client += packets.len() as u64;
                 *unchecked_bytes += packets.len() as u64;
                 let ended = outcome.is_some() && !packets.is_empty();
                 if ended && !replies.allows_unsolicited() {
@@ -303,12 +285,13 @@ impl Connection {
     pub(crate) fn handle_outcome(&mut self, outcome: Outcome, context: &WorkerContext) -> NextStep {
         match outcome {
             Outcome::Done(done) => {
-                self.counters.add_answer(&done);
+                if let Some(transaction) = &mut self.transaction {
+                    transaction.counters.add_answer(&done);
+                }
                 self.advance(&context.program)
             }
             Outcome::Commands => self.handle_commands(context),
             Outcome::Failed(error) if context.ignored.holds(&error.code.to_string()) => {
-                self.counters.errors += 1;
                 self.restart(&context.program);
                 NextStep::Statement
             }
@@ -324,7 +307,9 @@ impl Connection {
             .as_ref()
             .and_then(|transport| transport.replies.counts())
         {
-            self.counters.add_commands(counts);
+            if let Some(transaction) = &mut self.transaction {
+                transaction.counters.add_commands(counts);
+            }
             let stops_on_error = context
                 .program
                 .commands()
@@ -338,13 +323,14 @@ impl Connection {
 
     #[inline]
     fn advance(&mut self, program: &Program) -> NextStep {
-        self.due = self.cursor.next(program);
-        if self.due.is_some() {
-            return NextStep::Statement;
+        if let Some(transaction) = &mut self.transaction {
+            transaction.due = transaction.cursor.next(program);
+            if transaction.due.is_some() {
+                return NextStep::Statement;
+            }
         }
         self.completed += 1;
         self.since_open += 1;
-        self.in_transaction = false;
         self.state = State::Free;
         NextStep::Transaction
     }
@@ -352,6 +338,6 @@ impl Connection {
     /// Index of the statement under way.
     #[inline]
     pub(crate) fn kind(&self) -> usize {
-        self.due.map_or(0, |due| due.kind)
+        self.due().map_or(0, |due| due.kind)
     }
 }

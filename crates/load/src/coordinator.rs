@@ -27,7 +27,7 @@ use crate::socket::{Address, allow_descriptors};
 use crate::tally::Window;
 use crate::transport::Transport;
 use crate::window::{WindowCollector, emit_event};
-use crate::worker::driver::{Driver, rings};
+use crate::worker::driver::Driver;
 use crate::worker::{self, Command, Plan, WorkerConfig, WorkerEvent};
 use crate::workload::Program;
 
@@ -62,7 +62,7 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
         LogFile::must_be_new(path)?;
     }
     let (plan, cpus) = make_plan(job)?;
-    let rings = rings(&plan, plan.worker_count(&cpus))?;
+    let rings = plan.rings(plan.worker_count(&cpus))?;
     let began = now_ns();
     let (first, mut receipt) = open_first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
@@ -170,7 +170,7 @@ pub(crate) fn open_first_connections(
         .map(|((socket, session), id)| {
             let mut connection = Connection::new(id, &plan.program);
             connection.transport = Some(Box::new(Transport::new(socket, session)));
-            connection.state = State::Opened;
+            connection.state = State::Opened { first_ns: None };
             connection
         });
     Ok((opened.collect(), receipt))

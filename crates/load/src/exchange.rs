@@ -15,7 +15,7 @@ use rustix::time::Timespec;
 use crate::channel::{self, Channel};
 use crate::clock::now_ns;
 use crate::failure;
-use crate::transport::send_some;
+use crate::socket::send_some;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 /// Read the clock at least this often while nothing moves.

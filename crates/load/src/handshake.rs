@@ -9,8 +9,8 @@ use howfar_wire::redis::{Decoder, Value, request};
 
 use crate::channel::{self, Channel};
 use crate::failure;
-use crate::login::{LoginParameters, Session};
-use crate::protocol::{Handshake, Phase, Replies};
+use crate::session::{Handshake, Phase, Replies};
+use crate::session::{LoginParameters, Session};
 use crate::statements::Statements;
 
 /// Maximum memory for one reply: HELLO's is a map of a few hundred bytes.

@@ -11,6 +11,8 @@ mod client;
 mod clock;
 mod connecting;
 mod connection;
+mod connection_error;
+mod context;
 mod coordinator;
 mod counts;
 pub mod digits;
@@ -23,6 +25,7 @@ pub mod fuzzing {
     pub use crate::login::fuzzing::conversation;
 }
 mod handshake;
+mod job_over;
 mod login;
 mod page;
 mod ping;
@@ -32,6 +35,7 @@ mod remote_start;
 mod repeat;
 mod ring;
 mod schedule;
+mod session;
 mod signals;
 mod socket;
 mod sockopt;

@@ -25,16 +25,16 @@ use crate::channel::{self, Channel, ChannelOptions};
 use crate::clock::now_ns;
 use crate::connecting::{TimedOpening, open_timed};
 use crate::failure::{self, ExpectedProtocol};
-use crate::login::{Facts, LoginParameters, Session};
-use crate::protocol::Replies;
+use crate::job_over::{JobOver, interrupted_failure};
 use crate::receipt::{plain_version, socket_address};
+use crate::session::Replies;
+use crate::session::{Facts, LoginParameters, Session};
 use crate::socket::Address;
 use crate::sockopt::peer_pid;
 use crate::tables::unprepared_program;
 use crate::tcp_info;
 use crate::workload::Program;
 use commands::Commands;
-pub(crate) use commands::JobOver;
 use reply::Reply;
 
 /// Size of the receive buffer in bytes.
@@ -528,11 +528,6 @@ impl Connection<'_> {
             }
         }
     }
-}
-
-/// The failure of a wait that the end of the job cut short.
-pub(crate) fn interrupted_failure() -> Failed {
-    internal("the job ended during a request")
 }
 
 /// Sleep until `at_ns` of the monotonic clock; returns at once if it has passed.

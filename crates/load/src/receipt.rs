@@ -15,11 +15,11 @@ use rustix::net::{self, SocketAddrAny, sockopt};
 
 use crate::channel::Channel;
 use crate::client::{AnswerEnd, Results, Rows};
-use crate::connection::ConnectionError;
+use crate::connection_error::ConnectionError;
 use crate::exchange::Exchange;
 use crate::failure::{self, TimeLimit};
-use crate::login::{Facts, LoginParameters, Session};
-use crate::protocol::Replies;
+use crate::session::Replies;
+use crate::session::{Facts, LoginParameters, Session};
 use crate::socket::Address;
 use crate::sockopt::{max_segment, peer_pid};
 

@@ -13,7 +13,7 @@ use howfar_wire::mysql::handshake::Account;
 use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
-use crate::login::LoginParameters;
+use crate::session::LoginParameters;
 use crate::socket::Address;
 use crate::tables::unprepared_program;
 use crate::window::emit_event;

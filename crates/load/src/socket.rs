@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use howfar_contract::jobs::{Target, socket_address};
 use howfar_contract::{FailCode, Failed};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Where to connect, parsed once.
@@ -117,6 +117,19 @@ pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {
 pub(crate) fn connect_result(socket: &OwnedFd) -> io::Result<()> {
     match sockopt::socket_error(socket)? {
         Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Send what the socket takes now, possibly nothing.
+#[inline]
+pub(crate) fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(sent) => Ok(sent),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
         Err(error) => Err(error.into()),
     }
 }

@@ -3,13 +3,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
-use rustix::net::{self, SendFlags};
+use rustix::net::{self};
 
 use crate::channel::Channel;
-use crate::connection::{ConnectionError, WorkerContext};
-use crate::login::Session;
-use crate::protocol::Replies;
+use crate::connection_error::ConnectionError;
+use crate::context::WorkerContext;
+use crate::session::Replies;
+use crate::session::Session;
+use crate::socket::send_some;
 use crate::statements::Statements;
 use crate::worker::driver::{Driver, Registration};
 
@@ -93,18 +94,5 @@ impl Transport {
         let mut bytes = Vec::new();
         let _ = self.channel.seal(&quit, &mut bytes);
         bytes
-    }
-}
-
-/// Send what the socket takes now, possibly nothing.
-#[inline]
-pub(crate) fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
-    if bytes.is_empty() {
-        return Ok(0);
-    }
-    match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-        Ok(sent) => Ok(sent),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-        Err(error) => Err(error.into()),
     }
 }

@@ -19,7 +19,7 @@ use crate::acknowledged::{KeyOutcome, Log, LogFile};
 use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
-use crate::login::LoginParameters;
+use crate::session::LoginParameters;
 use crate::socket::Address;
 use crate::tables::unprepared_program;
 use crate::window::emit_event;

@@ -1,18 +1,11 @@
 //! Finds whether the application that connects here still runs, by its own mount namespace.
 
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use crate::end::now_ns;
-use crate::pass::Passer;
-
-/// Interval between checks whether the application still runs.
-const CHECK_INTERVAL_NS: u64 = 500_000_000;
 
 /// The application, identified by its mount namespace; unknown by default. The namespace is held open: otherwise its number could be
 /// reused after its end.
@@ -45,21 +38,7 @@ impl Application {
         self.namespace.as_ref().map(AsFd::as_fd)
     }
 
-    /// Pass connections on until none is open and no process of the application is left.
-    pub(crate) fn serve(&self, passer: &mut Passer) -> io::Result<()> {
-        let mut next_check_ns = now_ns();
-        loop {
-            passer.process_events(Some(CHECK_INTERVAL_NS))?;
-            if passer.open_count() == 0 && now_ns() >= next_check_ns {
-                if !self.is_running() {
-                    return Ok(());
-                }
-                next_check_ns = now_ns() + CHECK_INTERVAL_NS;
-            }
-        }
-    }
-
-    fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         let held = self
             .namespace
             .as_ref()

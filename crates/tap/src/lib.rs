@@ -12,8 +12,10 @@ mod end;
 mod flow;
 mod jobs;
 mod keep;
+mod linger;
 mod packets;
 mod pass;
+mod pipe;
 mod record;
 mod relay;
 mod upstream;
@@ -74,7 +76,7 @@ pub fn packets() -> ExitCode {
 
 /// Run as the keeper of a recording tap; its descriptors arrive on stdin.
 pub fn keep() -> ExitCode {
-    keep::run()
+    linger::run()
 }
 
 /// Lines of stdin, and the descriptor that wakes the relay for them.
@@ -136,8 +138,8 @@ fn serve_recorded() -> Result<(), Failed> {
     let outcome = tell(&TapReady { port }).and_then(|()| {
         let application = record_until_stdin_ends(&commands, &mut passer)?;
         passer.recorder = None;
-        application
-            .serve(&mut passer)
+        passer
+            .serve_application(&application)
             .map_err(|error| internal(format!("the recorder: {error}")))
     });
     address::remove_socket_file(&job.listen);

@@ -11,62 +11,24 @@ use howfar_contract::jobs::Target;
 use howfar_record::Direction;
 use rustix::event::epoll::{self, EventData};
 use rustix::io::Errno;
-use rustix::net::{self, Shutdown};
-use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use rustix::time::Timespec;
 
 use crate::address::{self, ConnectError, peer_credentials};
+use crate::application::Application;
 use crate::end::{INTEREST, SocketEnd, clear_counter, now_ns};
 use crate::keep::Keeper;
-use crate::record::Recorder;
+use crate::pipe::{Pipe, move_bytes};
+use crate::record::{Recorder, Totals};
 use crate::upstream::{RETRY_NS, Upstream};
 
 const MAX_EVENTS: usize = 256;
 const MAX_STEPS: usize = 16;
-/// Default capacity of a pipe; splicing more at once gains nothing.
-const PIPE_BYTES: usize = 64 * 1024;
+/// Interval between checks whether the application still runs.
+const CHECK_INTERVAL_NS: u64 = 500_000_000;
 const LISTENER_TOKEN: u64 = u64::MAX;
 const WAKE_TOKEN: u64 = u64::MAX - 1;
 /// Maximum connections; further ones are closed at once. Each needs six descriptors.
 const MAX_CONNECTIONS: usize = 16_384;
-
-/// The pipe of one direction, and the state of its stream.
-#[derive(Debug)]
-pub(crate) struct Pipe {
-    pub(crate) read: OwnedFd,
-    pub(crate) write: OwnedFd,
-    held_bytes: usize,
-    /// The sender has ended its stream.
-    sender_ended: bool,
-    /// The receiver's side has been shut.
-    receiver_shut: bool,
-    /// The receiver has gone before the sender ended.
-    receiver_gone: bool,
-}
-
-impl Pipe {
-    fn new() -> rustix::io::Result<Self> {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Self::with_bytes(read, write, 0))
-    }
-
-    /// A pipe that another process filled.
-    pub(crate) fn adopt(read: OwnedFd, write: OwnedFd) -> rustix::io::Result<Self> {
-        let held_bytes = rustix::io::ioctl_fionread(&read)? as usize;
-        Ok(Self::with_bytes(read, write, held_bytes))
-    }
-
-    const fn with_bytes(read: OwnedFd, write: OwnedFd, held_bytes: usize) -> Self {
-        Self {
-            read,
-            write,
-            held_bytes,
-            sender_ended: false,
-            receiver_shut: false,
-            receiver_gone: false,
-        }
-    }
-}
 
 /// A connection of the application and its connection to the server.
 #[derive(Debug)]
@@ -77,19 +39,6 @@ struct RelayedConnection {
     opened_ns: u64,
     to_server: Pipe,
     to_client: Pipe,
-}
-
-/// Bytes taken and passed on, and failed connections to the server.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Totals {
-    pub(crate) taken_to_server: u64,
-    pub(crate) taken_to_client: u64,
-    pub(crate) passed_to_server: u64,
-    pub(crate) passed_to_client: u64,
-    pub(crate) refused: u64,
-    pub(crate) refusal: Option<String>,
-    /// The process that listens on the server's Unix socket.
-    pub(crate) server_pid: Option<i32>,
 }
 
 /// Passes connections on to one server.
@@ -152,6 +101,20 @@ impl Passer {
 
     pub(crate) fn open_count(&self) -> usize {
         self.connections.len() - self.free.len()
+    }
+
+    /// Pass connections on until none is open and no process of the application is left.
+    pub(crate) fn serve_application(&mut self, application: &Application) -> io::Result<()> {
+        let mut next_check_ns = now_ns();
+        loop {
+            self.process_events(Some(CHECK_INTERVAL_NS))?;
+            if self.open_count() == 0 && now_ns() >= next_check_ns {
+                if !application.is_running() {
+                    return Ok(());
+                }
+                next_check_ns = now_ns() + CHECK_INTERVAL_NS;
+            }
+        }
     }
 
     /// Wait for events, at most `max_wait_ns`, and process them.
@@ -385,79 +348,6 @@ impl Passer {
             Ok(())
         })
     }
-}
-
-/// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them.
-/// Returns how many went in and out. What goes in stays in the pipe until the next call, so that it can be recorded first.
-fn move_bytes(
-    pipe: &mut Pipe,
-    from: &mut SocketEnd,
-    to: &mut SocketEnd,
-) -> Result<(usize, usize), Errno> {
-    if pipe.receiver_gone && from.readable {
-        discard(pipe, from)?;
-    }
-    if pipe.held_bytes == 0 && !pipe.sender_ended && from.readable {
-        match splice(
-            &from.socket,
-            None,
-            &pipe.write,
-            None,
-            PIPE_BYTES,
-            SpliceFlags::NONBLOCK,
-        ) {
-            Ok(0) => pipe.sender_ended = true,
-            Ok(count) => {
-                pipe.held_bytes = count;
-                return Ok((count, 0));
-            }
-            Err(Errno::AGAIN) => from.readable = false,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let mut passed = 0;
-    if pipe.held_bytes > 0 && to.writable {
-        match splice(
-            &pipe.read,
-            None,
-            &to.socket,
-            None,
-            pipe.held_bytes,
-            SpliceFlags::NONBLOCK,
-        ) {
-            Ok(count) => {
-                passed = count;
-                pipe.held_bytes -= count;
-            }
-            Err(Errno::AGAIN) => to.writable = false,
-            Err(Errno::INTR) => {}
-            // What the receiver sent before it closed must still be passed on.
-            Err(Errno::PIPE | Errno::CONNRESET) => {
-                pipe.receiver_gone = !pipe.sender_ended;
-                pipe.sender_ended = true;
-                pipe.held_bytes = 0;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    if pipe.sender_ended && pipe.held_bytes == 0 && !pipe.receiver_shut {
-        pipe.receiver_shut = true;
-        // This fails if the receiver has gone, and then does not matter.
-        let _ = net::shutdown(&to.socket, Shutdown::Write);
-    }
-    Ok((0, passed))
-}
-
-/// Read and drop what the receiver, which has gone, does not get: a server that cannot write does not read the rest of its requests
-/// either.
-fn discard(pipe: &mut Pipe, from: &mut SocketEnd) -> Result<(), Errno> {
-    match from.read(&mut [0; 16 << 10]) {
-        Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.receiver_gone = false,
-        Ok(_) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -19,8 +19,20 @@ use crate::address::peer_credentials;
 use crate::jobs::{
     Phase, RecordEnded, Recorded, RecordedConnection, RecordedDigest, RecordedRoundTrip,
 };
-use crate::pass::Totals;
 use crate::yielding::set_yielding;
+
+/// Bytes taken and passed on, and failed connections to the server.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Totals {
+    pub(crate) taken_to_server: u64,
+    pub(crate) taken_to_client: u64,
+    pub(crate) passed_to_server: u64,
+    pub(crate) passed_to_client: u64,
+    pub(crate) refused: u64,
+    pub(crate) refusal: Option<String>,
+    /// The process that listens on the server's Unix socket.
+    pub(crate) server_pid: Option<i32>,
+}
 
 /// Maximum number of notes that may wait.
 const MAX_NOTES: usize = 262_144;

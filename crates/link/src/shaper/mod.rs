@@ -18,40 +18,9 @@ use crate::job::{self, Direction};
 
 mod in_flight;
 
+use crate::packet::Train;
 use in_flight::InFlight;
 pub(crate) use in_flight::Slice;
-
-/// What the shaper needs to know of a packet: `segments` on the wire, each of `wire` bytes except the last, which has `wire_last`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Train {
-    pub(crate) segments: u32,
-    pub(crate) wire: u32,
-    pub(crate) wire_last: u32,
-    /// No program waits for this particular packet: it may leave a little late together with the ones after it, see
-    /// [`Shaper::next_wake`].
-    pub(crate) deferrable: bool,
-}
-
-impl Train {
-    /// A packet that is never cut.
-    pub(crate) fn single(wire: u32) -> Self {
-        Self {
-            segments: 1,
-            wire,
-            wire_last: wire,
-            deferrable: false,
-        }
-    }
-
-    fn bytes(self, first: u32, count: u32) -> u64 {
-        let full = u64::from(count) * u64::from(self.wire);
-        if first + count == self.segments {
-            full - u64::from(self.wire) + u64::from(self.wire_last)
-        } else {
-            full
-        }
-    }
-}
 
 /// What became of an offered packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

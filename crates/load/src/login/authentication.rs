@@ -4,8 +4,9 @@ use howfar_wire::mysql::auth::{self, Exchange};
 use howfar_wire::mysql::handshake::{self, AuthSwitch, Greeting};
 use howfar_wire::mysql::{Malformed, ServerError, reply};
 
-use super::{LoginError, LoginParameters, PacketStream};
-use crate::protocol::Phase;
+use super::{LoginError, PacketStream};
+use crate::session::LoginParameters;
+use crate::session::Phase;
 
 /// Maximum packets of a server from its greeting to its OK. The longest known login has three in between; more is misbehaviour.
 const MAX_ROUNDS: u32 = 8;

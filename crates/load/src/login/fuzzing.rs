@@ -3,11 +3,15 @@
 //! The first byte of the input selects what the job allows. The second selects the form of the rest, the server's bytes: 0 for
 //! packets, each after a byte with its length and then numbered correctly, else a raw stream in pieces of that size.
 
-use howfar_contract::jobs::{KeyValue, PsMode, SessionJob, SqlProtocol, Sysbench, Tls, Workload};
+use howfar_contract::jobs::{
+    KeyValue, PsMode, SessionJob, SqlProtocol, Sysbench, Target, Tls, Workload,
+};
+use howfar_wire::mysql::handshake::Account;
 use serde::Deserialize;
 use serde::de::value::{Error, MapDeserializer};
 
 use super::*;
+use crate::channel::ChannelOptions;
 use crate::protocol;
 
 const PASSWORD: &str = "a password of some length";

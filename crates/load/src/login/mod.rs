@@ -12,100 +12,20 @@ mod preparation;
 mod tests;
 
 use howfar_contract::Failed;
-use howfar_contract::jobs::{self, SqlProtocol, Target};
-use howfar_wire::mysql::handshake::{self, Account, Greeting};
+use howfar_wire::mysql::handshake::{self};
 use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
-use howfar_wire::recognise::Speaks;
 
-use crate::channel::{self, Channel, ChannelError, ChannelOptions, TlsFacts};
-use crate::failure::{self, ExpectedProtocol};
-use crate::protocol::{Handshake, Phase, Replies};
+use crate::channel::{self, Channel, ChannelError, TlsFacts};
+use crate::failure::{self};
+use crate::session::{Facts, Handshake, LoginParameters, Phase, Replies, Session, SessionFacts};
 use crate::statements::Statements;
 use crate::workload::Program;
-use crate::workload::commands::Commands;
 use authentication::Authentication;
 pub(crate) use postgres::PostgresLogin;
 use preparation::Preparation;
 
 /// Maximum length of a packet: those of a login or a prepare are small.
 const MAX_PACKET_BYTES: usize = 1 << 20;
-
-/// The parameters shared by all logins.
-pub(crate) struct LoginParameters<'a> {
-    pub(crate) target: &'a Target,
-    pub(crate) account: Account<'a>,
-    pub(crate) channel_options: &'a ChannelOptions,
-    pub(crate) program: &'a Program,
-    /// Column types are needed, because rows will be decoded.
-    pub(crate) decode: bool,
-    /// All transactions are read only, in a protocol that can request this with the login.
-    pub(crate) read_only: bool,
-}
-
-impl LoginParameters<'_> {
-    /// The protocol that the server's first bytes must show.
-    pub(crate) fn expected_protocol(&self) -> ExpectedProtocol {
-        let protocol = self.program.commands().map(Commands::protocol);
-        match (protocol, self.program.protocol()) {
-            (Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3), _) => ExpectedProtocol {
-                protocol: Speaks::Redis,
-                tls: self.channel_options.requested_features().tls,
-            },
-            (Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta), _) => {
-                ExpectedProtocol {
-                    protocol: Speaks::Memcached,
-                    tls: self.channel_options.requested_features().tls,
-                }
-            }
-            (None, SqlProtocol::Mysql) => ExpectedProtocol {
-                protocol: Speaks::MySql,
-                tls: false,
-            },
-            (None, SqlProtocol::Postgresql) => ExpectedProtocol {
-                protocol: Speaks::Postgres,
-                tls: self.channel_options.begins_directly(),
-            },
-        }
-    }
-}
-
-/// A session ready for queries.
-pub(crate) struct Session {
-    pub(crate) channel: Channel,
-    pub(crate) replies: Replies,
-    pub(crate) statements: Statements,
-    /// `None` for a key-value store, which reports nothing by itself.
-    pub(crate) facts: Option<Facts>,
-    pub(crate) tls: Option<TlsFacts>,
-    /// Round trips since the transport was connected, with those of TLS: see [`PacketStream::round_trips`].
-    pub(crate) round_trips: u32,
-}
-
-/// Facts that a server reported during the login.
-#[derive(Debug, Clone)]
-pub(crate) enum Facts {
-    MySql(SessionFacts),
-    Postgres(PostgresFacts),
-}
-
-/// Facts that PostgreSQL reported.
-#[derive(Debug, Clone)]
-pub(crate) struct PostgresFacts {
-    pub(crate) version: String,
-    /// The authentication method.
-    pub(crate) method: &'static str,
-    /// The process that serves the session, as the server named it for cancellations; a pooler names its own.
-    pub(crate) process: Option<u32>,
-}
-
-/// The parameters negotiated with MySQL.
-#[derive(Debug, Clone)]
-pub(crate) struct SessionFacts {
-    pub(crate) greeting: Greeting,
-    pub(crate) negotiated: handshake::Session,
-    /// The authentication method that the server accepted.
-    pub(crate) auth_plugin: &'static str,
-}
 
 enum Stage {
     Authenticating(Authentication),

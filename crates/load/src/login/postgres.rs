@@ -10,10 +10,10 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::reply::{self, Failure};
 use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome, auth, request};
 
-use super::{Facts, LoginParameters, PostgresFacts, Session};
 use crate::channel::{self, Channel, ChannelError, TlsFacts};
 use crate::failure;
-use crate::protocol::{Handshake, Phase, Replies};
+use crate::session::{Facts, LoginParameters, PostgresFacts, Session};
+use crate::session::{Handshake, Phase, Replies};
 use crate::statements::{Slot, Statements};
 
 /// Maximum length of a message: those of a login or a prepare are small.

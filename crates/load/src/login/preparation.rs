@@ -3,7 +3,8 @@
 use howfar_wire::mysql::reply::{self, Prepared};
 use howfar_wire::mysql::{Malformed, ServerError, command};
 
-use super::{LoginError, LoginParameters, PacketStream};
+use super::{LoginError, PacketStream};
+use crate::session::LoginParameters;
 use crate::statements::{Slot, Statements};
 use crate::workload::Program;
 

@@ -1,10 +1,12 @@
 //! The bytes that a login sends, and the bytes that it refuses. Successful logins are tested with real servers.
 
 use howfar_contract::FailCode;
-use howfar_contract::jobs::{PsMode, SessionJob, Sysbench, Tls, Workload};
+use howfar_contract::jobs::{PsMode, SessionJob, Sysbench, Target, Tls, Workload};
+use howfar_wire::mysql::handshake::Account;
 use howfar_wire::mysql::server;
 
 use super::*;
+use crate::channel::ChannelOptions;
 
 const VERSION: &str = "x";
 /// Offset of the greeting's capabilities, after packet header, protocol, version, connection, scramble and filler.

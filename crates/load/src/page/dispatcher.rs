@@ -11,8 +11,7 @@ use std::time::Duration;
 use howfar_contract::jobs::PageJob;
 
 use super::page_record::PageRecord;
-use super::state::{Assignment, State, Sums};
-use super::workers::WorkerEvent;
+use super::state::{Assignment, State, Sums, WorkerEvent};
 use crate::clock::now_ns;
 use crate::tally::Window;
 

@@ -31,7 +31,8 @@ use crate::socket::allow_descriptors;
 use crate::tally::Window;
 use crate::window::{WindowCollector, WindowOptions, emit_event, tcp_facts};
 pub(crate) use page_record::PageRecord;
-use workers::{WorkerEvent, Workers};
+use state::WorkerEvent;
+use workers::Workers;
 
 /// Poll at least this often.
 const POLL_NS: u64 = 1_000_000_000;

@@ -16,7 +16,7 @@ use super::service::{Buffers, ServiceConnection, ServiceEndpoint};
 use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::draws::Draws;
-use crate::protocol::{Outcome, Request};
+use crate::session::{Outcome, Request};
 use crate::statements::Statements;
 use crate::tables::unprepared_program;
 use crate::workload::{Cursor, Memory, Program};

@@ -17,13 +17,13 @@ use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
 use crate::channel::{Channel, ChannelOptions};
 use crate::clock::now_ns;
 use crate::connecting::open_one;
-use crate::connection::ConnectionError;
+use crate::connection_error::ConnectionError;
 use crate::failure;
-use crate::login::{LoginParameters, Session};
-use crate::protocol::{Outcome, Replies};
 use crate::receipt::{self, ReceiptContext};
+use crate::session::{LoginParameters, Session};
+use crate::session::{Outcome, Replies};
 use crate::socket::Address;
-use crate::transport::send_some;
+use crate::socket::send_some;
 use crate::workload::Program;
 use crate::workload::commands::Commands;
 

@@ -2,16 +2,30 @@
 //! passes the time.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use howfar_contract::Latency;
 use howfar_contract::events::ServiceUse;
 use howfar_contract::jobs::{Arrivals, PageJob};
+use howfar_contract::{Failed, Latency};
 
 use super::page_record::{self, PageRecord};
-use super::workers::WorkerEvent;
 use crate::schedule::Schedule;
-use crate::tally::{Edge, Tally, TransactionTimes, Window};
+use crate::tally::{Edge, PassedEdge, Tally, TransactionTimes, Window};
+
+/// An event that a worker or the dispatcher sends to the coordinator.
+#[derive(Debug)]
+pub(crate) enum WorkerEvent {
+    /// A worker has opened its persistent connections.
+    Opened(Vec<Arc<OwnedFd>>),
+    Passed(PassedEdge),
+    /// No further page may begin, and none is in progress.
+    Drained,
+    Failed(Failed),
+    /// A worker has ended.
+    Ended,
+}
 
 /// Suffix of reported names in nanoseconds: these numbers are also recorded as latencies.
 const LATENCY_SUFFIX: &str = "_ns";

@@ -10,26 +10,13 @@ use howfar_contract::jobs::PageJob;
 use howfar_contract::{Failed, internal};
 
 use super::dispatcher::Dispatcher;
+use super::state::WorkerEvent;
 use super::{Page, PageRecord};
 use crate::clock::now_ns;
-use crate::tally::PassedEdge;
 use crate::tcp_info::{self, TcpInfo};
 
 /// Time limit for workers to end their present pages and close their connections.
 const GOODBYE_NS: u64 = 2_000_000_000;
-
-/// An event that a worker or the dispatcher sends to the coordinator.
-#[derive(Debug)]
-pub(crate) enum WorkerEvent {
-    /// A worker has opened its persistent connections.
-    Opened(Vec<Arc<OwnedFd>>),
-    Passed(PassedEdge),
-    /// No further page may begin, and none is in progress.
-    Drained,
-    Failed(Failed),
-    /// A worker has ended.
-    Ended,
-}
 
 /// All workers, with their persistent connections.
 pub(crate) struct Workers {

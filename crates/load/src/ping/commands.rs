@@ -1,30 +1,15 @@
 //! The commands of a job in order, until it is over: at the end of stdin, or when a terminating signal arrives.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use howfar_contract::jobs::PingCommand;
 use howfar_contract::{Failed, internal, read_command};
 
+use crate::job_over::JobOver;
 use crate::signals::EndingSignals;
 
 type CommandResult = Result<Option<PingCommand>, Failed>;
-
-/// Flag that a job is over; it may be set in the middle of a command.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct JobOver(Arc<AtomicBool>);
-
-impl JobOver {
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 pub(super) struct Commands {
     read: Receiver<CommandResult>,

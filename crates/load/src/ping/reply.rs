@@ -5,8 +5,8 @@ use howfar_wire::keyvalue::Malformed;
 use howfar_wire::redis::{Decoder, Value};
 
 use crate::client::{AnswerEnd, Results, Rows};
-use crate::connection::ConnectionError;
-use crate::protocol::Replies;
+use crate::connection_error::ConnectionError;
+use crate::session::Replies;
 
 /// Maximum memory for one value of Redis, and for the lines of Memcached; large SQL answers are skipped and have their own limit.
 const MAX_VALUE_BYTES: usize = 1 << 24;

@@ -5,11 +5,10 @@ use howfar_wire::keyvalue::{CommandCounts, Expects};
 use howfar_wire::memcached::{Dialect, Replies};
 use howfar_wire::mysql::row::Work;
 
-use super::{
-    Handshake, Outcome, Protocol, Request, commands_outcome, encode_commands, key_value_login,
-};
-use crate::connection::ConnectionError;
-use crate::login::LoginParameters;
+use super::{commands_outcome, encode_commands, key_value_login};
+use crate::connection_error::ConnectionError;
+use crate::session::LoginParameters;
+use crate::session::{Handshake, Outcome, Protocol, Request};
 use crate::workload::commands::Commands;
 
 impl Protocol for Replies {
@@ -18,7 +17,8 @@ impl Protocol for Replies {
         out: &mut Vec<u8>,
     ) -> Result<Box<dyn Handshake>, Failed> {
         let dialect = parameters.program.commands().and_then(Commands::dialect);
-        let replies = super::Replies::Memcached(Self::new(dialect.unwrap_or(Dialect::Text)));
+        let replies =
+            crate::session::Replies::Memcached(Self::new(dialect.unwrap_or(Dialect::Text)));
         key_value_login(replies, parameters, out)
     }
 

@@ -4,9 +4,10 @@ use howfar_contract::Failed;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{self, Answer, command};
 
-use super::{Handshake, Outcome, Protocol, Request};
-use crate::connection::ConnectionError;
-use crate::login::{Login, LoginParameters};
+use crate::connection_error::ConnectionError;
+use crate::login::Login;
+use crate::session::LoginParameters;
+use crate::session::{Handshake, Outcome, Protocol, Request};
 use crate::statements::Slot;
 
 impl Protocol for Answer {

@@ -4,9 +4,10 @@ use howfar_contract::Failed;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::{self, Answer, request};
 
-use super::{Handshake, Outcome, Protocol, Request};
-use crate::connection::ConnectionError;
-use crate::login::{LoginParameters, PostgresLogin};
+use crate::connection_error::ConnectionError;
+use crate::login::PostgresLogin;
+use crate::session::LoginParameters;
+use crate::session::{Handshake, Outcome, Protocol, Request};
 use crate::statements::Slot;
 
 impl Protocol for Answer {

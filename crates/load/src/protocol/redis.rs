@@ -5,18 +5,17 @@ use howfar_wire::keyvalue::{CommandCounts, Expects};
 use howfar_wire::mysql::row::Work;
 use howfar_wire::redis::{Replies, request};
 
-use super::{
-    Handshake, Outcome, Protocol, Request, commands_outcome, encode_commands, key_value_login,
-};
-use crate::connection::ConnectionError;
-use crate::login::LoginParameters;
+use super::{commands_outcome, encode_commands, key_value_login};
+use crate::connection_error::ConnectionError;
+use crate::session::LoginParameters;
+use crate::session::{Handshake, Outcome, Protocol, Request};
 
 impl Protocol for Replies {
     fn login(
         parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Box<dyn Handshake>, Failed> {
-        let replies = super::Replies::Redis(Self::default());
+        let replies = crate::session::Replies::Redis(Self::default());
         key_value_login(replies, parameters, out)
     }
 

@@ -9,8 +9,8 @@ use super::TablesContext;
 use crate::connecting::open_one;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::login::LoginParameters;
-use crate::protocol::{Outcome, Replies};
+use crate::session::LoginParameters;
+use crate::session::{Outcome, Replies};
 use crate::workload::commands::{Commands, Verb};
 use howfar_wire::mysql::row::Work;
 

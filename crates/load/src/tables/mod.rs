@@ -23,7 +23,7 @@ use crate::channel::ChannelOptions;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
 use crate::distribution::IdSampler;
-use crate::login::LoginParameters;
+use crate::session::LoginParameters;
 use crate::socket::Address;
 use crate::window::emit_event;
 use crate::workload::Program;

@@ -9,9 +9,9 @@ use super::{INTEREST, Worker, WorkerEvent};
 use crate::acknowledged::KeyOutcome;
 use crate::clock::now_ns;
 use crate::connecting::Connecting;
-use crate::connection::State;
+use crate::connection::{Opening, State};
 use crate::failure::{self, TimeLimit};
-use crate::protocol::Phase;
+use crate::session::Phase;
 use crate::transport::Transport;
 
 /// Maximum number of connections being opened at a time: enough to hide a long round trip, below the usual length of a server's queue.
@@ -30,7 +30,7 @@ impl Worker<'_> {
             if self.connections[index].transport.is_some() {
                 self.register(index, false)?;
             } else if !self.opens_later(index) {
-                self.to_open.push_back(index as u32);
+                self.enqueue(index, None, false);
             }
         }
         self.open_waiting(now_ns())?;
@@ -60,15 +60,24 @@ impl Worker<'_> {
         }
     }
 
+    /// Set the timer that the connection's state names.
     pub(super) fn set_timer(&mut self, when_ns: u64, index: usize) {
-        self.connections[index].timer_ns = when_ns;
         self.timers.push(Reverse((when_ns, index as u32)));
     }
 
     /// Open a connection as soon as fewer than [`MAX_OPENING`] are being opened.
-    pub(super) fn open(&mut self, index: usize, now: u64) -> Result<(), Failed> {
-        self.to_open.push_back(index as u32);
+    pub(super) fn open(&mut self, index: usize, now: u64, after_loss: bool) -> Result<(), Failed> {
+        self.enqueue(index, None, after_loss);
         self.open_waiting(now)
+    }
+
+    /// Add a connection to those that wait to be opened. `since_ns`: when the first attempt began, if there was one.
+    pub(super) fn enqueue(&mut self, index: usize, since_ns: Option<u64>, after_loss: bool) {
+        self.connections[index].state = State::Queued {
+            since_ns,
+            after_loss,
+        };
+        self.to_open.push_back(index as u32);
     }
 
     /// Begin to open waiting connections, up to [`MAX_OPENING`] at a time.
@@ -78,24 +87,32 @@ impl Worker<'_> {
                 break;
             };
             let index = index as usize;
-            let connection = &mut self.connections[index];
-            if connection.opening_since_ns == 0 {
-                connection.opening_since_ns = now;
-            }
+            let State::Queued {
+                since_ns,
+                after_loss,
+            } = self.connections[index].state
+            else {
+                continue;
+            };
+            let opening = Opening {
+                since_ns: since_ns.unwrap_or(now),
+                after_loss,
+            };
             match Connecting::begin(&self.plan.login_parameters(), &self.plan.address, now) {
                 Ok(Some(connecting)) => {
                     self.watch(&connecting.socket, index as u64, READ_AND_WRITE)?;
-                    self.connections[index].state = State::Connecting(Box::new(connecting));
+                    self.connections[index].state =
+                        State::Connecting(opening, Box::new(connecting));
                     self.connecting += 1;
                 }
                 Ok(None) => {
                     let limit = TimeLimit::for_opening(self.plan.job.connect_timeout_ns);
                     let still_to_do = Phase::Connect.to_do();
                     let late = failure::timed_out(&self.plan.job.target, &still_to_do, limit);
-                    self.retry_later(index, QUEUE_FULL_RETRY_NS, now, late)?;
+                    self.retry_later(index, opening, QUEUE_FULL_RETRY_NS, now, late)?;
                 }
                 Err(failed) if self.may_retry(&failed) => {
-                    self.retry_later(index, NO_LISTENER_RETRY_NS, now, failed)?;
+                    self.retry_later(index, opening, NO_LISTENER_RETRY_NS, now, failed)?;
                 }
                 Err(failed) if self.loss_ends_window() => self.end_window_early(index, failed)?,
                 Err(failed) => return Err(failed),
@@ -113,20 +130,21 @@ impl Worker<'_> {
     fn retry_later(
         &mut self,
         index: usize,
+        opening: Opening,
         pause_ns: u64,
         now: u64,
         failed: Failed,
     ) -> Result<(), Failed> {
-        let since = self.connections[index].opening_since_ns;
-        if now.saturating_sub(since) > self.plan.job.connect_timeout_ns {
+        if now.saturating_sub(opening.since_ns) > self.plan.job.connect_timeout_ns {
             if self.loss_ends_window() {
                 return self.end_window_early(index, failed);
             }
             return Err(failed);
         }
-        self.connections[index].state = State::WaitingToRetry;
-        self.set_timer(now + pause_ns, index);
-        if let Some(load) = self.load.as_mut().filter(|_| self.connections[index].lost) {
+        let until_ns = now + pause_ns;
+        self.connections[index].state = State::WaitingToRetry { opening, until_ns };
+        self.set_timer(until_ns, index);
+        if let Some(load) = self.load.as_mut().filter(|_| opening.after_loss) {
             load.tally.note_failed_reopen(now, failed);
         }
         Ok(())
@@ -138,9 +156,10 @@ impl Worker<'_> {
         index: usize,
         buffer: &mut [u8],
     ) -> Result<(), Failed> {
-        let State::Connecting(connecting) = &mut self.connections[index].state else {
+        let State::Connecting(opening, connecting) = &mut self.connections[index].state else {
             return Ok(());
         };
+        let opening = *opening;
         let session = match connecting.progress(&self.plan.login_parameters(), buffer) {
             Ok(None) if connecting.more => {
                 // Registering again makes epoll report the rest, after the events of other connections.
@@ -152,7 +171,7 @@ impl Worker<'_> {
             Ok(Some(session)) => session,
             Err(failed) if self.may_retry(&failed) => {
                 self.connecting -= 1;
-                return self.retry_later(index, NO_LISTENER_RETRY_NS, now_ns(), failed);
+                return self.retry_later(index, opening, NO_LISTENER_RETRY_NS, now_ns(), failed);
             }
             Err(failed) if self.loss_ends_window() => {
                 self.connecting -= 1;
@@ -162,7 +181,8 @@ impl Worker<'_> {
         };
         self.connecting -= 1;
         let connection = &mut self.connections[index];
-        let State::Connecting(connecting) = std::mem::replace(&mut connection.state, State::Opened)
+        let opened = State::Opened { first_ns: None };
+        let State::Connecting(_, connecting) = std::mem::replace(&mut connection.state, opened)
         else {
             return Ok(());
         };
@@ -170,15 +190,20 @@ impl Worker<'_> {
         let opened_ns = now - connecting.began_ns;
         connection.transport = Some(Box::new(Transport::new(connecting.socket, session)));
         connection.since_open = 0;
-        connection.opening_since_ns = 0;
         self.register(index, true)?;
         self.open_waiting(now)?;
         self.report_if_opened();
-        self.resume(index, now, opened_ns)
+        self.resume(index, now, opened_ns, opening.after_loss)
     }
 
     /// Under load: continue the transaction that waited for the connection, or begin the next.
-    fn resume(&mut self, index: usize, now: u64, opened_ns: u64) -> Result<(), Failed> {
+    fn resume(
+        &mut self,
+        index: usize,
+        now: u64,
+        opened_ns: u64,
+        after_loss: bool,
+    ) -> Result<(), Failed> {
         if self.stopping {
             self.close_for_good(index);
             return Ok(());
@@ -187,11 +212,11 @@ impl Worker<'_> {
             return Ok(());
         };
         load.tally.record_connect(opened_ns);
-        if std::mem::take(&mut self.connections[index].lost) {
+        if after_loss {
             load.tally.count_reconnect();
         }
         self.pass_due_edges(now);
-        if self.connections[index].in_transaction {
+        if self.connections[index].transaction.is_some() {
             self.send_or_pause(index, now)
         } else if self.connections[index].finished {
             Ok(())
@@ -220,21 +245,15 @@ impl Worker<'_> {
         if let Some(load) = &mut self.load {
             load.tally.count_loss(now, failed);
             // A lost connection is no longer free.
-            load.free.retain(|&free| free as usize != index);
+            load.free.retain(|&(free, _)| free as usize != index);
         }
         let connection = &mut self.connections[index];
         let transport = connection.transport.take();
-        connection.state = State::Closed;
-        connection.timer_ns = 0;
-        connection.lost = true;
-        if connection.in_transaction {
-            connection.counters.errors += 1;
-            connection.restart(&self.context.program);
-        }
+        connection.restart(&self.context.program);
         if let Some(transport) = transport {
             self.close_transport(*transport, false);
         }
-        self.open(index, now)
+        self.open(index, now, true)
     }
 
     /// Close a connection on which nothing is in flight.
@@ -258,7 +277,7 @@ impl Worker<'_> {
         self.to_open.clear();
         for index in 0..self.connections.len() {
             match self.connections[index].state {
-                State::AwaitingAnswer => {}
+                State::AwaitingAnswer { .. } => {}
                 _ => self.close_for_good(index),
             }
         }

@@ -5,13 +5,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use howfar_contract::jobs::{Driver as Requested, Workload};
+use howfar_contract::jobs::Driver as Requested;
 use howfar_contract::{FailCode, Failed};
 
-use super::Plan;
 use crate::ring::{Ring, Token};
-use crate::transport::send_some;
-use crate::workload::commands::Commands;
+use crate::socket::send_some;
 
 /// A worker with fewer connections gains nothing from a ring: each answer wakes it separately.
 const MIN_RING_CONNECTIONS: usize = 8;
@@ -67,39 +65,8 @@ impl Driver {
     }
 }
 
-/// Size of a ring's receive buffers: servers send at most 16 KiB at once.
-const RING_BUFFER_BYTES: usize = 16 * 1024;
-/// Size of the buffers if all replies are short: smaller buffers lie closer together, which with many connections saves a tenth of the
-/// client's CPU time.
-const SHORT_RING_BUFFER_BYTES: usize = 1024;
-
-/// One ring per worker, or none if epoll serves. Made before the workers start, so that all have the same driver.
-pub(crate) fn rings(plan: &Plan, workers: usize) -> Result<Vec<Ring>, Failed> {
-    let share = plan.all_connections().div_ceil(workers as u64) as usize;
-    let buffer_bytes = match plan.job.workload {
-        Workload::OltpReadOnly(_)
-        | Workload::OltpReadWrite(_)
-        | Workload::SelectRandomPoints(_)
-        | Workload::SelectRandomRanges(_)
-        | Workload::Custom(_) => RING_BUFFER_BYTES,
-        Workload::KeyValue(_)
-            if !plan
-                .program
-                .commands()
-                .is_some_and(Commands::has_short_replies) =>
-        {
-            RING_BUFFER_BYTES
-        }
-        _ => SHORT_RING_BUFFER_BYTES,
-    };
-    choose(plan.job.driver, share, || {
-        (0..workers)
-            .map(|_| Ring::new(share, buffer_bytes))
-            .collect()
-    })
-}
-
-fn choose<T: Default>(
+/// What `make` makes, if the requested driver is a ring, or may be one that pays for `share` connections of each worker; else nothing.
+pub(super) fn choose<T: Default>(
     requested: Requested,
     share: usize,
     make: impl FnOnce() -> io::Result<T>,

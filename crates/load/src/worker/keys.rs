@@ -44,7 +44,7 @@ impl Worker<'_> {
         let Some(key) = connection.memory.take_key() else {
             return Ok(());
         };
-        log.write(key, connection.id, connection.sent_ns, now, outcome)
+        log.write(key, connection.id, connection.sent_ns(), now, outcome)
     }
 
     /// End the log: keys without an answer are logged as unknown.
@@ -80,7 +80,7 @@ impl Worker<'_> {
     pub(super) fn end_window_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
         self.log_key(index, now_ns(), KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
-            load.free.retain(|&free| free as usize != index);
+            load.free.retain(|&(free, _)| free as usize != index);
         }
         let connection = &mut self.connections[index];
         connection.state = State::Closed;

@@ -3,9 +3,10 @@
 use howfar_contract::Failed;
 
 use super::Worker;
-use crate::connection::ConnectionError;
+use crate::connection::State;
+use crate::connection_error::ConnectionError;
 use crate::counts::Stage;
-use crate::protocol::Outcome;
+use crate::session::Outcome;
 
 impl Worker<'_> {
     /// Count an answered statement and record its times.
@@ -24,7 +25,7 @@ impl Worker<'_> {
             Outcome::Done(_) if self.context.program.sends_several() => {}
             Outcome::Done(_) => {
                 load.tally
-                    .record_statement(connection.kind(), now - connection.sent_ns);
+                    .record_statement(connection.kind(), now - connection.sent_ns());
             }
             Outcome::Commands => {
                 let counts = connection
@@ -34,7 +35,7 @@ impl Worker<'_> {
                 let refused = counts.map_or(&[][..], |counts| &counts.refused);
                 if refused.is_empty() {
                     load.tally
-                        .record_statement(connection.kind(), now - connection.sent_ns);
+                        .record_statement(connection.kind(), now - connection.sent_ns());
                 }
                 for refusal in refused {
                     load.tally.count_error(refusal.word.code());
@@ -43,9 +44,14 @@ impl Worker<'_> {
             Outcome::Failed(error) => load.tally.count_error(error.code),
         }
         if last_byte_ns > 0 {
-            let first = connection.first_byte_ns;
+            let State::AwaitingAnswer {
+                first_byte_ns: Some(first),
+            } = connection.state
+            else {
+                return;
+            };
             load.tally
-                .record_stage(Stage::Wait, first - connection.sent_ns);
+                .record_stage(Stage::Wait, first - connection.sent_ns());
             load.tally
                 .record_stage(Stage::Transfer, last_byte_ns - first);
             load.tally.record_stage(Stage::Parse, now - last_byte_ns);

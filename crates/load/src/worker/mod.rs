@@ -33,7 +33,8 @@ use rustix::time::{
 
 use crate::acknowledged::{Log, OutcomeCounts};
 use crate::clock::now_ns;
-use crate::connection::{Connection, State, WorkerContext};
+use crate::connection::{Connection, State};
+use crate::context::WorkerContext;
 use crate::schedule::Schedule;
 use crate::tally::{PassedEdge, Tally, Window};
 use driver::Driver;
@@ -113,8 +114,8 @@ pub(crate) struct WorkerConfig {
 struct Load {
     tally: Tally,
     schedule: Option<Schedule>,
-    /// Open loop: connections without work, longest-waiting first.
-    free: VecDeque<u32>,
+    /// Open loop: connections without work, longest-waiting first, each with the time since when it is free.
+    free: VecDeque<(u32, u64)>,
 }
 
 struct Worker<'a> {
@@ -282,7 +283,7 @@ impl Worker<'_> {
         let [connection] = &self.connections[..] else {
             return None;
         };
-        let awaits_answer = matches!(connection.state, State::AwaitingAnswer)
+        let awaits_answer = matches!(connection.state, State::AwaitingAnswer { .. })
             && connection
                 .transport
                 .as_ref()
@@ -359,9 +360,7 @@ impl Worker<'_> {
                 break;
             }
             self.timers.pop();
-            let connection = &mut self.connections[index as usize];
-            if connection.timer_ns == when_ns {
-                connection.timer_ns = 0;
+            if self.connections[index as usize].state.timer_ns() == Some(when_ns) {
                 self.handle_timer(index as usize, now)?;
             }
         }
@@ -370,15 +369,13 @@ impl Worker<'_> {
 
     fn handle_timer(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         match self.connections[index].state {
-            State::Thinking => self.send(index, now),
+            State::Thinking { .. } => self.send(index, now),
             // The connection's first transaction.
-            State::Opened if !self.connections[index].in_transaction => {
-                self.connections[index].free_since_ns = now;
+            State::Opened { .. } if self.connections[index].transaction.is_none() => {
                 self.start_next(index, now)
             }
-            State::WaitingToRetry => {
-                self.connections[index].state = State::Closed;
-                self.to_open.push_back(index as u32);
+            State::WaitingToRetry { opening, .. } => {
+                self.enqueue(index, Some(opening.since_ns), opening.after_loss);
                 self.open_waiting(now)
             }
             _ => Ok(()),

@@ -12,9 +12,10 @@ use rustix::net::{self, RecvFlags};
 use super::driver::Driver;
 use super::{INTEREST, Worker};
 use crate::clock::now_ns;
-use crate::connection::{ConnectionError, NextStep, State};
+use crate::connection::{NextStep, State};
+use crate::connection_error::ConnectionError;
 use crate::failure;
-use crate::protocol::{Outcome, ServerRefusal};
+use crate::session::{Outcome, ServerRefusal};
 use crate::tally::TransactionTimes;
 
 /// Maximum time in a row for a connection that always has more bytes; then the worker serves the others and checks the time limits.
@@ -47,7 +48,7 @@ impl Worker<'_> {
         flags: EventFlags,
         buffer: &mut [u8],
     ) -> Result<(), Failed> {
-        if matches!(self.connections[index].state, State::Connecting(_)) {
+        if matches!(self.connections[index].state, State::Connecting(..)) {
             return self.progress_opening(index, buffer);
         }
         if flags.contains(EventFlags::OUT) {
@@ -126,11 +127,11 @@ impl Worker<'_> {
         let mut last_byte_ns = 0;
         if self.plan.job.breakdown {
             last_byte_ns = now_ns();
-            if connection.first_byte_ns == 0 {
-                connection.first_byte_ns = last_byte_ns;
+            if let State::AwaitingAnswer { first_byte_ns } = &mut connection.state {
+                first_byte_ns.get_or_insert(last_byte_ns);
             }
         }
-        let awaits_answer = matches!(connection.state, State::AwaitingAnswer);
+        let awaits_answer = matches!(connection.state, State::AwaitingAnswer { .. });
         let outcome = match connection.decode(bytes, &mut self.context) {
             Ok(Some(Outcome::Failed(error))) if !awaits_answer => {
                 let failed = failure::session_ended(&self.plan.job.target, &error);
@@ -213,8 +214,9 @@ impl Worker<'_> {
         if think_ns == 0 {
             return self.send(index, now);
         }
-        self.connections[index].state = State::Thinking;
-        self.set_timer(now + think_ns, index);
+        let until_ns = now + think_ns;
+        self.connections[index].state = State::Thinking { until_ns };
+        self.set_timer(until_ns, index);
         Ok(())
     }
 
@@ -238,24 +240,28 @@ impl Worker<'_> {
     #[inline]
     fn end_transaction(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let connection = &mut self.connections[index];
+        let Some(ended) = &connection.transaction else {
+            unreachable!("the last answer of a transaction ends it")
+        };
         let times = TransactionTimes {
-            intended_ns: connection.intended_ns,
-            began_ns: connection.began_ns,
+            intended_ns: ended.intended_ns,
+            began_ns: ended.began_ns,
             now,
         };
         if let Some(load) = &mut self.load {
             if load.tally.is_counted(&times) {
                 connection.done += 1;
-                connection.busy_ns += now - connection.began_ns;
+                connection.busy_ns += now - ended.began_ns;
             }
-            load.tally.count_transaction(&times, &connection.counters);
+            load.tally.count_transaction(&times, &ended.counters);
         }
+        connection.transaction = None;
         let (since_open, limit) = (connection.since_open, self.plan.job.session.reconnect_after);
         if self.connects_each_time() {
             self.close(index);
         } else if limit > 0 && since_open >= limit {
             self.close(index);
-            self.open(index, now)?;
+            self.open(index, now, false)?;
             return Ok(());
         }
         self.start_next(index, now)
@@ -273,8 +279,7 @@ impl Worker<'_> {
                 return Ok(());
             }
             if schedule.next_ns() > now {
-                load.free.push_back(index as u32);
-                self.connections[index].free_since_ns = now;
+                load.free.push_back((index as u32, now));
                 return Ok(());
             }
             // The request could not have begun before now, when its connection became free.
@@ -299,10 +304,9 @@ impl Worker<'_> {
             if schedule.next_ns() > now {
                 break;
             }
-            let Some(index) = load.free.pop_front() else {
+            let Some((index, free_since_ns)) = load.free.pop_front() else {
                 break;
             };
-            let free_since_ns = self.connections[index as usize].free_since_ns;
             self.begin_due(index as usize, free_since_ns, now)?;
         }
         Ok(())
@@ -326,7 +330,7 @@ impl Worker<'_> {
                 .as_mut()
                 .map(|load| std::mem::take(&mut load.free));
             let idle = idle.into_iter().flatten();
-            idle.for_each(|index| self.drain(index as usize));
+            idle.for_each(|(index, _)| self.drain(index as usize));
             return Ok(());
         }
         let Some(due_ns) = schedule.take(now) else {
@@ -357,7 +361,7 @@ impl Worker<'_> {
         if connection.transport.is_some() {
             return self.send_or_pause(index, now);
         }
-        self.open(index, now)
+        self.open(index, now, false)
     }
 
     /// Mark a connection as done: no further transaction may begin. It stays so if it is opened again.

@@ -8,7 +8,7 @@ use rustix::event::epoll;
 
 use super::driver::{Driver, Registration};
 use super::{ALARM, INTEREST, MAX_EVENTS, WAKE, Worker};
-use crate::connection::ConnectionError;
+use crate::connection_error::ConnectionError;
 use crate::failure;
 use crate::ring::{Event, Ring, Token};
 use crate::transport::Transport;

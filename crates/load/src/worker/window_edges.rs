@@ -65,14 +65,14 @@ impl Worker<'_> {
             let sockets = connection.transport.as_ref();
             let info = sockets.and_then(|transport| tcp_info::read(&transport.socket));
             load.tally.totals.tcp.extend(info);
-            load.tally.totals.lost_at_end += u64::from(connection.lost);
-            if !connection.in_transaction {
+            load.tally.totals.lost_at_end += u64::from(connection.state.is_lost());
+            let Some(transaction) = &connection.transaction else {
                 continue;
-            }
-            let age_ns = end_ns.saturating_sub(connection.began_ns);
+            };
+            let age_ns = end_ns.saturating_sub(transaction.began_ns);
             load.tally.totals.in_flight.record(age_ns);
             if load.schedule.is_some() {
-                load.tally.count_unanswered(connection.intended_ns);
+                load.tally.count_unanswered(transaction.intended_ns);
             }
         }
     }
@@ -129,8 +129,11 @@ impl Worker<'_> {
                 continue;
             }
             // A timer starts each connection, so that a limited number of transactions begins inside the window.
-            self.connections[index].state = State::Opened;
-            self.set_timer(origin_ns + step_ns * id, index);
+            let first_ns = origin_ns + step_ns * id;
+            self.connections[index].state = State::Opened {
+                first_ns: Some(first_ns),
+            };
+            self.set_timer(first_ns, index);
         }
         self.drain_if_unused();
     }
@@ -155,11 +158,13 @@ impl Worker<'_> {
         for index in 0..self.connections.len() {
             let connection = &self.connections[index];
             match &connection.state {
-                State::AwaitingAnswer if now.saturating_sub(connection.sent_ns) > stall_ns => {
+                State::AwaitingAnswer { .. }
+                    if now.saturating_sub(connection.sent_ns()) > stall_ns =>
+                {
                     self.handle_stall(index)?;
                 }
-                State::Connecting(connecting)
-                    if now.saturating_sub(connection.opening_since_ns) > open_ns =>
+                State::Connecting(opening, connecting)
+                    if now.saturating_sub(opening.since_ns) > open_ns =>
                 {
                     let failed = connecting.timeout_failure(
                         &self.plan.login_parameters(),

@@ -1,24 +1,16 @@
 //! The jobs and events of a replay, as `messages.py` defines them.
 
-use howfar_contract::jobs::{Listen, Target, Tls, TlsVersions};
+use howfar_contract::jobs::{Listen, Target, Tls};
 use howfar_contract::{Failed, LONGEST_NS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::speech::{AnswerSpec, Speech};
+use super::stream::ServerTls;
 use crate::jobs::check_rules;
 
 const MAX_STEPS: usize = 1_000_000;
 const MAX_CONNECTIONS: u32 = 10_000;
-
-/// What a server proves itself with.
-#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ServerTls {
-    pub(crate) cert_file: String,
-    pub(crate) key_file: String,
-    pub(crate) versions: TlsVersions,
-}
 
 /// A server that answers each request with as many bytes, after as long, as the request says. Lives until stdin ends.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]

@@ -16,8 +16,17 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
     SupportedProtocolVersion,
 };
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::jobs::ServerTls;
+/// What a server proves itself with.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerTls {
+    pub(crate) cert_file: String,
+    pub(crate) key_file: String,
+    pub(crate) versions: TlsVersions,
+}
 
 /// A stream of bytes in both directions.
 pub(super) trait Duplex: Read + Write + Send {}

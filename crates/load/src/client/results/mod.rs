@@ -6,8 +6,8 @@ mod postgres;
 use howfar_wire::mysql::ServerError;
 
 use super::Rows;
-use crate::connection::ConnectionError;
-use crate::protocol::Replies;
+use crate::connection_error::ConnectionError;
+use crate::session::Replies;
 
 /// Maximum number of rows that are kept.
 const MAX_KEPT_ROWS: usize = 1 << 16;
