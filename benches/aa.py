@@ -42,7 +42,7 @@ def recording(path: Path) -> dict[str, object]:
     loads = [trial.load for trial in run.trials if trial.load]
     return {
         "what": f"plan {run.info.plan_name}, {run.info.server_kind} {run.info.server_version}",
-        "kernel": run.info.environment.get("kernel"),
+        "kernel": run.info.environment.kernel,
         "psi_cpu_some_share": [round(load.psi_cpu_some_share or 0, 3) for load in loads],
         "load_average_1m": [round(load.load_average_1m, 2) for load in loads],
         "values": pairs,

@@ -32,7 +32,7 @@ from howfar.cli.target import find_server
 from howfar.contract.messages import AskInTurn, OpenConnection, Opened, PingJob, PingRequest, TcpTarget
 from howfar.distance.measure import find_addresses
 from howfar.distance.requests import REQUESTS
-from howfar.distance.session import Server, ping_session
+from howfar.distance.session import MeasuredServer, ping_session
 from howfar.distance.target import server_of
 from howfar.engine.process import find_engine
 
@@ -100,7 +100,7 @@ def exchanges(trace: str) -> list[float]:
     return found
 
 
-def ours(server: Server, count: int) -> list[float]:
+def ours(server: MeasuredServer, count: int) -> list[float]:
     """Microseconds of each of `count` requests, as the command measures them."""
     _, targets = find_addresses(server, 5_000_000_000)
     with ping_session(server, targets[0], 5_000_000_000) as session:
@@ -112,7 +112,7 @@ def ours(server: Server, count: int) -> list[float]:
         return [ns / 1e3 for ns in session.ask([query], count, 3600 * 10**9).latencies_ns[0]]
 
 
-def built(server: Server, folder: str) -> Path | None:
+def built(server: MeasuredServer, folder: str) -> Path | None:
     """The compiled loop in C; None if it cannot be compiled with its library."""
     flags, config = LIBRARIES[server.service]
     more = subprocess.run(config.split(), capture_output=True, text=True).stdout if config else ""
@@ -122,7 +122,7 @@ def built(server: Server, folder: str) -> Path | None:
     return program if done.returncode == 0 else None
 
 
-def peer_command(program: Path, server: Server, count: int) -> list[str]:
+def peer_command(program: Path, server: MeasuredServer, count: int) -> list[str]:
     _, targets = find_addresses(server, 5_000_000_000)
     to, port = (targets[0].host, server.port) if isinstance(targets[0], TcpTarget) else (str(server.socket), 0)
     if server.service == "postgresql" and server.socket is not None:  # libpq takes the directory and the port
@@ -131,7 +131,7 @@ def peer_command(program: Path, server: Server, count: int) -> list[str]:
     return [str(program), str(count), to, str(port or 0), server.user, server.password, server.database]
 
 
-def theirs(program: Path, server: Server, count: int) -> list[float]:
+def theirs(program: Path, server: MeasuredServer, count: int) -> list[float]:
     """Microseconds of each of `count` requests of the loop in C."""
     done = subprocess.run(peer_command(program, server, count), capture_output=True, check=True)
     return [ns / 1e3 for ns in array.array("q", done.stdout)]
@@ -140,7 +140,7 @@ def theirs(program: Path, server: Server, count: int) -> list[float]:
 # ---------------------------------------------------------------- counted work
 
 
-def engine_commands(server: Server, count: int) -> str:
+def engine_commands(server: MeasuredServer, count: int) -> str:
     """The engine's stdin for `count` requests, without Python in between."""
     _, targets = find_addresses(server, 5_000_000_000)
     limit_ns = 600_000_000_000
@@ -191,7 +191,7 @@ def instructions(runs: Sequence[Run]) -> int:
     return longer - shorter
 
 
-def print_counts(server: Server, peer: Path) -> None:
+def print_counts(server: MeasuredServer, peer: Path) -> None:
     """Print a table of what a request costs either client."""
     texts = [engine_commands(server, length) for length in LENGTHS]
     theirs = [(peer_command(peer, server, length), "") for length in LENGTHS]

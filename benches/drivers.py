@@ -292,8 +292,8 @@ def record(clients: Sequence[Client], cache: Path, login: dict[str, str], way: s
     if done.returncode != 0:
         sys.exit(f"howfar record, {way}: exit code {done.returncode}: {done.stderr[-2000:]}")
     recording = read(out)
-    if recording.facts["unknown"] or not recording.facts["complete"]:
-        print(f"{way}: unknown {recording.facts['unknown']}, stopped {recording.facts['stopped']}", file=sys.stderr)
+    if recording.facts.unknown or not recording.facts.complete:
+        print(f"{way}: unknown {recording.facts.unknown}, stopped {recording.facts.stopped}", file=sys.stderr)
     return {row[0]: count(recording, Ran(*row)) for row in json.loads(results.read_text())}
 
 

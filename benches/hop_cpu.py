@@ -28,7 +28,7 @@ from howfar.contract.messages import Event, Finished, LoadJob, Measuring, Sessio
 from howfar.engine.run_load import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
-from howfar.paths import Endpoint
+from howfar.paths import ClientEndpoint
 from howfar.stats.intervals import judge_ratio
 
 TABLES, SIZE, WARMUP_S = 1, 10_000, 1
@@ -46,7 +46,7 @@ class Reading:
         return (self.cpu_us - since.cpu_us) / queries, (self.sleeps - since.sleeps) / queries
 
 
-def reading(endpoint: Endpoint) -> Reading:
+def reading(endpoint: ClientEndpoint) -> Reading:
     pids = [hop.process.pid for hop in endpoint.hops]
     return Reading(sum(map(cpu_us, pids)), sum(map(sleeps, pids)))
 

@@ -41,12 +41,13 @@ def link_figures(file: Path) -> list[tuple[float, float]]:
     """For each trial of the arm: lateness p99 of the later direction, and CPU time per packet, both in µs."""
     found = []
     for trial in read_run(file).trials:
-        if trial.arm != ARM or trial.status is not TrialStatus.OK or not trial.receipt["link"]["counters"]:
+        counters = None if trial.receipt.link is None else trial.receipt.link.counters
+        if trial.arm != ARM or trial.status is not TrialStatus.OK or counters is None:
             continue
-        both = trial.receipt["link"]["counters"].values()
-        packets = sum(way["packets"] for way in both)
-        late_ns = max(way["lateness_p99_ns"] for way in both)
-        found.append((late_ns / 1e3, sum(way["cpu_ns"] for way in both) / packets / 1e3))
+        both = (counters.to_server, counters.to_client)
+        packets = sum(way.packets for way in both)
+        late_ns = max(way.lateness_p99_ns for way in both)
+        found.append((late_ns / 1e3, sum(way.cpu_ns for way in both) / packets / 1e3))
     return found
 
 

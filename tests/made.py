@@ -10,6 +10,8 @@ from hdrh.histogram import HdrHistogram
 from pydantic import BaseModel
 
 from howfar.analysis.cells import Metric, NoiseFloors
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.receipt import TrialReceipt
 from howfar.stats.estimate import Estimate
 from howfar.stats.hdr import DIGITS, LONGEST_NS
 from howfar.stats.histograms import merge_data, value_at
@@ -69,6 +71,11 @@ def made_trial(number: int, arm: str, **more: Any) -> Trial:
     return Trial(number=number, arm=arm, **fields | times | more)
 
 
+def with_receipt(trial: Trial, **parts: Any) -> Trial:
+    """The trial with these parts of its receipt; its other parts stay."""
+    return trial.model_copy(update={"receipt": trial.receipt.updated(TrialReceipt.model_validate(parts))})
+
+
 def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopReason, **info: Any) -> Run:
     """A run of the plan of this name, on MariaDB."""
     fields: dict[str, Any] = {
@@ -82,6 +89,12 @@ def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: Stop
         "server_version": "10.11.14-MariaDB-0+deb12u2",
     }
     return Run(info=made(RunInfo, plan_name=name, arms=tuple(arms), **fields | info), trials=tuple(trials), stop=stop)
+
+
+def with_environment(run: Run, **facts: Any) -> Run:
+    """The run with these facts about where it was measured; its other facts stay."""
+    environment = run.info.environment.updated(RunEnvironment.model_validate(facts))
+    return run.model_copy(update={"info": run.info.model_copy(update={"environment": environment})})
 
 
 def floors_of(floor: float | None, link: float | None = None) -> NoiseFloors:

@@ -21,6 +21,7 @@ OWN = {
     "paths/pgbouncer.py",
     "contract/messages.py",  # generated
     "contract/ping_messages.py",  # generated
+    "contract/receipt_messages.py",  # generated
 }
 KNOWN = {
     "services/__init__.py": "registration",

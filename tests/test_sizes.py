@@ -13,16 +13,17 @@ SPARE = 200
 
 PYTHON_LINES = {
     "address": 2100,
-    "analysis": 3100,
+    "analysis": 3000,
     "bench": 3100,
     "bottleneck": 2000,
     "cli": 8900,
+    "contract": 3300,
     "distance": 2600,
     "doctor": 5200,
-    "engine": 3400,
-    "experiments": 12200,
+    "engine": 900,
+    "experiments": 12100,
     "fleet": 5100,
-    "lab": 14000,
+    "lab": 13900,
     "load": 2800,
     "model": 1100,
     "paths": 1800,
@@ -40,23 +41,23 @@ RUST_LINES = {
     "contract": 4300,
     "engine": 4400,
     "link": 8600,
-    "load": 21500,
+    "load": 21600,
     "null": 3100,
     "record": 7300,
     "tap": 3200,
     "wire": 8600,
 }
 TEST_LINES = {
-    "unit": 33400,
-    "lab": 15800,
+    "unit": 33600,
+    "lab": 15900,
     "contract": 800,
     "physics": 800,
 }
 
-UNTYPED_LINES = 432
-"""Lines of the product with `dict[str, Any]` or `Mapping[str, Any]`; the aim is 60."""
-TEXT_READS = 55
-"""Places that read a receipt's field by its name as text; the aim is none."""
+UNTYPED_LINES = 60
+"""Lines of the product with `dict[str, Any]` or `Mapping[str, Any]`: each where JSON, TOML or rows of SQL come in or go out."""
+TEXT_READS = 0
+"""Places that read a field of a receipt by its name as text."""
 
 _UNTYPED = re.compile(r"\b(?:dict|Mapping)\[str, Any\]")
 _TEXT_READ = re.compile(r"number_in\(|\breceipt(?:\.receipt)?(?:\[\"|\.get\(\")|\.receipt(?:\[\"|\.get\(\")")

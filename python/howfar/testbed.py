@@ -6,21 +6,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     FastCgi,
     Observed,
     PageScript,
+    Receipt,
     Service,
     ServiceName,
     Target,
     Tls,
 )
+from howfar.contract.receipt import TrialReceipt
 from howfar.engine.process import Launcher
+from howfar.plan.factors import Level
 from howfar.plan.sessions import SessionSpec
 from howfar.services import SqlProtocol
-from howfar.store.records import FactorValue, Window
+from howfar.store.records import Window
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,7 @@ class Application(Protocol):
 class CollectedReceipt:
     """The verified facts about an environment after the load, and its differences from the request."""
 
-    receipt: dict[str, Any]
-    """Sections `server`, `services` (the others, by name), `forwarder`, `link`, `replication`, each present only where the environment
-    has that part."""
+    receipt: TrialReceipt = field(default_factory=TrialReceipt)
     violations: tuple[str, ...] = ()
     """Differences between requested and obtained, one sentence each; any makes the trial void."""
 
@@ -98,7 +100,7 @@ class LoadFacts:
     """Round trips of all pages that ended, by service, including the warm-up."""
     keys: Mapping[ServiceName, int] = field(default_factory=dict)
     """Number of keys that the pages looked up, by service."""
-    sessions: Mapping[str, Mapping[str, Any]] | None = None
+    sessions: Mapping[str, Receipt] | None = None
     """The engine's receipts of the services that it used itself, by service. None if it used only the main server."""
 
 
@@ -150,14 +152,14 @@ class TrialEnvironment(Protocol):
         """Begin to watch a measured window of this length; the caller must finish it."""
         ...
 
-    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+    def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
         """The part of `collect_receipt` that needs no running server, for faults that kill it: links at rest, the client's connection
         as the server saw it, and the engine's `session` once there is one."""
         ...
 
-    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
-        """Collect the receipt after the load. `session`: the engine's receipt of the main server, unless `load.sessions` are given.
-        Raises LabError when a part has died."""
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        """Collect the receipt after the load. `session`: the engine's receipt of the main server, unless `load.sessions` are given;
+        None if there is none, after a load that failed. Raises LabError when a part has died."""
         ...
 
 
@@ -168,7 +170,7 @@ class Testbed(Protocol):
         """Kind and version, as the server reports them."""
         ...
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> RunEnvironment:
         """Facts for the run file: hosts, CPUs, file system of the data, link and its calibration."""
         ...
 
@@ -177,6 +179,6 @@ class Testbed(Protocol):
         differ from block to block."""
         ...
 
-    def trial_environment(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[TrialEnvironment]:
+    def trial_environment(self, factors: Mapping[str, Level]) -> AbstractContextManager[TrialEnvironment]:
         """A freshly started server with its data in memory, and the path of `factors["path"]` to it."""
         ...

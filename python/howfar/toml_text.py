@@ -9,6 +9,9 @@ from typing import Any
 MAX_DEPTH = 32
 """Maximum depth of nested tables and arrays. Files that howfar uses have at most four levels."""
 
+TomlTable = dict[str, Any]
+"""A table of TOML, as it is read."""
+
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -21,7 +24,7 @@ class MalformedToml(ValueError):
         self.column = column
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> TomlTable:
     """The table of a whole text. Raises MalformedToml."""
     try:
         table = tomllib.loads(text)
@@ -42,7 +45,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return table
 
 
-def _is_deep(table: dict[str, Any]) -> bool:
+def _is_deep(table: TomlTable) -> bool:
     level: list[Any] = [table]
     for _ in range(MAX_DEPTH):
         level = [

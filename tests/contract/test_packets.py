@@ -29,7 +29,7 @@ def captured() -> bytes:
 
 def record(data: bytes, folder: Path) -> None:
     (folder / "capture").write_bytes(data)
-    packets.record(packets.RecordRequest(6379, None, folder / "a", file=folder / "capture"), lambda _: None)
+    packets.record(packets.PacketsRequest(6379, None, folder / "a", file=folder / "capture"), lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from howfar.contract.messages import (
     KeyValue,
+    Receipt,
     ServiceName,
     Session,
     Sysbench,
@@ -24,8 +25,8 @@ from howfar.engine.run_load import run_load
 from howfar.errors import LabError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
+from howfar.plan.factors import Level
 from howfar.runner.jobs import fill_keys
-from howfar.store.records import FactorValue
 from howfar.testbed import LoadFacts, TrialEnvironment
 from tests.lab.programs import in_sandbox, load_on
 
@@ -39,7 +40,7 @@ def _keys(name: ServiceName) -> KeyValue:
     return KeyValue(protocol=protocol, keys=KEYS, get=1, set=0)
 
 
-def _load(environment: TrialEnvironment, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
+def _load(environment: TrialEnvironment, name: ServiceName) -> tuple[Receipt, set[str]]:
     """The engine's receipt, and the roles that used CPU."""
     service = environment.services[name].service
     where = {name: getattr(service, name) for name in ("target", "user", "password", "database")}
@@ -56,7 +57,7 @@ def _load(environment: TrialEnvironment, name: ServiceName) -> tuple[dict[str, A
     )
     outcome = run_load(job, environment.client)
     roles = {use.role for use in outcome.finished.cpu if use.cpu_ns > 0}
-    return outcome.ready.receipt.model_dump(), roles
+    return outcome.ready.receipt, roles
 
 
 def _cpus(pid: int) -> str:
@@ -89,17 +90,17 @@ def _places(environment: TrialEnvironment) -> dict[str, Any]:
 
 def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
     path, _, tls = trial.partition(":")
-    factors: dict[str, FactorValue] = {"path": path, "placement": "machines", "threads": 1, "tls": tls or "off"}
+    factors: dict[str, Level] = {"path": path, "placement": "machines", "threads": 1, "tls": tls or "off"}
     with laboratory.trial_environment(factors) as environment:
         filled = {name: fill_keys(environment.services[name], _keys(name), environment.client) for name in STORES}
-        sessions: dict[str, dict[str, Any]] = {}
+        sessions: dict[str, Receipt] = {}
         roles: set[str] = set()
         for name in environment.services:
             sessions[name], used = _load(environment, name)
             roles |= used
-        collected = environment.collect_receipt({}, LoadFacts(sessions=sessions))
-        wrong = {**sessions["redis"], "peer_address": "elsewhere", "tls_client_version": "none"}
-        elsewhere = environment.collect_receipt({}, LoadFacts(sessions={**sessions, "redis": wrong}))
+        collected = environment.collect_receipt(None, LoadFacts(sessions=sessions))
+        wrong = sessions["redis"].model_copy(update={"peer_address": "elsewhere", "tls_client_version": "none"})
+        elsewhere = environment.collect_receipt(None, LoadFacts(sessions={**sessions, "redis": wrong}))
         return {
             "places": _places(environment),
             "filled": filled,
@@ -110,8 +111,8 @@ def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
             },
             "forwarders_cpus": [_cpus(one.pid) for one in environment.observe if one.role == "forwarder"],
             "application_cpus": _application_cpus(environment),
-            "sessions": sessions,
-            "receipt": collected.receipt,
+            "sessions": {name: session.model_dump() for name, session in sessions.items()},
+            "receipt": collected.receipt.as_json(),
             "violations": collected.violations,
             "accused": sorted(set(elsewhere.violations) - set(collected.violations)),
         }
@@ -124,7 +125,7 @@ def _death(laboratory: Lab) -> dict[str, Any]:
         with laboratory.trial_environment({"path": "socket"}) as environment:
             os.kill(environment.services[name].pid, signal.SIGKILL)
             try:
-                environment.collect_receipt({}, LoadFacts(sessions={}))
+                environment.collect_receipt(None, LoadFacts(sessions={}))
             except LabError as error:
                 messages[name] = error.message
     return messages
@@ -145,7 +146,7 @@ def main() -> None:
     )
     with open_laboratory(request) as laboratory:
         trials = {case: _death(laboratory) if case == "death" else _trial(laboratory, case) for case in cases}
-        print(json.dumps({"environment": laboratory.environment(), "trials": trials}))
+        print(json.dumps({"environment": laboratory.environment().as_json(), "trials": trials}))
 
 
 if __name__ == "__main__":

@@ -276,7 +276,9 @@ def main() -> int:
         "codes": run.commands,
         "cleared_s": cleared(_PARTS),
         "left": [line for line in processes().values() if _PARTS.search(line)],
-        "clocks": [trial.receipt["hosts"]["start"]["b"] for trial in ended.trials if trial.receipt.get("hosts")][:3],
+        "clocks": [
+            trial.receipt.hosts.start["b"].as_json() for trial in ended.trials if trial.receipt.hosts is not None
+        ][:3],
     }
     Path(out).write_text(json.dumps(told, indent=1, default=str))
     shutil.copy("err.txt", f"{out}.err")

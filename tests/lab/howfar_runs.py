@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 from tests.lab.sandboxes import MARK, Marked
 from tests.lab.undisturbed import skip_if_disturbed
@@ -198,6 +199,15 @@ def _parent_name(pid: int) -> str:
         return Path(f"/proc/{parent}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+Part = TypeVar("Part")
+
+
+def known(part: Part | None) -> Part:
+    """A part of a trial or of its receipt, which must have it."""
+    assert part is not None
+    return part
 
 
 Rows = dict[str, set[tuple[object, ...]]]

@@ -107,7 +107,7 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
     cell = next(iter(summary.cells), None)
     return {
         "name": case["name"],
-        "fsync": info.environment.get("data_fsync_ns"),
+        "fsync": info.environment.as_json().get("data_fsync_ns"),
         "void": [trial.void_reason for trial in trials],
         "cell": cell and cell.model_dump(mode="json", exclude={"latency_curve", "receipt", "network"}),
         "window": trials[-1].window and trials[-1].window.model_dump(mode="json", exclude={"network"}),

@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     NullJob,
     NullReady,
     Observed,
+    Receipt,
     ServiceName,
     TcpListen,
     TcpTarget,
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
-from howfar.lab.window import WatchTargets, WindowWatch
+from howfar.lab.window import LabWindowWatch, WatchTargets
+from howfar.plan.factors import Level
 from howfar.services import SqlProtocol
-from howfar.store.records import FactorValue
 from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, ServiceEndpoint, Trust
 
 ADDRESS = "127.0.0.1"
@@ -46,14 +48,14 @@ class NullStage:
     def reset_counters(self) -> None:
         pass
 
-    def watch(self, length_ns: int) -> WindowWatch:
-        return WindowWatch(self.targets, length_ns)
+    def watch(self, length_ns: int) -> LabWindowWatch:
+        return LabWindowWatch(self.targets, length_ns)
 
-    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
-        return CollectedReceipt({})
+    def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
+        return CollectedReceipt()
 
-    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
-        return CollectedReceipt({})
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        return CollectedReceipt()
 
 
 @dataclass
@@ -69,11 +71,11 @@ class NullLaboratory:
     def begin_block(self, block: int) -> None:
         pass
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> RunEnvironment:
         return self.real.environment()
 
     @contextmanager
-    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[NullStage]:
+    def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[NullStage]:
         """An environment on the loopback of the server's host, whatever the factors."""
         host, shares = self.real.server_host, self.real.shares
         job = NullJob(listen=TcpListen(host=ADDRESS), threads=len(shares.server), reply_bytes=self.reply_bytes)

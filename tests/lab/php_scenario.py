@@ -37,10 +37,10 @@ from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import Answer, ask, keys_of, round_trips_of
+from howfar.lab.php.php_fpm import PhpAnswer, ask, keys_of, round_trips_of
 from howfar.lab.trial_environment import LabTrialEnvironment
+from howfar.plan.factors import Level
 from howfar.runner.jobs import fill_keys
-from howfar.store.records import FactorValue
 from howfar.testbed import LoadFacts
 from tests.lab.beside_scenario import STORES
 from tests.lab.php_lines import Endpoint, run_all
@@ -108,7 +108,7 @@ def _script(environment: LabTrialEnvironment, connect: Connect, with_memcached: 
     )
 
 
-def _ask(cgi: FastCgi) -> Answer:
+def _ask(cgi: FastCgi) -> PhpAnswer:
     assert isinstance(cgi.target, UnixTarget)
     return ask(Path(cgi.target.path), cgi.parameters, 20.0)
 
@@ -117,7 +117,7 @@ def _ask(cgi: FastCgi) -> Answer:
 def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabTrialEnvironment, FastCgi, PageScript]]:
     where, _, connect = case.partition("+")
     path, _, tls = where.partition(":")
-    factors: dict[str, FactorValue] = {"path": path, "placement": "machines", "threads": CHILDREN, "tls": tls or "off"}
+    factors: dict[str, Level] = {"path": path, "placement": "machines", "threads": CHILDREN, "tls": tls or "off"}
     factors |= {"page": "heavy", "application": "php"}
     with laboratory.trial_environment(factors) as environment:
         with_memcached = not tls
@@ -153,8 +153,8 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
     with _placed(laboratory, case) as (environment, cgi, script):
         answers = [_ask(cgi) for _ in range(PAGES)]
         visited = _visited(environment, cgi)
-        collected = environment.collect_receipt({})
-        assert environment.application is not None
+        collected = environment.collect_receipt(None)
+        assert environment.application is not None and collected.receipt.application is not None
         return {
             "turns": {name: ROUND_TRIPS[name] for name in services_of(script)},
             "visited": visited,
@@ -162,7 +162,7 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
             "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),
             "complaints": [answer.complaints for answer in answers if answer.complaints],
             "told": [answer.reported for answer in answers],
-            "receipt": collected.receipt["application"],
+            "receipt": collected.receipt.application.as_json(),
             "violations": collected.violations,
             "observed": [one.role for one in environment.observe],
             "script_mode": oct(Path(cgi.parameters["HOWFAR_PAGE"]).stat().st_mode & 0o777),
@@ -181,7 +181,7 @@ def _stranger(laboratory: Lab) -> dict[str, Any]:
         environment.application.install(
             script.model_copy(update={"mysql": script.mysql.model_copy(update={"target": socket})})
         )
-        return {"violations": environment.collect_receipt({}).violations}
+        return {"violations": environment.collect_receipt(None).violations}
 
 
 def _liar(laboratory: Lab) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _lied(laboratory: Lab) -> dict[str, Any]:
             "tells": {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in round_trips}
             == round_trips,
             "violations": environment.collect_receipt(
-                {}, LoadFacts(round_trips=round_trips, keys=keys, sessions={})
+                None, LoadFacts(round_trips=round_trips, keys=keys, sessions={})
             ).violations,
         }
 
@@ -231,7 +231,7 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
         }.items():
             try:
                 environment.application.install(wrong)
-                messages[name] = list(environment.collect_receipt({}).violations)
+                messages[name] = list(environment.collect_receipt(None).violations)
             except HowfarError as error:
                 messages[name] = error.message
         nothing = cgi.model_copy(update={"parameters": {**cgi.parameters, "HOWFAR_PAGE": "nowhere"}})
@@ -288,7 +288,7 @@ def main() -> None:
     special = {"stranger": _stranger, "liar": _liar, "broken": _broken, "dead": _dead, "lines": _lines}
     with open_laboratory(request) as laboratory:
         trials = {case: special[case](laboratory) if case in special else _trial(laboratory, case) for case in cases}
-        print(json.dumps({"environment": laboratory.environment(), "trials": trials}))
+        print(json.dumps({"environment": laboratory.environment().as_json(), "trials": trials}))
 
 
 if __name__ == "__main__":

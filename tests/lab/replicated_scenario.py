@@ -18,21 +18,23 @@ from typing import Any
 from unittest.mock import patch
 
 from howfar.cli.session import instruments, open_testbed
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import Event, Measuring
 from howfar.lab import replicated_group
 from howfar.lab.replication.links import FOREVER_MS
+from howfar.plan.factors import Level
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
 from howfar.runner.fault.crash import Replicated
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import run_trial
-from howfar.store.records import Arm, ArmRole, FactorValue
+from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Testbed, TrialEnvironment
 from tests.lab.programs import in_sandbox
 from tests.lab.undisturbed import Patience, undisturbed
 
 RTT_NS = 20_000_000
-LEVELS: dict[str, FactorValue] = {
+LEVELS: dict[str, Level] = {
     "path": "socket",
     "threads": 1,
     "replica_rtt_ns": RTT_NS,
@@ -54,10 +56,10 @@ class Watched:
     def begin_block(self, block: int) -> None:
         self.real.begin_block(block)
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> RunEnvironment:
         return self.real.environment()
 
-    def trial_environment(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[TrialEnvironment]:
+    def trial_environment(self, factors: Mapping[str, Level]) -> AbstractContextManager[TrialEnvironment]:
         @contextmanager
         def kept() -> Iterator[TrialEnvironment]:
             with self.real.trial_environment(factors) as self.last:

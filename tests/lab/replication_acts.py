@@ -12,7 +12,7 @@ from typing import Any
 
 from howfar.doctor.examine import examine
 from howfar.doctor.findings import Finding, Kind
-from howfar.doctor.targets import Login, Logins, Target
+from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import ReplicaSet
 from howfar.lab.replication.binary_log import BinaryLogReplication, status, variables
@@ -59,7 +59,7 @@ def commits(replica_set: ReplicaSet) -> Answer:
     return {
         "p50_ns": times[INSERTS // 2],
         "rtt_ns": rtts,
-        "after": asdict(after),
+        "after": after.as_json(),
         "violations": violations(replica_set.spec, before, after, INSERTS),
         "too_fast": latency_violation(replica_set.spec, times[INSERTS // 2], min(rtts, default=0)),
     }
@@ -89,8 +89,8 @@ def fallback(replica_set: ReplicaSet) -> Answer:
         "longest_ns": times[-1],
         "violations": violations(replica_set.spec, before, after, 3),
         "late_violations": violations(replica_set.spec, before, replica_set.snapshot(), 3),
-        "before": asdict(before),
-        "after": asdict(after),
+        "before": before.as_json(),
+        "after": after.as_json(),
     }
 
 
@@ -274,8 +274,8 @@ def _configure(replica_set: ReplicaSet, lines: Iterable[str]) -> None:
 
 def _looked(replica_set: ReplicaSet) -> tuple[Finding, ...]:
     server = replica_set.primary.server
-    login, nobody = Login(USER, server.password), Login("", "")
-    target = Target(Kind.MYSQL, str(server.socket), None, None, USER, tls=False)
+    login, nobody = TargetLogin(USER, server.password), TargetLogin("", "")
+    target = DoctorTarget(Kind.MYSQL, str(server.socket), None, None, USER, tls=False)
     link = replica_set.links[0]
     assert isinstance(link, EmulatedReplicationLink)
     host = link.network.server

@@ -46,7 +46,7 @@ def _case(
     began = time.monotonic()
     try:
         with _wrong(links, case), open_replica_set(context, links, program, TABLES, spec) as replica_set:
-            answer["facts"], answer["ready_s"] = replica_set.facts, time.monotonic() - began
+            answer["facts"], answer["ready_s"] = replica_set.facts.as_json(), time.monotonic() - began
             for name in case.get("acts", ()):
                 answer[name] = {**ACTS, **BREAKS}[name](replica_set)
     except HowfarError as error:

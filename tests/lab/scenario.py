@@ -54,14 +54,14 @@ def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[s
         )
         outcome = run_load(job, environment.client)
         commits = None if kind == "oltp_read_only" else outcome.finished.transactions
-        collected = environment.collect_receipt(outcome.ready.receipt.model_dump(), LoadFacts(commits=commits))
+        collected = environment.collect_receipt(outcome.ready.receipt, LoadFacts(commits=commits))
         return {
             **cell,
             "session": outcome.ready.receipt.model_dump(),
             "transactions": outcome.finished.transactions,
             "cpu": {use.role: use.cpu_ns for use in outcome.finished.cpu},
             "roles": sorted({use.role for use in outcome.finished.cpu if use.cpu_ns > 0}),
-            "receipt": collected.receipt,
+            "receipt": collected.receipt.as_json(),
             "violations": collected.violations,
         }
 
@@ -71,7 +71,8 @@ def main() -> None:
     request = LabRequest(**json.loads(sys.argv[1]), paths=tuple({cell["path"] for cell in cells}))
     with open_laboratory(request) as laboratory:
         trials = [_trial(laboratory, cell, request) for cell in cells for _ in range(2)]
-        print(json.dumps({"environment": laboratory.environment(), "server": laboratory.server(), "trials": trials}))
+        environment = laboratory.environment().as_json()
+        print(json.dumps({"environment": environment, "server": laboratory.server(), "trials": trials}))
 
 
 if __name__ == "__main__":

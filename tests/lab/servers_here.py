@@ -12,7 +12,7 @@ import pytest
 from pymysql.cursors import DictCursor
 
 from howfar.lab.network import Host, usable_cpus
-from howfar.lab.servers import DATABASE, USER, CertificatePaths, Server, ServerContext, Store, Tables, find_store
+from howfar.lab.servers import DATABASE, USER, CertificatePaths, ServerContext, ServerProcess, Store, Tables, find_store
 
 ONE_TABLE = Tables(1, 100)
 SERVERS = ("mariadb", pytest.param("mariadb-11", marks=pytest.mark.thorough), "mysql")
@@ -23,7 +23,7 @@ SERVERS = ("mariadb", pytest.param("mariadb-11", marks=pytest.mark.thorough), "m
 class Running:
     """A running server and how to log in."""
 
-    server: Server
+    server: ServerProcess
     password: str
 
     @property

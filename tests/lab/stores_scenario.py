@@ -41,7 +41,7 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
             job = load_on(environment, workload, connections=2, session=Session(tls=place.service.tls), **counted)
             outcome = run_load(job, environment.client)
             session = outcome.ready.receipt
-            collected = environment.collect_receipt(session.model_dump())
+            collected = environment.collect_receipt(session)
             kinds = {one.kind: one.count for one in outcome.finished.histograms}
             assert outcome.finished.lookups is not None
             return {
@@ -50,7 +50,7 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
                 "misses": outcome.finished.lookups.misses,
                 "sets": kinds["command.set"],
                 "bytes": outcome.finished.bytes.model_dump(),
-                "receipt": collected.receipt,
+                "receipt": collected.receipt.as_json(),
                 "violations": [*collected.violations, *mismatches(job, session)],
             }
     except HowfarError as error:

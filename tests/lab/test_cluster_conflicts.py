@@ -9,7 +9,7 @@ import pytest
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import came_through, run_howfar
+from tests.lab.howfar_runs import came_through, known, run_howfar
 from tests.lab.undisturbed import skip_if_disturbed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -56,17 +56,16 @@ def test_two_nodes_repeat_what_they_refuse_each_other_and_no_update_is_lost(
     if set(good) != {"own-rows", "same-row"}:
         skip_if_disturbed(*(trial.void_reason for trial in run.trials))
     for level, trial in good.items():
-        seen = trial.receipt["writers"]
+        seen, window = known(trial.receipt.writers), known(known(trial.receipt.replication).window)
         assert trial.measured is not None
-        repeated = sum(trial.measured.errors.values()) + sum(seen["second"]["errors"].values())
-        told = sum(
-            node["conflicts"] + node.get("wsrep_local_bf_aborts", 0)
-            for node in trial.receipt["replication"]["window"]["counted"].values()
-        )
+        second = known(seen.second)
+        repeated = sum(trial.measured.errors.values()) + sum(second.errors.values())
+        nodes = known(window.counted).values()
+        told = sum(node["conflicts"] + node.get("wsrep_local_bf_aborts", 0) for node in nodes)
         print(level, trial.measured.transactions, trial.measured.errors, seen, told)
         assert (repeated > 0, told > 0) == (level == "same-row",) * 2
-        assert seen["second"]["transactions"] > 0 or level == "same-row", "there it may be refused each time"
-        for rows in seen["rows"].values():
-            assert seen["commits"] <= rows <= seen["answered"]
-            assert level == "same-row" or rows == seen["answered"], "nothing was refused, so every answer is a commit"
+        assert second.transactions > 0 or level == "same-row", "there it may be refused each time"
+        for rows in seen.rows.values():
+            assert seen.commits <= rows <= known(seen.answered)
+            assert level == "same-row" or rows == seen.answered, "nothing was refused, so every answer is a commit"
     assert set(good) == {"own-rows", "same-row"}

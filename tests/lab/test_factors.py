@@ -16,7 +16,7 @@ from howfar.plan.factors import Content
 from howfar.plan.sessions import session_spec
 from howfar.store.records import Run, StopReason, Trial, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import came_through, run_howfar
+from tests.lab.howfar_runs import came_through, known, run_howfar
 from tests.lab.servers_here import prepared, short_directory, started
 from tests.lab.undisturbed import EMPTY_WINDOW, lasting, skip_if_crowded, skip_if_disturbed
 
@@ -119,24 +119,24 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
     fastest: dict[str, float] = {}
     for level in ("off", "1.2", "1.3", "1.3-resumed"):
         for trial in good(run, tls=level):
-            session, seen = trial.receipt["session"], trial.receipt["server"]["session_view"]
+            session, proof = known(trial.receipt.session), known(trial.receipt.server)
             version = session_spec({"tls": level}).tls_version
-            assert session["tls_version"] == session["tls_client_version"] == version
-            assert seen["ssl_version"] == (version or "")
-            assert ("certificate" in trial.receipt["server"]) == (version is not None)
-            assert session["tls_resumed"] is (None if version is None else level == "1.3-resumed")
+            assert session.tls_version == session.tls_client_version == version
+            assert known(proof.session_view).ssl_version == (version or "")
+            assert (proof.certificate is not None) == (version is not None)
+            assert session.tls_resumed is (None if version is None else level == "1.3-resumed")
             assert trial.measured is not None
-            assert trial.receipt["server"]["counters"]["connections"] > trial.measured.transactions
+            assert proof.counters["connections"] > trial.measured.transactions
             # A resumed session remembers which key share the server took.
-            retried = level == "1.3" and session["tls_retried"]
+            retried = level == "1.3" and session.tls_retried
             extra = {"off": 0, "1.2": 2}.get(level, 2 if retried else 1)
-            assert session["connect_turns"] == 4 + extra, "TCP, greeting, login, prepares, and TLS by its version"
+            assert session.connect_turns == 4 + extra, "TCP, greeting, login, prepares, and TLS by its version"
             took = min(h.min_ns for h in trial.measured.histograms if h.kind == "connect")
-            rounds = took / trial.receipt["link"]["rtt_at_rest_ns"]["p50"]
-            assert rounds > session["connect_turns"] - 0.5, "no connect is faster than its round trips"
+            rounds = took / known(known(trial.receipt.link).rest_rtt_ns)
+            assert rounds > session.connect_turns - 0.5, "no connect is faster than its round trips"
             fastest[level] = min(fastest.get(level, rounds), rounds)
             with skip_if_crowded(trial):
-                assert fastest[level] < session["connect_turns"] + 0.9 or trial.block == 0, "in one of its trials"
+                assert fastest[level] < session.connect_turns + 0.9 or trial.block == 0, "in one of its trials"
 
 
 @pytest.mark.thorough
@@ -147,19 +147,21 @@ def test_each_cell_is_compressed_as_it_asks_or_left_out(server: str, cache: Path
     for level in ("off", "zlib"):
         for content in ("text", "incompressible"):
             trials = good(run, compression=level, content=content)
-            assert {trial.receipt["session"]["compression"] for trial in trials} == {None if level == "off" else level}
-            assert {trial.receipt["server"]["content"] for trial in trials} == {content}
-            counters = [trial.receipt["server"]["counters"] for trial in trials]
+            asked = None if level == "off" else level
+            assert {known(trial.receipt.session).compression for trial in trials} == {asked}
+            assert {known(trial.receipt.server).content for trial in trials} == {content}
+            counters = [known(trial.receipt.server).counters for trial in trials]
             sent[level, content] = sum(c["bytes_sent"] for c in counters) / sum(
                 c["Com_select"] or c["requests"] for c in counters
             )
     assert sent["zlib", "text"] < 0.7 * sent["off", "text"], "0.41 of the rows and all of what is around them"
     assert sent["zlib", "incompressible"] > 0.9 * sent["off", "incompressible"]
     if server == "mysql":
-        assert {trial.receipt["session"]["compression_level"] for trial in good(run, compression="zstd-1")} == {1}
-        assert run.info.environment["not_as_asked"] == []
+        found = good(run, compression="zstd-1")
+        assert {known(trial.receipt.session).compression_level for trial in found} == {1}
+        assert run.info.environment.not_as_requested == []
     else:
-        (sentence,) = run.info.environment["not_as_asked"]
+        (sentence,) = run.info.environment.not_as_requested
         assert sentence.startswith("left out: compression zstd-1: mariadb") and sentence in output
         assert not any("zstd" in arm.name for arm in run.info.arms)
 
@@ -223,15 +225,15 @@ def test_two_thousand_connections_are_let_in(server: str, cache: Path, tmp_path:
         length="2s",
         rounds=1,
     )
-    capacity = run.info.environment["capacity"]
+    capacity = known(run.info.environment.capacity).as_json()
     assert capacity["descriptors"] > CONNECTIONS
     assert min(capacity["client_somaxconn"], capacity["server_somaxconn"]) >= CONNECTIONS
     for trial in run.trials:
         skip_if_disturbed(trial.void_reason if trial.measured is None else None)
         assert trial.measured is not None, trial.void_reason
-        proof = trial.receipt["server"]
-        assert proof["listen_queue"] >= CONNECTIONS
-        assert int(proof["facts"]["max_connections"]) > CONNECTIONS
-        assert int(proof["facts"]["max_prepared_stmt_count"]) == 1_000_000
-        assert proof["counters"]["connections"] >= CONNECTIONS
-        assert proof["counters"]["Aborted_connects"] == 0
+        proof = known(trial.receipt.server)
+        assert known(proof.listen_queue) >= CONNECTIONS
+        assert int(str(proof.facts["max_connections"])) > CONNECTIONS
+        assert int(str(proof.facts["max_prepared_stmt_count"])) == 1_000_000
+        assert proof.counters["connections"] >= CONNECTIONS
+        assert proof.counters["Aborted_connects"] == 0

@@ -134,7 +134,7 @@ def test_where_namespaces_are_forbidden_the_local_paths_are_measured(where: Path
     run = read_run(where / "a.howfar")
     assert [arm.name for arm in run.info.arms] == ["socket", "socket (again)", "tcp"]
     assert run.stop is StopReason.BLOCKS
-    assert run.info.environment["sandbox"] is False
+    assert run.info.environment.sandbox is False
     assert not any((cache / "howfar" / "work").iterdir())
     resumed = run_howfar("resume", "a.howfar", cwd=where, env=env, prefix=FORBID)
     assert (resumed.returncode, "Nothing to do" in resumed.stderr) == (0, True)
@@ -265,12 +265,12 @@ with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) a
             return connection
         sql_store._connected = cut
         try:
-            environment.server_group.running.session_view(environment.main.endpoint.connection, laboratory.client_host)
+            environment.server_group.running.session_view(environment.main.target, laboratory.client_host)
         except LabError as error:
             print(error)
     sql_store._VIEW_TIMEOUT_S, sql_store._connected = timeout_s, connect
     with laboratory.trial_environment({"path": "remote"}) as environment:
-        print("whole again", environment.main.view["host"].partition(":")[0])
+        print("whole again", environment.main.view.host.partition(":")[0])
 """
 
 

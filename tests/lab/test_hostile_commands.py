@@ -33,13 +33,13 @@ import os, signal, sys
 from contextlib import suppress
 from howfar.doctor.kind import Kind
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, Refused
-from howfar.doctor.targets import Login
+from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, ServerRefused
+from howfar.doctor.targets import TargetLogin
 
 signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
 signal.setitimer(signal.ITIMER_REAL, 0.5)
-with suppress(NoValidAnswer, Refused, OSError):
-    session = PROTOCOLS[Kind(sys.argv[1])].open(Endpoint(None, sys.argv[2], int(sys.argv[3])), Login("me", ""))
+with suppress(NoValidAnswer, ServerRefused, OSError):
+    session = PROTOCOLS[Kind(sys.argv[1])].open(Endpoint(None, sys.argv[2], int(sys.argv[3])), TargetLogin("me", ""))
     session.counters()
 """
 """Sends a few requests and exits after half a second: how long an application waits is not howfar's concern."""

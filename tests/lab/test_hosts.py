@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from howfar.contract.receipt import BothCounts
 from howfar.errors import HowfarError
 from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import find_server
-from howfar.store.records import Run, StopReason, TrialStatus
+from howfar.store.records import Run, StopReason, Trial, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import PATHS, TINY, came_through
+from tests.lab.howfar_runs import PATHS, TINY, came_through, known
 from tests.lab.sandboxes import TIMEOUT_S
 
 _LACKING = [
@@ -173,13 +174,20 @@ def test_a_receipt_proves_the_path_from_both_hosts(measured: Run, arm: str, clie
     for trial in measured.trials:
         if trial.arm != arm or trial.status is not TrialStatus.OK:
             continue
-        assert trial.receipt["hosts"]["client"] == client and trial.receipt["hosts"]["server"] == "b"
-        assert trial.receipt["server"]["session_view"]["host"].partition(":")[0] == seen_from
-        assert ("link" in trial.receipt) == (client == "a")
-        assert trial.measured is not None
-        cpu = {use.role: use.cpu_ns for use in trial.measured.cpu}
+        hosts, view = known(trial.receipt.hosts), known(known(trial.receipt.server).session_view)
+        assert hosts.client == client and hosts.server == "b"
+        assert known(view.host).partition(":")[0] == seen_from
+        assert (trial.receipt.link is not None) == (client == "a")
+        cpu = {use.role: use.cpu_ns for use in known(trial.measured).cpu}
         assert cpu["client"] > 0 and cpu["server"] > 0 and (cpu.get("forwarder", 0) > 0) == (arm == "forwarded-socket")
-        assert set(trial.receipt["hosts"]["start"]) == {client, "b"}
+        assert set(hosts.start) == {client, "b"}
+
+
+def counted(trial: Trial) -> BothCounts:
+    """How many statements the clients and the server counted."""
+    found = known(trial.receipt.hosts).counted
+    assert isinstance(found, BothCounts)
+    return found
 
 
 def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
@@ -187,10 +195,10 @@ def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
         if trial.status is TrialStatus.OK:
             assert trial.measured is not None
             all_transactions = trial.measured.transactions + trial.measured.warmup_transactions
-            assert all_transactions <= trial.receipt["server"]["counters"]["Com_stmt_execute"]
-            counted = trial.receipt["hosts"]["counted"]
-            assert (counted["of"], counted["rule"]) == ("statements", "equal")
-            assert abs(counted["clients"] - counted["server"]) <= 0.005 * counted["server"] + 1
+            assert all_transactions <= known(trial.receipt.server).counters["Com_stmt_execute"]
+            both = counted(trial)
+            assert (both.of, both.rule) == ("statements", "equal")
+            assert abs(both.clients - both.server) <= 0.005 * both.server + 1
 
 
 @pytest.mark.thorough
@@ -205,8 +213,8 @@ def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_
     run = read_run(tmp_path / "run.howfar")
     for trial in (each for each in run.trials if each.status is TrialStatus.OK):
         server, client = ("b", "a") if trial.block % 2 == 0 else ("a", "b")
-        parties = trial.receipt["hosts"]
-        assert (parties["server"], parties["client"]) == (server, client if trial.arm == "remote" else server)
+        parties = known(trial.receipt.hosts)
+        assert (parties.server, parties.client) == (server, client if trial.arm == "remote" else server)
     assert "on hosts b and a, which swapped roles" in (tmp_path / "report.md").read_text()
 
 
@@ -225,13 +233,14 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
     done = among_hosts(cache, tmp_path, command, (*clients, "e"))
     came_through(done.returncode, done.stderr)
     for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
-        assert trial.receipt["hosts"]["others"] == list(clients[1:])
-        assert set(trial.receipt["hosts"]["start"]) == {*clients, "e"}
+        hosts = known(trial.receipt.hosts)
+        assert hosts.others == list(clients[1:])
+        assert set(hosts.start) == {*clients, "e"}
         assert trial.measured is not None
         both = trial.measured.transactions + trial.measured.warmup_transactions
-        counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
+        answered = known(trial.receipt.server).counters["Com_stmt_execute"]
         # The receipt's own rule requires that all answers, those outside the window included, are equal in number.
-        assert both <= counted <= 1.1 * both + 50 * len(clients)
+        assert both <= answered <= 1.1 * both + 50 * len(clients)
     scale = json.loads((tmp_path / "scale.json").read_text())
     division = scale["division"]
     assert (division["clients"], division["connections"]) == (len(clients), 2 * len(clients))
@@ -271,14 +280,14 @@ def test_hosts_start_within_a_millisecond_and_the_bounds_that_their_clocks_state
     came_through(done.returncode, done.stderr)
     skews = []
     for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
-        begun = trial.receipt["hosts"]["start"]
-        for clock in begun.values():
+        begun = [report.as_json() for report in known(trial.receipt.hosts).start.values()]
+        for clock in begun:
             assert abs(clock["clock_offset_ns"]) <= clock["clock_bound_ns"], "all are of one kernel"
         if trial.arm == "remote":
-            moments = [clock["clock_offset_ns"] + clock["late_ns"] for clock in begun.values()]
-            bound_ns = sum(clock["clock_bound_ns"] for clock in begun.values())
+            moments = [clock["clock_offset_ns"] + clock["late_ns"] for clock in begun]
+            bound_ns = sum(clock["clock_bound_ns"] for clock in begun)
             skews.append(max(moments) - min(moments))
-            assert skews[-1] <= bound_ns + max(clock["late_ns"] for clock in begun.values())
+            assert skews[-1] <= bound_ns + max(clock["late_ns"] for clock in begun)
     assert len(skews) > 1 and max(skews) <= 1_000_000, skews
 
 

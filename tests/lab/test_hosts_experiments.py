@@ -11,8 +11,8 @@ from howfar.lab.servers.kinds import find_server
 from howfar.runner.preflight import no_cluster
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import came_through
-from tests.lab.test_hosts import among_hosts, need, needs_hosts
+from tests.lab.howfar_runs import came_through, known
+from tests.lab.test_hosts import among_hosts, counted, need, needs_hosts
 
 pytestmark = [
     pytest.mark.alone,
@@ -163,18 +163,18 @@ def test_a_commit_waits_for_a_replica_on_another_host(cache: Path, tmp_path: Pat
     assert len(set(_good(run))) == 4, "three modes over the one link that is there, and the baseline again"
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
         mode = next(arm.factors["replication"] for arm in run.info.arms if arm.name == trial.arm)
-        pair = trial.receipt["replication"]
-        assert ("replica1" in pair["wires"]) == (mode != "none")
-        assert trial.receipt["hosts"]["counted"]["rule"] == "at least", "its position is asked for meanwhile"
-        assert ("c" in trial.receipt["idle"]["hosts"]) == (mode != "none")
-        assert trial.measured is not None
-        roles = {use.role for use in trial.measured.cpu if use.cpu_ns > 0}
+        pair = known(trial.receipt.replication)
+        assert ("replica1" in pair.links) == (mode != "none")
+        assert counted(trial).rule == "at least", "its position is asked for meanwhile"
+        assert ("c" in known(known(trial.receipt.idle).hosts)) == (mode != "none")
+        roles = {use.role for use in known(trial.measured).cpu if use.cpu_ns > 0}
         assert {"client", "server"} <= roles
         if mode == "after-sync":
-            assert "replica" in roles and pair["wires"]["replica1"]["real"]
-            before, after = (pair["window"][when]["primary"] for when in ("before", "after"))
-            assert after["yes_tx"] > before["yes_tx"]
-    assert "to the replica is measured" in str(run.info.environment["not_as_asked"])
+            assert "replica" in roles and pair.links["replica1"].real
+            window = known(pair.window)
+            before, after = (known(known(snapshot).primary) for snapshot in (window.before, window.after))
+            assert known(after.yes_tx) > known(before.yes_tx)
+    assert "to the replica is measured" in str(run.info.environment.not_as_requested)
     assert "semi-sync" in (tmp_path / "report.md").read_text()
 
 
@@ -182,7 +182,8 @@ def test_a_commit_waits_for_a_replica_on_another_host(cache: Path, tmp_path: Pat
 def test_the_client_s_host_is_the_replica_where_there_is_no_third(cache: Path, tmp_path: Path) -> None:
     run = _run(cache, tmp_path, _REPLICATION.replace('"none", "async", "after-sync"', '"none", "after-commit"'))
     assert len(set(_good(run))) == 3
-    assert run.info.environment["place"]["replicas"] == [run.info.environment["place"]["client"]]
+    roles = known(run.info.environment.roles)
+    assert roles.replicas == [roles.client]
 
 
 @pytest.mark.thorough
@@ -205,18 +206,18 @@ def test_three_hosts_agree_on_each_commit_over_the_links_that_are_there(
     agreed = {arm.name for arm in run.info.arms if arm.factors["replication"] in modes}
     for trial in (trial for trial in run.trials if trial.arm in agreed and trial.status is TrialStatus.OK):
         assert trial.measured is not None and trial.measured.transactions > 0
-        cluster = trial.receipt["replication"]
-        assert set(cluster["wires"]) == {"replica1", "replica2", "replica1-replica2"}
-        assert all(wire["real"] and wire["rtt_at_rest_ns"]["p50"] > 0 for wire in cluster["wires"].values())
-        nodes = cluster["window"]["after"]["nodes"]
-        assert [node["name"] for node in nodes] == ["primary", "replica1", "replica2"]
-        assert not any(node["unlike"] for node in nodes)
-        assert cluster["window"]["counted"]["primary"]["ordered"] >= trial.measured.transactions
-        writers = trial.receipt["writers"]
-        assert all(writers["commits"] <= rows <= writers["answered"] for rows in writers["rows"].values())
+        cluster = known(trial.receipt.replication)
+        assert set(cluster.links) == {"replica1", "replica2", "replica1-replica2"}
+        assert all(link.real and known(link.rest_rtt_ns) > 0 for link in cluster.links.values())
+        window, writers = known(cluster.window), known(trial.receipt.writers)
+        nodes = known(window.after).nodes
+        assert [node.name for node in nodes] == ["primary", "replica1", "replica2"]
+        assert not any(node.unlike for node in nodes)
+        assert known(window.counted)["primary"]["ordered"] >= trial.measured.transactions
+        assert all(writers.commits <= rows <= known(writers.answered) for rows in writers.rows.values())
     (level,) = {arm.factors["distances"] for arm in run.info.arms if arm.name in agreed}
-    assert str(level).count(",") == 2 and "are measured, not set" in str(run.info.environment["not_as_asked"])
-    assert {(one["from"], one["to"]) for one in run.info.environment["distances"]} == {
+    assert str(level).count(",") == 2 and "are measured, not set" in str(run.info.environment.not_as_requested)
+    assert {(link.from_host, link.to_host) for link in run.info.environment.distances} == {
         ("c", "b"),
         ("a", "b"),
         ("a", "c"),
@@ -232,11 +233,11 @@ def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> 
     assert len(set(_good(run))) == 7, "two applications on three paths, and the baseline again"
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
         assert trial.measured is not None
-        assert set(trial.receipt["services"]) == {"redis", "memcached"}
-        assert trial.receipt["hosts"]["counted"]["of"] == "requests"
+        assert set(trial.receipt.services) == {"redis", "memcached"}
+        assert counted(trial).of == "requests"
         roles = {use.role for use in trial.measured.cpu if use.cpu_ns > 0}
         assert {"server", "redis", "memcached", "client"} <= roles
-        assert ("application" in roles) == ("application" in trial.receipt)
+        assert ("application" in roles) == (trial.receipt.application is not None)
 
 
 @pytest.mark.thorough
@@ -256,13 +257,12 @@ def test_poolers_are_measured_between_hosts(
     good = _good(run)
     assert {str(arm.factors["path"]) for arm in run.info.arms if arm.name in good} == {"remote", *paths}
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
-        if "at_once" in trial.receipt.get("forwarder", {}):
-            (carried,) = trial.receipt["forwarder"]["carried"].values()
-            (most,) = trial.receipt["forwarder"]["at_once"].values()
+        if trial.receipt.forwarder is not None and trial.receipt.forwarder.at_once:
+            (carried,) = trial.receipt.forwarder.carried.values()
+            (most,) = trial.receipt.forwarder.at_once.values()
             kept = "persistent" in trial.arm  # connections that are not kept may be missed
             assert carried["bytes_to_server"] > 0 and (most["to_clients"] > 0 or not kept)
-        counted = trial.receipt["hosts"]["counted"]
-        assert (counted["of"], counted["rule"]) == counts
+        assert (counted(trial).of, counted(trial).rule) == counts
 
 
 @pytest.mark.thorough
@@ -275,15 +275,15 @@ def test_encryption_compression_a_rate_and_polling_go_together(
     run = _run(cache, tmp_path, plan, f"--server {server} --place client=a,server=b")
     assert len(set(_good(run))) == 3
     cannot = cannot_poll()
-    assert ("(host a)" in str(run.info.environment["not_as_asked"])) == bool(cannot)
+    assert ("(host a)" in str(run.info.environment.not_as_requested)) == bool(cannot)
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
-        session, hosts = trial.receipt["session"], trial.receipt["hosts"]
-        assert (session["tls_version"], session["compression"]) == ("TLSv1.3", "zlib")
-        assert trial.receipt["arrivals"]["per_s"] == 100
-        assert session["protocol_mode"] == mode and hosts["counted"]["rule"] == "equal"
-        parties = {hosts["client"], hosts["server"]}
-        assert set(trial.receipt["idle"]["hosts"]) == parties
-        levels = {one["level"] for one in trial.receipt["idle"]["hosts"].values()}
+        session, hosts = known(trial.receipt.session), known(trial.receipt.hosts)
+        assert (session.tls_version, session.compression) == ("TLSv1.3", "zlib")
+        assert known(trial.receipt.arrivals).per_s == 100
+        assert session.protocol_mode == mode and counted(trial).rule == "equal"
+        idle = known(known(trial.receipt.idle).hosts)
+        assert set(idle) == {hosts.client, hosts.server}
+        levels = {host.level for host in idle.values()}
         assert levels == {"as-found" if cannot else "polling"}
 
 
@@ -309,19 +309,21 @@ def test_a_program_in_between_has_a_host_of_its_own(cache: Path, tmp_path: Path,
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
         assert trial.measured is not None and trial.measured.transactions > 0
         receipt, moved = trial.receipt, trial.arm.startswith(path)
-        assert receipt["hosts"].get("hop") == ("c" if moved else None)
-        assert set(receipt["hosts"]["start"]) == ({"a", "b", "c"} if moved else {"a", "b"})
-        assert receipt["server"]["session_view"]["host"].partition(":")[0] == (c if moved else a)
-        assert receipt["session"]["peer_address"].partition(":")[0] == (c if moved else b)
+        hosts, view = known(receipt.hosts), known(known(receipt.server).session_view)
+        assert hosts.hop == ("c" if moved else None)
+        assert set(hosts.start) == ({"a", "b", "c"} if moved else {"a", "b"})
+        assert known(view.host).partition(":")[0] == (c if moved else a)
+        assert known(receipt.session).peer_address.partition(":")[0] == (c if moved else b)
         if moved:
-            assert receipt["forwarder"]["carried"]["hop_side"]["bytes_to_server"] > 0
+            assert known(receipt.forwarder).carried["hop_side"]["bytes_to_server"] > 0
             assert {use.role for use in trial.measured.cpu if use.cpu_ns > 0} >= {"client", "server", "forwarder"}
-            link = receipt["link"]
-            assert [(one["from"], one["to"]) for one in link["links"]] == [("a", "c"), ("c", "b")]
-            assert link["rtt_at_rest_ns"]["p50"] == sum(one["rtt_at_rest_ns"]["p50"] for one in link["links"])
-    assert {(one["from"], one["to"]) for one in run.info.environment["distances"]} == {
+            whole = known(receipt.link)
+            parts = known(whole.links)
+            assert [(link.from_host, link.to_host) for link in parts] == [("a", "c"), ("c", "b")]
+            assert known(whole.rest_rtt_ns) == sum(known(link.rest_rtt_ns) for link in parts)
+    assert {(link.from_host, link.to_host) for link in run.info.environment.distances} == {
         ("a", "b"),
         ("a", "c"),
         ("c", "b"),
     }
-    assert "the links to the hop and from it are measured" in str(run.info.environment["not_as_asked"])
+    assert "the links to the hop and from it are measured" in str(run.info.environment.not_as_requested)

@@ -11,7 +11,7 @@ import pytest
 
 from howfar.store.records import StopReason, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import TINY, came_through
+from tests.lab.howfar_runs import TINY, came_through, known
 from tests.lab.test_hosts import among_hosts, needs_hosts
 
 pytestmark = [
@@ -136,7 +136,7 @@ def test_a_lost_hop_voids_its_trial_by_name_and_a_run_that_goes_on_has_it_again(
     void = [trial.void_reason for trial in run.trials if trial.void_reason]
     assert any("host c was lost" in reason for reason in void) and any("forwarder died" in reason for reason in void)
     moved = [trial for trial in run.trials if trial.arm == "haproxy" and trial.status is TrialStatus.OK]
-    assert moved and {trial.receipt["hosts"]["hop"] for trial in moved} == {"c"}
+    assert moved and {known(trial.receipt.hosts).hop for trial in moved} == {"c"}
     assert run.stop is StopReason.BLOCKS
 
 

@@ -10,8 +10,8 @@ import pytest
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import came_through
-from tests.lab.test_hosts import _PLAN, ABSENT, among_hosts, need, needs_hosts
+from tests.lab.howfar_runs import came_through, known
+from tests.lab.test_hosts import _PLAN, ABSENT, among_hosts, counted, need, needs_hosts
 
 pytestmark = [
     pytest.mark.alone,
@@ -85,11 +85,11 @@ def test_a_server_of_the_users_own_is_measured_as_it_is(
     assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
         assert trial.measured is not None
-        assert "the server's CPU time" in trial.receipt["server"]["unknown"]
+        server, hosts = known(trial.receipt.server), known(trial.receipt.hosts)
+        assert "the server's CPU time" in server.unknown
         assert "server" not in {use.role for use in trial.measured.cpu}
-        assert trial.receipt["server"]["counters"][reads] > 0
-        counted = trial.receipt["hosts"]["counted"]
-        assert counted == "not counted" if kind == "postgresql" else counted["rule"] == "at least"
+        assert server.counters[reads] > 0
+        assert hosts.counted == "not counted" if kind == "postgresql" else counted(trial).rule == "at least"
     assert run.info.server_kind == kind
     password = (tmp_path / "server" / "password").read_text().strip()
     assert password not in (tmp_path / "run.howfar").read_bytes().decode("latin-1")

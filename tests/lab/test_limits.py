@@ -157,8 +157,7 @@ def _plateau_is_what_the_bytes_say(found: dict[str, Any]) -> None:
     """Throughput is the link's rate over the size of a transaction's answers on the loopback, cut into segments, within 3 %."""
     full, loopback = found["full link"]["cell"], found["server CPU"]["cell"]
     assert loopback is not None, found["server CPU"]["void"]
-    workload = Workload().model_dump(mode="json")
-    sizes = replies(workload, loopback["turns_per_txn"], loopback["bytes_per_txn"]["to_client"])
+    sizes = replies(Workload(), loopback["turns_per_txn"], loopback["bytes_per_txn"]["to_client"])
     assert len(set(sizes)) > 1, "not all are taken to be of one length"
     segments = sum(ceil(answer / (MTU - IP_TCP_BYTES)) for answer in sizes)
     on_wire = carried(sum(sizes) + segments * SEGMENT_HEADER_BYTES, segments).wire

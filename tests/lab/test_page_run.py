@@ -16,7 +16,7 @@ from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Measured, Run, StopReason, Trial, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import came_through, run_howfar
+from tests.lab.howfar_runs import came_through, known, run_howfar
 from tests.lab.undisturbed import lasting, skip_if_disturbed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
@@ -149,11 +149,11 @@ def test_each_page_took_the_turns_of_its_shape(pages: tuple[Run, Path]) -> None:
 def test_pages_prove_their_application_and_their_services(pages: tuple[Run, Path]) -> None:
     run, _ = pages
     for trial, measured in (*of(run, "engine"), *of(run, "php")):
-        assert set(trial.receipt["services"]) == {"redis", "memcached"}
+        assert set(trial.receipt.services) == {"redis", "memcached"}
         roles = {use.role for use in measured.cpu if use.cpu_ns}
         assert {"client", "server", "redis", "memcached"} <= roles
         assert ("application" in roles) == (trial in [one for one, _ in of(run, "php")])
-    assert all("application" in trial.receipt for trial, _ in of(run, "php"))
+    assert all(trial.receipt.application is not None for trial, _ in of(run, "php"))
 
 
 def test_no_page_is_faster_than_its_round_trips(pages: tuple[Run, Path]) -> None:
@@ -187,6 +187,7 @@ def test_keys_are_a_plan_of_their_own(server: str, tmp_path: Path, cache: Path) 
         (use,) = trial.measured.services
         assert (use.service, use.requests, use.misses) == (server, trial.measured.queries, 0)
         assert use.hits > 0
-        assert trial.receipt["session"]["protocol_mode"] == {"redis": "resp3", "memcached": "memcached_meta"}[server]
+        session = known(trial.receipt.session)
+        assert session.protocol_mode == {"redis": "resp3", "memcached": "memcached_meta"}[server]
         assert use.connects is None, "nobody counts them"
-        assert trial.receipt["session"]["address_family"] == "inet"
+        assert session.address_family == "inet"

@@ -16,8 +16,9 @@ import pytest
 from howfar.errors import MissingError
 from howfar.paths import PATHS, check_programs
 from howfar.recording.changes import changes
+from howfar.recording.facts import RecordingFacts
 from howfar.recording.layout import cost_pages
-from howfar.recording.recording import Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
+from howfar.recording.recording import Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
 from tests.lab.undisturbed import skip_if_disturbed
 from tests.rarely import rarely_but
 from tests.unit.made_recording import costs
@@ -70,7 +71,7 @@ def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) ->
 def made_up(path: Path, protocol: str, transport: str = "unix", digest: str | None = None, method: str = "tap") -> Path:
     """A made-up recording of a page with ten round trips on one connection."""
     floor_ns = 20_000 if method == "tap" else 0
-    file = RecordingFile(path, {"method": method, "transport": transport, "floor_ns": floor_ns, "tap_ns": 0})
+    file = RecordingFile(path, RecordingFacts(method=method, transport=transport, floor_ns=floor_ns, tap_ns=0))
     file.add_connections([Connection(1, protocol, 0, None, None, None, False, 0, 0)])
     file.add_digests([Digest(1, protocol, digest)] if digest else [])
     meant = 1 if digest else None
@@ -81,9 +82,9 @@ def made_up(path: Path, protocol: str, transport: str = "unix", digest: str | No
         )
         for at in begun
     )
-    file.add_pages([Page(1, "page", "mark", 1.0, None, 500_000, 11_000_000)])
+    file.add_pages([TimedPage(1, "page", "mark", 1.0, None, 500_000, 11_000_000)])
     assert file.assign_pages() == 0
-    file.finish({"tls": False, "protocol": protocol})
+    file.finish(RecordingFacts(tls=False, protocol=protocol))
     return path
 
 
@@ -190,7 +191,7 @@ def wordpress(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_the_loop_of_a_django_page_is_found_and_the_page_without_it_has_none(django: Recorded) -> None:
     recording = django.recording
-    assert recording.facts["commands"]["select"] == (PAGES + 2) * (1 + POSTS + 1), "two of each warm up"
+    assert recording.facts.commands["select"] == (PAGES + 2) * (1 + POSTS + 1), "two of each warm up"
     laid = cost_pages(recording, costs(20), FAR)
     assert {name: [len(page.trips) for page in pages] for name, pages in laid.items()} == {
         "list": [1 + POSTS] * PAGES,
@@ -215,8 +216,8 @@ def test_django_is_predicted_and_replayed_over_a_link(django: Recorded) -> None:
 
 def test_all_that_wordpress_asked_is_recorded_without_its_literals(wordpress: Recorded) -> None:
     recording = wordpress.recording
-    commands = Counter(recording.facts["commands"])
-    assert recording.facts["unknown"] == {}
+    commands = Counter(recording.facts.commands)
+    assert recording.facts.unknown == {}
     counted = {"select": "Com_select", "set": "Com_set_option", "login": "Connections"}
     assert {name: commands[name] for name in counted} == {name: wordpress.counted[by] for name, by in counted.items()}
     assert commands["login"] == 2 * (PAGES + WARM)

@@ -90,15 +90,15 @@ def test_what_is_recorded_is_what_the_server_counted(server: Running, kind: str,
     assert done.returncode == 0, done.stderr
     grown = counted(server) - before
     recording = read(out)
-    commands = recording.facts["commands"]
+    commands = recording.facts.commands
     # The server also counts the test's own queries: a login's SET, and SHOW.
     assert commands["select"] == grown["select"] == 22
     assert commands["set"] in (grown["set_option"], grown["set_option"] - 1)
     assert commands["ping"] == grown["admin_commands"]
     assert commands["commit"] == grown["commit"] == 1
-    assert recording.facts["unknown"] == {}
-    assert recording.facts["complete"] is True
-    assert recording.facts["bytes"]["all_passed_on"] is True
+    assert recording.facts.unknown == {}
+    assert recording.facts.complete is True
+    assert recording.facts.passed is not None and recording.facts.passed.all_passed_on is True
     check_round_trips(recording)
     found = json.loads(done.stdout)
     assert found["round_trips"] == sum(one.is_answered for one in recording.round_trips)
@@ -172,9 +172,9 @@ def test_pages_that_nothing_marks_are_what_lies_between_rests(server: Running, t
     assert done.returncode == 0, done.stderr
     recording = read(out)
     assert all(one.page_id for one in recording.round_trips)
-    if recording.facts["unknown"]:
+    if recording.facts.unknown:
         assert [page.method for page in recording.pages] == ["command"]
-        pytest.skip(f"THIS MACHINE WAS DISTURBED: {recording.facts['unknown']}")
+        pytest.skip(f"THIS MACHINE WAS DISTURBED: {recording.facts.unknown}")
     assert {page.method for page in recording.pages} == {"gap"}
     assert len(recording.pages) >= 13, "the login, and twelve times twenty"
     assert all("confidence" in page["unsure"] for page in json.loads(done.stdout)["pages"])
@@ -241,7 +241,7 @@ def test_requests_of_http_are_pages(
     # A `quit` is not awaited: it may reach the tap after the other tap has forwarded the page.
     assert len({sum(one.is_answered for one in page.round_trips) for page in recording.pages}) == 1
     assert all(one.page_id for one in recording.round_trips if one.is_answered)
-    assert recording.facts["protocol"] == "mysql"
+    assert recording.facts.protocol == "mysql"
     assert b"Quagga" not in out.read_bytes()
 
 
@@ -256,9 +256,9 @@ def test_in_a_laboratory_its_server_is_recorded_and_where_both_ran(mariadb: None
     done = subprocess.run(laboratory, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     facts = read(out).facts
-    assert facts["commands"]["login"] == 1
+    assert facts.commands["login"] == 1
     if len(os.sched_getaffinity(0)) > 1:
-        assert not set(facts["cpus"]["application"]) & set(facts["cpus"]["server"])
+        assert not set(facts.cpus.application or ()) & set(facts.cpus.server or ())
 
 
 @pytest.mark.parametrize(
@@ -307,11 +307,11 @@ def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> 
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     for recording in (live, read(again)):
-        assert recording.facts["commands"]["select"] == grown["select"] == 22
-        assert recording.facts["unknown"] == {}
+        assert recording.facts.commands["select"] == grown["select"] == 22
+        assert recording.facts.unknown == {}
         assert [digest(recording, one.digest_id) for one in recording.round_trips].count("SELECT ?, ?") == 20
         assert [one.command for one in recording.round_trips][-1] == "quit"
-    assert live.facts["capture_cpus"] > 0 and read(again).facts["capture_cpus"] is None
+    assert (live.facts.capture_cpus or 0) > 0 and read(again).facts.capture_cpus is None
     assert live.pages[0].method == "command"
     assert len(live.pages[0].round_trips) == len(live.round_trips)
     for path in (out, again):
@@ -356,8 +356,8 @@ def test_connections_that_are_open_at_the_end_are_recorded(is_whole: bool, serve
     assert [one.command for one in recording.round_trips].count("select") == 20
     assert [one.protocol for one in recording.connections] == ["mysql"]
     assert len(recording.pages[0].round_trips) == len(recording.round_trips)
-    assert recording.facts["complete"] is is_whole
-    assert ("tcpdump ended before" in str(recording.facts["stopped"])) is not is_whole
+    assert recording.facts.complete is is_whole
+    assert ("tcpdump ended before" in str(recording.facts.stopped)) is not is_whole
 
 
 @pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump")
@@ -441,7 +441,7 @@ def test_a_router_script_of_phps_own_server_is_named_as_the_reason(server: Runni
     """[app-16] The message claims only what was observed, and names what works."""
     (tmp_path / "router.php").write_text(_CONTROLLER)
     pages, _ = _php_pages(server, tmp_path / "a.recording", f"{tmp_path}/router.php", ["x?page=list"])
-    (unknown,) = [reason for reason in pages.facts["unknown"] if "--php" in reason]
+    (unknown,) = [reason for reason in pages.facts.unknown if "--php" in reason]
     assert "no script marked one" in unknown and "--http" in unknown
     assert [page.method for page in pages.pages] == ["command"]
 

@@ -22,6 +22,7 @@ from howfar.cli.main import cli
 from howfar.contract.messages import FixedSize, KeyValue, RecordEnded, Target, TcpListen, TcpTarget, UnixTarget
 from howfar.lab.servers import DATABASE, USER
 from howfar.recording.collecting import Collected, collect
+from howfar.recording.facts import RecordingFacts
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Recording, RecordingFile, read
 from tests.lab import certificates, stores_here
@@ -38,7 +39,7 @@ def recorded(server: Target, folder: Path) -> Iterator[tuple[Target, Callable[[]
         UnixTarget(path=str(folder / "tap")) if isinstance(server, UnixTarget) else TcpListen(host="127.0.0.1", port=0)
     )
     tap = RecordTap(server, listen)
-    file, collected = RecordingFile(folder / "r", {}), Collected()
+    file, collected = RecordingFile(folder / "r", RecordingFacts()), Collected()
     collector = threading.Thread(target=collect, args=(tap, file, collected), daemon=True)
     collector.start()
 
@@ -48,7 +49,7 @@ def recorded(server: Target, folder: Path) -> Iterator[tuple[Target, Callable[[]
         ended = collected.ended
         assert isinstance(ended, RecordEnded) and collected.stopped is None
         assert ended.taken_to_server == ended.passed_to_server and ended.taken_to_client == ended.passed_to_client
-        file.finish({"commands": ended.commands, "unknown": ended.unknown})
+        file.finish(RecordingFacts(commands=ended.commands, unknown=ended.unknown))
         return read(folder / "r")
 
     try:
@@ -66,8 +67,8 @@ def test_redis_in_pipelines_counts_as_the_server_does(tmp_path: Path) -> None:
         stores_here.run(stores_here.job(tap, mix))
         recording = finish()
         for name in before:
-            assert recording.facts["commands"][name] == store.counted(name) > 0, name
-        assert recording.facts["unknown"].keys() <= {"not answered when the connection or the recording ended"}
+            assert recording.facts.commands[name] == store.counted(name) > 0, name
+        assert recording.facts.unknown.keys() <= {"not answered when the connection or the recording ended"}
         assert any(one.requests > 1 for one in recording.round_trips)
         assert {one.protocol for one in recording.connections} == {"redis"}
     assert SECRET not in (tmp_path / "r").read_bytes()
@@ -88,7 +89,7 @@ def test_memcached_counts_as_the_server_does(protocol: stores_here.Protocol, tmp
         mix = KeyValue(protocol=protocol, key_prefix="Xylophon4711:", keys=200, get=6, set=2, value=FixedSize(bytes=64))
         stores_here.filled(tap, mix)
         stores_here.run(stores_here.job(tap, mix))
-        commands, counted = finish().facts["commands"], memcached_counters(store)
+        commands, counted = finish().facts.commands, memcached_counters(store)
         get, put = ("mg", "ms") if protocol == "memcached_meta" else ("get", "set")
         assert (commands[get], commands[put]) == (counted["cmd_get"], counted["cmd_set"])
     assert SECRET not in (tmp_path / "r").read_bytes()
@@ -129,10 +130,10 @@ def test_prepared_statements_count_as_the_server_does(sql: Running, tmp_path: Pa
         assert done.exit_code == 0, done.output
         recording = finish()
     counted = grown(sql, before, "stmt_execute", "stmt_prepare")
-    commands = recording.facts["commands"]
+    commands = recording.facts.commands
     assert commands["execute"] == counted["stmt_execute"] > 1000
     assert commands["prepare"] == counted["stmt_prepare"]
-    assert recording.facts["unknown"] == {}
+    assert recording.facts.unknown == {}
     executed = [one for one in recording.round_trips if one.command == "execute"]
     texts = {recording.digest_by_id[one.digest_id].text for one in executed if one.digest_id}
     assert "SELECT c FROM sbtest1 WHERE id = ?" in texts
@@ -177,8 +178,8 @@ def test_other_peoples_clients_count_as_the_server_does(sql: Running, client: st
         assert done.returncode == 0, done.stderr
         recording = finish()
     counted = grown(sql, before)
-    commands = recording.facts["commands"]
-    assert recording.facts["unknown"] == {}
+    commands = recording.facts.commands
+    assert recording.facts.unknown == {}
     counted["create_table"] += counted.get("create_temporary_table", 0)  # MariaDB's own counter
     assert commands.get("select", 0) + (commands.get("execute", 0) if client == "php" else 1) == counted["select"]
     for name, theirs in (("insert", "insert"), ("commit", "commit"), ("create", "create_table")):
@@ -236,13 +237,13 @@ def test_every_statement_of_psql_is_a_transaction_of_the_server(postgres: Runnin
         grown, output = psql("\n".join([*statements, ""]))
         assert output.count("Xylophon4711") == 22
         recording = finish()
-    commands = recording.facts["commands"]
+    commands = recording.facts.commands
     expected = {"select": 21, "create": 1, "copy": 2, "table": 1}
     assert {name: commands[name] for name in expected} == expected
     # At its end the session drops its temporary table, in a transaction too.
     assert grown - without == sum(expected.values()) + 1
     assert [one.failed for one in recording.round_trips].count(True) == 1
-    assert recording.facts["unknown"] == {}
+    assert recording.facts.unknown == {}
     assert SECRET not in (tmp_path / "r").read_bytes()
 
 
@@ -261,12 +262,12 @@ def test_postgresql_extended_and_copy(postgres: Running, tmp_path: Path) -> None
         line.run("SELECT :a, 'Xylophon4711'", a="Xylophon4711 after it")
         line.close()
         recording = finish()
-    commands = recording.facts["commands"]
+    commands = recording.facts.commands
     assert {name: commands[name] for name in ("select", "create", "copy")} == {"select": 21, "create": 1, "copy": 2}
     looped = [one for one in recording.round_trips if one.command == "select"]
     assert {one.rows for one in looped} == {1}
     assert len({one.keys for one in looped}) == 21
-    assert recording.facts["unknown"] == {}
+    assert recording.facts.unknown == {}
     assert SECRET not in (tmp_path / "r").read_bytes()
 
 
@@ -285,8 +286,8 @@ def test_a_statement_longer_than_kept_has_its_name_and_its_count(postgres: Runni
     assert names.count("SELECT length(?)") == 3
     rows = [one.rows for one in recording.round_trips if one.command == "select"]
     assert rows == [1, 1, 1, 100, None]
-    assert recording.facts["commands"]["select"] == 5
-    assert recording.facts["unknown"] == {"statement longer than kept": 2}
+    assert recording.facts.commands["select"] == 5
+    assert recording.facts.unknown == {"statement longer than kept": 2}
 
 
 @pytest.mark.parametrize("options", [["--pipeline=5"], ["--db-ps-mode=disable"], ["--db-ps-mode=auto"]])
@@ -310,7 +311,7 @@ def test_postgresql_as_a_load(postgres: Running, options: list[str], tmp_path: P
         assert done.exit_code == 0, done.output
         after = transactions(postgres)
         recording = finish()
-    assert recording.facts["unknown"] == {}
+    assert recording.facts.unknown == {}
     selects = [
         one
         for one in recording.round_trips
@@ -352,4 +353,4 @@ def test_tls_is_recorded_blind_and_passes_unchanged(tmp_path: Path, authority: c
         recording = finish()
     assert recording.connections[0].tls
     assert sum(one.command == "blind" for one in recording.round_trips) >= 50
-    assert recording.facts["unknown"]["encrypted"] >= 50
+    assert recording.facts.unknown["encrypted"] >= 50

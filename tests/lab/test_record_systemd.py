@@ -109,7 +109,7 @@ def test_a_service_is_recorded_and_its_drop_in_is_gone_after_it_and_after_a_kill
     assert (tmp_path / "out").read_text().endswith("active\n0\ndone\n"), said
     assert (tmp_path / "said").read_text().split() == ["begun"] * 4, "it started four times and met no error"
     whole, killed = read(tmp_path / "whole.recording"), read(tmp_path / "killed.recording")
-    assert (whole.facts["protocol"], killed.facts["stopped"]) == ("redis", KILLED)
+    assert (whole.facts.protocol, killed.facts.stopped) == ("redis", KILLED)
     (page,) = whole.pages
     assert page.name == "app.service"
     assert len(page.round_trips) > 20

@@ -10,6 +10,7 @@ import pytest
 
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import CrashRecord, Measured, Trial, TrialStatus
+from tests.lab.howfar_runs import known
 from tests.lab.programs import answers
 from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.undisturbed import skip_if_crowded, skip_if_disturbed
@@ -76,7 +77,8 @@ def test_what_an_acknowledgement_costs(trials: Trials) -> None:
         commit_s = threads * measured.elapsed_ns / measured.transactions / 1e9
         assert commit_s >= _LESS * RTT_S
         assert measured.histograms[0].p50_ns >= _LESS * RTT_NS
-    assert trials["one"].receipt["replication"]["window"]["mean_wait_us"] >= _LESS * RTT_NS / 1e3, "nobody else commits"
+    window = known(known(trials["one"].receipt.replication).window)
+    assert known(window.mean_wait_us) >= _LESS * RTT_NS / 1e3, "nobody else commits"
 
 
 @_BOTH
@@ -146,22 +148,22 @@ def test_what_a_crash_does_not_lose(trials: Trials) -> None:
 
 
 def _proves(trial: Trial) -> None:
-    found = trial.receipt["replication"]
-    before, after = found["window"]["before"]["primary"], found["window"]["after"]["primary"]
-    assert (after["status"], after["clients"], after["no_tx"], after["wait_point"]) == (True, 1, 0, "AFTER_SYNC")
-    assert after["yes_tx"] > before["yes_tx"]
-    assert set(found["durability"]) == {"primary", "replica1"}
-    assert found["rtt_at_rest_ns"]["replica1"] >= _LESS * RTT_NS
-    assert found["wires"]["replica1"]["counters"]["to_client"]["packets"] > 0
-    assert trial.measured is not None
-    assert {"replica", "replica_link"} <= {cpu.role for cpu in trial.measured.cpu}
+    found = known(trial.receipt.replication)
+    window = known(found.window)
+    before, after = (known(known(snapshot).primary) for snapshot in (window.before, window.after))
+    assert (after.status, after.clients, after.no_tx, after.wait_point) == (True, 1, 0, "AFTER_SYNC")
+    assert known(after.yes_tx) > known(before.yes_tx)
+    assert set(found.durability) == {"primary", "replica1"}
+    assert known(found.rtt_at_rest_ns["replica1"]) >= _LESS * RTT_NS
+    assert known(found.links["replica1"].counters).to_client.packets > 0
+    assert {"replica", "replica_link"} <= {cpu.role for cpu in known(trial.measured).cpu}
 
 
 def _replicates_without_waiting(trial: Trial) -> None:
     """Clients' sessions are encrypted, replication is not; all samples of the lag are within the window."""
-    measured, found = _good(trial), trial.receipt["replication"]
+    measured, requested = _good(trial), known(trial.receipt.replication).requested
     assert measured.transactions / measured.elapsed_ns * 1e9 > 2 * 4 / RTT_S / 4
-    assert (trial.receipt["session"]["tls_version"], found["asked"]["tls"]) == ("TLSv1.3", False)
+    assert (known(trial.receipt.session).tls_version, requested["tls"]) == ("TLSv1.3", False)
     assert trial.window is not None
     assert trial.window.lag and all(0 <= lag.at_ns <= trial.window.length_ns for lag in trial.window.lag)
     seen = [lag.heartbeat_ns for lag in trial.window.lag if lag.heartbeat_ns is not None]
@@ -172,11 +174,11 @@ def _replicates_without_waiting(trial: Trial) -> None:
 def _crash(trial: Trial) -> CrashRecord:
     """The crash record of a valid trial; also checks the trial's receipt."""
     assert _good(trial).transactions > 0
-    found = trial.receipt["replication"]
-    assert trial.receipt["session"]["address_family"] == "unix"
-    assert trial.receipt["server"]["session_view"]["host"]
-    assert found["wires"]["replica1"]["rtt_at_rest_ns"]["p50"] == found["rtt_at_rest_ns"]["replica1"] >= _LESS * RTT_NS
-    assert {"before", "after"} <= set(found["window"])
+    found, window = known(trial.receipt.replication), known(known(trial.receipt.replication).window)
+    assert known(trial.receipt.session).address_family == "unix"
+    assert known(known(trial.receipt.server).session_view).host
+    assert found.links["replica1"].rest_rtt_ns == known(found.rtt_at_rest_ns["replica1"]) >= _LESS * RTT_NS
+    assert window.before is not None and window.after is not None
     assert isinstance(trial.fault, CrashRecord)
     assert trial.fault.acknowledged > 0 and trial.fault.replica_rtt_ns >= _LESS * RTT_NS
     assert trial.fault.unknown <= CRASHING and trial.fault.applied_unknown <= trial.fault.unknown
@@ -190,8 +192,8 @@ def _loses(trial: Trial) -> None:
     assert seen.in_force_ns is not None and seen.lost_in_force is not None
     assert seen.fault_ns < seen.in_force_ns <= seen.dead_ns - 10**9
     assert 0 < seen.lost_in_force <= seen.lost_after
-    crossed = trial.receipt["replication"]["wires"]["replica1"]["counters"]
-    assert crossed["to_client"]["drops"]["outage"] + crossed["to_server"]["drops"]["outage"] > 0
+    crossed = known(known(trial.receipt.replication).links["replica1"].counters)
+    assert crossed.to_client.drops.outage + crossed.to_server.drops.outage > 0
 
 
 def _keeps(trial: Trial) -> None:

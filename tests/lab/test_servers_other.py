@@ -76,11 +76,11 @@ def test_it_is_what_it_was_asked_to_be(running: Running, name: str) -> None:
     version = running.server.version
     assert ("MariaDB" in version) == (running.server.kind == "mariadb") == name.startswith("mariadb")
     assert not name.endswith("-11") or version.startswith("11.")
-    facts, mismatches = running.server.receipt(running.server.snapshot())
+    receipt, mismatches = running.server.receipt(running.server.snapshot())
     assert lasting(mismatches) == []
-    assert facts["facts"]["log_bin"] == "OFF"
-    assert facts["facts"]["innodb_flush_log_at_trx_commit"] == "1"
-    assert facts["tcp_ports"] == [running.address[1]], "no port beside its own, such as MySQL's X protocol"
+    assert receipt.facts["log_bin"] == "OFF"
+    assert receipt.facts["innodb_flush_log_at_trx_commit"] == "1"
+    assert receipt.tcp_ports == [running.address[1]], "no port beside its own, such as MySQL's X protocol"
 
 
 def test_it_asks_nobody_in_without_a_password(running: Running) -> None:
@@ -154,9 +154,9 @@ def test_without_tls_and_networking_it_has_neither(name: str, tmp_path: Path) ->
     work = short_directory(tmp_path)
     with started(prepared(name, work), networking=False) as alone:
         assert alone.server.port is None
-        facts, mismatches = alone.server.receipt(alone.server.snapshot())
+        receipt, mismatches = alone.server.receipt(alone.server.snapshot())
         assert mismatches == ()
-        assert facts["tcp_ports"] == []
+        assert receipt.tcp_ports == []
         with pytest.raises(pymysql.OperationalError):
             pymysql.connect(
                 unix_socket=str(alone.server.socket), user=USER, password=alone.password, ssl={"check_hostname": False}

@@ -80,7 +80,7 @@ def test_the_receipt_too_says_that_a_socket_is_plain(
     server = store.start(networking=False, tls=authority.server, transport="socket")
     try:
         if name == "memcached":
-            assert server.receipt(server.snapshot())[0]["facts"]["ssl_enabled"] == "yes", "so it says itself"
+            assert server.receipt(server.snapshot())[0].facts["ssl_enabled"] == "yes", "so it says itself"
         found = server.receipt(server.snapshot())[1]
         assert len(found) == 2 and "does not" in found[0] and "plain text" in found[1]
         with pytest.raises(PlanError):

@@ -57,14 +57,16 @@ def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
         path = find_path(name)
         with testbed.trial_environment({"path": name, "threads": 2, "tls": tls}) as environment:
             outcome = _load(environment, name, measure, tls)
-            session = outcome.ready.receipt.model_dump(mode="json")
+            session = outcome.ready.receipt
             found = environment.collect_receipt(session, LoadFacts())
-            other = environment.collect_receipt({**session, "peer_address": "elsewhere"}, LoadFacts())
+            moved = session.model_copy(update={"peer_address": "elsewhere"})
+            other = environment.collect_receipt(moved, LoadFacts())
         assert lasting(found.violations) == []
         assert any("elsewhere" in one for one in other.violations), other.violations
         assert outcome.finished.transactions > 0
-        assert "server" in found.receipt and ("forwarder" in found.receipt) == bool(path.hops), sorted(found.receipt)
-        assert ("link" in found.receipt) == path.crosses_link, sorted(found.receipt)
+        parts = found.receipt.model_fields_set
+        assert "server" in parts and ("forwarder" in parts) == bool(path.hops), sorted(parts)
+        assert ("link" in parts) == path.crosses_link, sorted(parts)
         roles = {use.role for use in outcome.finished.cpu if use.cpu_ns > 0} - {"link"}
         assert roles == {"client", "server", *(["forwarder"] if path.hops else [])}, roles
 
@@ -73,7 +75,7 @@ def _a_dead_server_is_named_and_replaced(testbed: Testbed, measure: Measure, kil
     with testbed.trial_environment({"path": "remote", "threads": 2}) as environment:
         kill(next(iter(environment.services.values())).pid)
         try:
-            environment.collect_receipt({})
+            environment.collect_receipt(None)
         except LabError as error:
             assert "signal 9" in error.message, error.message
         else:
@@ -86,7 +88,7 @@ def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
     """Check a testbed. Raises AssertionError."""
     kind, version = testbed.server()
     assert kind == "mariadb" and version
-    environment = testbed.environment()
+    environment = testbed.environment().as_json()
     for fact in ("cpu_model", "kernel", "client_cpus", "server_cpus", "placement", "data", "warnings"):
         assert fact in environment, fact
     testbed.begin_block(0)

@@ -21,7 +21,7 @@ from howfar.contract.messages import (
 )
 from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
-from howfar.lab.window import WindowWatch
+from howfar.lab.window import LabWindowWatch
 from tests.lab.programs import in_sandbox, load_on
 
 
@@ -34,7 +34,7 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
         workload = Sysbench(tables=request.tables, table_size=request.table_size, **load["workload"])
         times = {"warmup_ns": 300_000_000, "measure_ns": load["measure_ns"]}
         job = load_on(environment, workload, connections=load["connections"], **times)
-        watches: list[WindowWatch] = []
+        watches: list[LabWindowWatch] = []
         stats = []
 
         def snapshot() -> Mapping[str, int]:
@@ -46,11 +46,11 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
         def on_event(event: Event) -> None:
             if isinstance(event, Measuring):
                 assert environment.targets is not None
-                watches.append(WindowWatch(replace(environment.targets, snapshot=snapshot), job.measure_ns))
+                watches.append(LabWindowWatch(replace(environment.targets, snapshot=snapshot), job.measure_ns))
 
         outcome = run_load(job, environment.client, on_event)
         window = watches[0].finish()
-        collected = environment.collect_receipt(outcome.ready.receipt.model_dump())
+        collected = environment.collect_receipt(outcome.ready.receipt)
         return {
             "path": path,
             "window": None if window is None else window.model_dump(mode="json"),
@@ -74,7 +74,7 @@ def _at_rest(request: LabRequest) -> dict[str, Any]:
             for task in Path(f"/proc/{link.pid}/task").iterdir()
         }
         shares = {"client": sorted(laboratory.shares.client), "server": sorted(laboratory.shares.server)}
-        return {"calibrated": link.calibration["rtt_p50_ns"], "probes": probes, "tasks": tasks, "shares": shares}
+        return {"calibrated": link.calibration.rtt_p50_ns, "probes": probes, "tasks": tasks, "shares": shares}
 
 
 _PROBES = 6
@@ -87,7 +87,7 @@ def main() -> None:
     request = LabRequest(**json.loads(sys.argv[1]), paths=tuple(sys.argv[3:]))
     with open_laboratory(request) as laboratory:
         trials = [_trial(laboratory, path, json.loads(sys.argv[2])) for path in sys.argv[3:]]
-        print(json.dumps({"fsync": laboratory.environment()["data_fsync_ns"], "trials": trials}))
+        print(json.dumps({"fsync": laboratory.environment().as_json()["data_fsync_ns"], "trials": trials}))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from howfar.contract.receipt import LinkCalibration
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec, open_link
@@ -40,7 +41,7 @@ def run(link: Link, check: Check) -> dict[str, Any]:
         spec = LinkSpec(**{**vars(spec), "seed": 0 if link.backend == "kernel" else attempt})
         try:
             if not check.calibrated:
-                link.calibrations[spec.without_effects()] = {"compensate_ns": 0, "rtt_p50_ns": spec.rtt_ns}
+                link.calibrations[spec.without_effects()] = LinkCalibration(compensate_ns=0, rtt_p50_ns=spec.rtt_ns)
             link.shape(spec)
             link.arm()
             right, facts = check.look(link)
@@ -73,7 +74,7 @@ def main() -> None:
     with ExitStack() as ledger:
         network = build_network(ledger)
         shares = share_cpus(usable_cpus())
-        known = {_NOTHING.without_effects(): {"compensate_ns": 0, "rtt_p50_ns": 0}}
+        known = {_NOTHING.without_effects(): LinkCalibration(compensate_ns=0, rtt_p50_ns=0)}
         try:
             link = ledger.enter_context(
                 open_link(

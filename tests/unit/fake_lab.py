@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.made import latency, made
 
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     Account,
     Bytes,
@@ -30,13 +30,15 @@ from howfar.contract.messages import (
     Target,
     UnixTarget,
 )
+from howfar.contract.receipt import ServerReceipt, TrialReceipt
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
+from howfar.plan.factors import Level
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.run import execute_run, run_info
 from howfar.runner.trial import Instruments
 from howfar.services import SqlProtocol
-from howfar.store.records import FactorValue, Run, RunInfo, Window
+from howfar.store.records import Run, RunInfo, Window
 from howfar.store.run_file import create, read_run
 from howfar.testbed import NO_FACTS, Application, CollectedReceipt, LoadFacts, ServiceEndpoint, Trust
 
@@ -55,6 +57,9 @@ RATES = {
 """Queries per second of each path; exact unless `jitter` changes them."""
 
 QUERIES_A_TRANSACTION = 29
+
+FAKE_SERVER = ServerReceipt(kind="mariadb", pid=1, counters={"requests": 1}, tcp_ports=[])
+"""The server's part of each receipt."""
 
 
 HISTOGRAM = latency(Histogram, "", [each * 1000 for each in (900, 1000, 1000, 2000, 3000, 4000)]).data
@@ -105,11 +110,11 @@ class FakeStage:
     def watch(self, length_ns: int) -> FakeWindowWatch:
         return FakeWindowWatch(length_ns)
 
-    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
-        return CollectedReceipt({})
+    def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
+        return CollectedReceipt()
 
-    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
-        return CollectedReceipt({"server": {"networking": False}}, self.violations)
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        return CollectedReceipt(TrialReceipt(server=FAKE_SERVER), self.violations)
 
 
 @dataclass
@@ -120,7 +125,7 @@ class FakeLaboratory:
     trouble: Callable[[str, int], tuple[str, ...]] = lambda path, number: ()
     staging_ns: int = 500_000_000
     version: str = "10.11.6-fake"
-    staged: list[dict[str, FactorValue]] = field(default_factory=list)
+    staged: list[dict[str, Level]] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     """Number of environments so far at the beginning of each block or attempt at a block."""
 
@@ -130,11 +135,11 @@ class FakeLaboratory:
     def begin_block(self, block: int) -> None:
         self.blocks.append(len(self.staged))
 
-    def environment(self) -> dict[str, Any]:
-        return {"kernel": "fake", "cpu_count": 2}
+    def environment(self) -> RunEnvironment:
+        return RunEnvironment(kernel="fake", cpu_count=2)
 
     @contextmanager
-    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[FakeStage]:
+    def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[FakeStage]:
         self.staged.append(dict(factors))
         self.clock.now_ns += self.staging_ns
         path = str(factors["path"])

@@ -14,9 +14,12 @@ from tests.made import floors_of, latency, made, made_trial
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.summary import Summary
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.messages import Receipt
+from howfar.contract.receipt import LinkReceipt, RttFacts, TrialReceipt
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
-from howfar.experiments.page.model import Host, Network, emulator_work_ratio
+from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio
 from howfar.experiments.registry import summarise
 from howfar.stats.trials import trial_table
 from howfar.store.records import (
@@ -63,21 +66,21 @@ class Truth:
     """Wake-up time per round trip, in addition to the RTT."""
     p50_of_mean: float = 0.97
 
-    def network(self, application: str, path: str, app_cpu_ms: float) -> Network:
+    def network(self, application: str, path: str, app_cpu_ms: float) -> PageNetwork:
         own_ms = (self.php_ms + self.visitor_ms if application == "php" else self.engine_ms) + app_cpu_ms
         added_ms = [us * self.round_trips / 1e3 for us in (self.tcp_application_us, self.tcp_database_us)]
         if path == "socket":
-            return Network((Host((own_ms + self.database_ms) / 1e3, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
+            return PageNetwork((PageHost((own_ms + self.database_ms) / 1e3, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
         if path == "tcp":
             demand_s = (own_ms + self.database_ms + sum(added_ms)) / 1e3
-            return Network((Host(demand_s, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
+            return PageNetwork((PageHost(demand_s, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
         link_s = self.link_us * self.round_trips / 1e6
         hosts = (
-            Host((own_ms + added_ms[0]) / 1e3, link_s, 1.0),
-            Host((self.database_ms + added_ms[1]) / 1e3, link_s, 1.0),
+            PageHost((own_ms + added_ms[0]) / 1e3, link_s, 1.0),
+            PageHost((self.database_ms + added_ms[1]) / 1e3, link_s, 1.0),
         )
         waiting_s = self.waiting_ms / 1e3 + self.remote_us * self.round_trips / 1e6 - 2 * link_s
-        return Network(hosts, self.round_trips * RTT_NS / 1e9, waiting_s, per_message_share=self.per_message_share)
+        return PageNetwork(hosts, self.round_trips * RTT_NS / 1e9, waiting_s, per_message_share=self.per_message_share)
 
 
 HEAVY = Truth()
@@ -153,7 +156,7 @@ def page_run(
             "plan_name": "page",
             "plan": {"name": "page", "workload": {"kind": "page"}, "pages": SHAPES},
             "arms": tuple(arm for _, arm in arms),
-            "environment": {"cpu_count": 2, "client_cpus": [0], "server_cpus": [1], "placement": "machines"},
+            "environment": RunEnvironment(cpu_count=2, client_cpus=[0], server_cpus=[1], placement="machines"),
         }
     )
     return Run(info=info, trials=tuple(trials), stop=StopReason.BLOCKS)
@@ -213,6 +216,9 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
 
 def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: Measured | None) -> Trial:
     void = {} if seen else {"status": TrialStatus.VOID, "void_reason": "the application did not answer"}
+    receipt = TrialReceipt(session=made(Receipt))
+    if cell.path == "remote":
+        receipt.link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=RTT_NS))
     return made_trial(
         number,
         arm.name,
@@ -220,7 +226,7 @@ def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: M
         position=position,
         **void,
         measured=seen,
-        receipt={"session": {}} | ({"link": {"rtt_at_rest_ns": {"p50": RTT_NS}}} if cell.path == "remote" else {}),
+        receipt=receipt,
         window=_window(cell, seen) if seen else None,
     )
 

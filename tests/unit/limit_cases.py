@@ -8,8 +8,18 @@ from typing import Any
 from tests.made import made, made_trial
 
 from howfar.bottleneck.cycle import Cycle
-from howfar.bottleneck.evidence import Evidence, Setting, gather
+from howfar.bottleneck.evidence import ArmSetting, Evidence, gather
 from howfar.bottleneck.limit import Limit, find_limit
+from howfar.contract.messages import Receipt
+from howfar.contract.receipt import (
+    ByDirection,
+    HopsReceipt,
+    LinkReceipt,
+    ReplicationReceipt,
+    RequestedDirection,
+    RequestedLink,
+    TrialReceipt,
+)
 from howfar.store.records import CpuRecord, Measured, NetworkSample, TcpRecord, Trial, Window
 
 SECONDS = 4
@@ -46,7 +56,7 @@ class Case:
     errors: dict[str, int] = field(default_factory=dict)
     between_us: float = 0.0
     """CPU time of a program in between (a proxy, for example). 0: none."""
-    between: dict[str, Any] = field(default_factory=dict)
+    between: HopsReceipt | None = None
     """The receipt's part about that program."""
     between_on: int = SERVER_CPU_NUMBER
     """The CPU on which it ran."""
@@ -54,12 +64,12 @@ class Case:
     """Whether client and server have the same CPUs."""
     window: bool = True
     session: dict[str, Any] = field(default_factory=dict)
-    """The receipt's session; its figures about opening a connection count if `each_time`."""
+    """Fields of the receipt's session; its figures about opening a connection count if `each_time`."""
     each_time: bool = False
     """Whether each transaction opens a connection."""
     acknowledgement_us: float | None = None
     """None: no commit waits for a replica."""
-    replication: dict[str, Any] = field(default_factory=dict)
+    replication: ReplicationReceipt | None = None
     """The receipt's part about replication."""
 
     @property
@@ -119,11 +129,6 @@ class Case:
                 *((self.cpu("forwarder", self.between_us, 0.0),) if self.between_us else ()),
             ),
         )
-        link: dict[str, Any] = {
-            "asked": {"to_client": {"rate_bps": self.rate_bps}, "to_server": {"rate_bps": self.rate_bps}}
-        }
-        if self.goodput_bps is not None:
-            link = {"real": True, "goodput_bps": self.goodput_bps, "mss": MSS}
         window = Window(
             length_ns=SECONDS * 10**9,
             interface="s0" if self.rtt_us else "lo",
@@ -134,13 +139,23 @@ class Case:
             link_cpu_ns={cpu: int(share * SECONDS * 1e9) for cpu, share in self.emulator.items()},
             timeouts=self.timeouts,
         )
-        receipt = {"session": self.session, "replication": self.replication, "forwarder": self.between or None}
-        receipt |= {"link": link} if self.rtt_us is not None else {}
+        receipt = TrialReceipt(
+            session=made(Receipt, **self.session),
+            replication=self.replication,
+            forwarder=self.between,
+            link=None if self.rtt_us is None else self.link(),
+        )
         return made_trial(number, "arm", measured=measured, receipt=receipt, window=window if self.window else None)
 
-    def setting(self) -> Setting:
+    def link(self) -> LinkReceipt:
+        if self.goodput_bps is not None:
+            return LinkReceipt(real=True, goodput_bps=ByDirection.model_validate(self.goodput_bps), mss=MSS)
+        direction = RequestedDirection(rate_bps=self.rate_bps)
+        return LinkReceipt(requested=RequestedLink(to_server=direction, to_client=direction))
+
+    def setting(self) -> ArmSetting:
         both = (SERVER_CPU_NUMBER, CLIENT_CPU_NUMBER)
-        return Setting(
+        return ArmSetting(
             connections=self.connections,
             factors=({"connect": "per-transaction"} if self.each_time else {})
             | ({} if self.rtt_us is None else {"rate_bps": self.rate_bps or 0}),

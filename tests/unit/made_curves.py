@@ -7,6 +7,9 @@ from typing import Any
 
 from tests.made import made, made_run, made_trial
 
+from howfar.contract.messages import DirectionStats
+from howfar.contract.receipt import LinkCounters, LinkReceipt, RttFacts, TrialReceipt
+from howfar.plan.types import Workload
 from howfar.store.records import (
     Arm,
     ArmRole,
@@ -19,20 +22,15 @@ from howfar.store.records import (
 )
 
 ELAPSED_NS = 2_000_000_000
-WORKLOAD: dict[str, Any] = {
-    "kind": "oltp_read_only",
-    "range_size": 100,
-    "point_selects": 10,
-    "range_selects": True,
-    "simple_ranges": 1,
-    "sum_ranges": 1,
-    "order_ranges": 1,
-    "distinct_ranges": 1,
-    "skip_trx": False,
-}
+WORKLOAD = Workload()
+"""Ten point selects and four ranges of 100 rows, in a transaction."""
 ROUND_TRIPS = 16
 REPLIES, REQUESTS = 39_432.0, 396.0
-PLAN: dict[str, Any] = {"name": "made", "workload": WORKLOAD, "data": {"tables": 10, "table_size": 1000}}
+PLAN: dict[str, Any] = {
+    "name": "made",
+    "workload": WORKLOAD.model_dump(mode="json", exclude={"distribution"}),
+    "data": {"tables": 10, "table_size": 1000},
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Cell:
     link_s: float = 0.0
     carried: float = 1.0
     """Share of the replies' bytes that the link carried."""
-    receipt: dict[str, Any] = field(default_factory=dict)
+    receipt: TrialReceipt = field(default_factory=TrialReceipt)
     client_wait_s: float = 0.0
     server_wait_s: float = 0.0
     busy: dict[int, float] | None = None
@@ -85,20 +83,21 @@ def _measured(cell: Cell, tps: float) -> Measured:
     )
 
 
-def _receipt(cell: Cell, seen: Measured) -> dict[str, Any]:
+def _receipt(cell: Cell, seen: Measured) -> TrialReceipt:
     if "rate_bps" not in cell.factors:
-        return dict(cell.receipt)
+        return cell.receipt
 
-    def one_direction(payload: float, messages: float) -> dict[str, float]:
+    def one_direction(payload: float, messages: float) -> DirectionStats:
         segments = payload / 1448 + messages / 2
-        return {"wire_bytes": payload + 90 * segments, "segments": segments}
+        return made(DirectionStats, wire_bytes=round(payload + 90 * segments), segments=round(segments))
 
-    counters = {
-        "to_client": one_direction(seen.bytes_to_client * cell.carried, seen.turns),
-        "to_server": one_direction(seen.bytes_to_server, seen.turns),
-    }
-    link = {"rtt_at_rest_ns": {"p50": cell.factors["rtt_ns"]}, "compensate_ns": 10_000, "counters": counters}
-    return {**cell.receipt, "link": link}
+    counters = LinkCounters(
+        to_client=one_direction(seen.bytes_to_client * cell.carried, seen.turns),
+        to_server=one_direction(seen.bytes_to_server, seen.turns),
+    )
+    at_rest = RttFacts(p50=cell.factors["rtt_ns"])
+    link = LinkReceipt(rtt_at_rest_ns=at_rest, compensate_ns=10_000, counters=counters)
+    return cell.receipt.updated(TrialReceipt(link=link))
 
 
 def _window(cell: Cell) -> Window | None:

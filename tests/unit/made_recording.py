@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from howfar.recording.costs import CostBlock, PathCosts, Sizes
-from howfar.recording.recording import Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
+from howfar.recording.facts import RecordingFacts
+from howfar.recording.recording import Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
 
 SIZES = Sizes(to_server=(16, 1000), to_client=(8, 1000, 100_000))
 TAP_NS = 12_000
@@ -72,7 +73,7 @@ def made(
     digests = [Digest(number, "mysql", text) for number, text in enumerate(texts, 1)]
     connections: list[Connection] = []
     trips: list[RoundTrip] = []
-    found: list[Page] = []
+    found: list[TimedPage] = []
     now = 1_000_000_000
     for number in range(1, pages + 1):
         begun, connection = now, number if connect else 1
@@ -93,13 +94,13 @@ def made(
                     None, step.failed,
                 )
             )  # fmt: skip
-        found.append(Page(number, name, "mark", 1.0, 77, begun, now))
+        found.append(TimedPage(number, name, "mark", 1.0, 77, begun, now))
         now += 5_000_000
-    facts = {"floor_ns": FLOOR_NS, "tap_ns": tap_ns, "transport": transport, "tls": None, "method": "tap"}
+    facts = RecordingFacts(floor_ns=FLOOR_NS, tap_ns=tap_ns, transport=transport, tls=None, method="tap")
     file = RecordingFile(path, facts)
     file.add_connections(connections)
     file.add_digests(digests)
     file.add_pages(found)
     file.add_round_trips(trips)
-    file.finish({})
+    file.finish(RecordingFacts())
     return read(path)

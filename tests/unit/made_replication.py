@@ -15,6 +15,8 @@ from typing import Any, Literal
 from tests.made import latency, made, made_run, made_trial
 
 from howfar.analysis.summary import Summary
+from howfar.contract.messages import Receipt
+from howfar.contract.receipt import PrimaryEnd, ReplicationReceipt, ReplicationWindow, Snapshot, TrialReceipt
 from howfar.experiments.registry import summarise
 from howfar.store.records import (
     Arm,
@@ -268,16 +270,16 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
         LagRecord(at_ns=at * 100 * MS, replica="replica1", behind=int(per_s * rtt_ns / 2e9), heartbeat_ns=rtt_ns // 2)
         for at in range(5)
     ]
-    replication: dict[str, Any] = {"rtt_at_rest_ns": {"replica1": rtt_ns * OVER_REST} if mode != "none" else {}}
+    replication = ReplicationReceipt(rtt_at_rest_ns={"replica1": round(rtt_ns * OVER_REST)} if mode != "none" else {})
     if mode.startswith("after"):
-        ends = [{"primary": {"yes_tx": seen, "no_tx": 0}} for seen in (0, transactions)]
-        replication["window"] = dict(zip(("before", "after"), ends, strict=True))
+        before, after = (made(Snapshot, primary=made(PrimaryEnd, yes_tx=seen)) for seen in (0, transactions))
+        replication.window = ReplicationWindow(before=before, after=after)
     return made_trial(
         number,
         arm,
         block=block,
         measured=measured,
-        receipt={"session": {}, "replication": replication},
+        receipt=TrialReceipt(session=made(Receipt), replication=replication),
         window=Window(
             length_ns=ELAPSED_NS,
             interface="",

@@ -12,6 +12,16 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 from tests.made import made, made_run, made_trial
 
+from howfar.contract.messages import Receipt
+from howfar.contract.receipt import (
+    ByDirection,
+    LinkCalibration,
+    LinkReceipt,
+    RequestedLink,
+    RttFacts,
+    ServerReceipt,
+    TrialReceipt,
+)
 from howfar.stats.hdr import DIGITS, LONGEST_NS
 from howfar.store.records import (
     Arm,
@@ -158,25 +168,29 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int, th
     )
 
 
-def receipt(path: str) -> dict[str, Any]:
+def receipt(path: str) -> TrialReceipt:
     unix = path in ("socket", "forwarded-socket")
-    proof: dict[str, Any] = {
-        "session": {
-            "address_family": "unix" if unix else "inet",
-            "peer_address": "/run/howfar/mysqld.sock" if unix else "10.77.0.2:3306",
-            "server_version": "10.11.14-MariaDB-0+deb12u2",
-            "tls_version": None,
-            "compression": None,
-        },
-        "server": {"skip_networking": unix},
-    }
+    over_tcp = {"local_address": "10.77.0.1:51234", "tcp_mss": 1448, "tcp_nodelay": True, "congestion_control": "cubic"}
+    session = made(
+        Receipt,
+        address_family="unix" if unix else "inet",
+        peer_address="/run/howfar/mysqld.sock" if unix else "10.77.0.2:3306",
+        peer_pid=4711 if unix else None,
+        server_version="10.11.14-MariaDB-0+deb12u2",
+        server_connection_id=9,
+        auth_plugin="mysql_native_password",
+        client_threads=1,
+        client_cpus=(1,),
+        **({} if unix else over_tcp),
+    )
+    proof = TrialReceipt(session=session, server=ServerReceipt.model_validate({"skip_networking": unix}))
     if path in ("remote", "forwarded-socket"):
-        goodput = {"to_server": 939_000_000.0, "to_client": 938_000_000.0}
-        proof["link"] = {
-            "asked": {"rtt_ns": 200_000, "rate_bps": 10**9, "queue_bytes": 250_000},
-            "rtt_at_rest_ns": {"count": 400, "min": 198_000, "p50": 203_000, "p99": 231_000},
-            "calibration": {"goodput_bps": goodput, "expected_goodput_bps": 941_482_444.7},
-        }
+        goodput = ByDirection(to_server=939_000_000.0, to_client=938_000_000.0)
+        proof.link = LinkReceipt(
+            requested=RequestedLink(rtt_ns=200_000, rate_bps=10**9, queue_bytes=250_000),
+            rtt_at_rest_ns=RttFacts(count=400, min=198_000, p50=203_000, p99=231_000),
+            calibration=LinkCalibration(goodput_bps=goodput, expected_goodput_bps=941_482_444.7),
+        )
     return proof
 
 

@@ -57,7 +57,7 @@ class Detour(Experiment):
     findings: ClassVar[Keys] = {"detour": Detours}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        if evidence.plan["name"] != self.name:
+        if evidence.table.run.info.plan_name != self.name:
             return {}
         return {"detour": Detours(longer={c.arm: 1 / c.ratio.value for c in evidence.cells if c.ratio is not None})}
 
@@ -124,6 +124,6 @@ def test_every_report_shows_it(summary: Summary, form: str) -> None:
 
 
 def test_other_runs_know_nothing_of_it(run: Run) -> None:
-    other = run.model_copy(update={"info": run.info.model_copy(update={"plan": {**run.info.plan, "name": "paths"}})})
+    other = run.model_copy(update={"info": run.info.model_copy(update={"plan_name": "paths"})})
     found = summarise(other)
     assert experiment_of(found).name == "paths" and found.found(Detours) is None

@@ -16,7 +16,7 @@ from howfar.analysis.summary import Summary
 from howfar.errors import PlanError
 from howfar.experiments.registry import render_in_terminal, rendered, summarise
 from howfar.paths import PATHS
-from howfar.paths.path import Endpoint, Path, PathContext
+from howfar.paths.path import ClientEndpoint, Path, PathContext
 from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS, Factor
 from howfar.plan.load import load_plan
@@ -37,8 +37,8 @@ class TunnelPath(Path):
     by_socket = False
     modelled = False
 
-    def open(self, context: PathContext) -> Endpoint:
-        return Endpoint(host=context.server_address, port=context.server_port)
+    def open(self, context: PathContext) -> ClientEndpoint:
+        return ClientEndpoint(host=context.server_address, port=context.server_port)
 
 
 MTU: Factor[int] = Factor(

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from tests.made import with_receipt
 from tests.unit.fake_lab import fake_info
 from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
@@ -25,19 +26,29 @@ from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.summary import Summary
 from howfar.bottleneck import limit as attribution
+from howfar.contract.receipt import (
+    ByDirection,
+    LinkCalibration,
+    LinkReceipt,
+    RequestedLink,
+    RttFacts,
+    TrialReceipt,
+)
 from howfar.experiments.answer import where_text
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
 from howfar.paths import PATHS as PATHS_KNOWN
 from howfar.paths.remote import RemotePath
+from howfar.plan.factors import Level
 from howfar.plan.load import Override, load_plan
+from howfar.plan.types import Workload
 from howfar.report.figures import session_line, void_line
 from howfar.report.grid import is_grid
 from howfar.stats.estimate import Estimate
 from howfar.stats.histograms import percentile_ms
 from howfar.stats.intervals import Resolution, interval_text, judge_ratio
 from howfar.stats.trials import others_in, trial_table
-from howfar.store.records import ArmRole, FactorValue, MachineLoad, Measured, Run, Trial, TrialStatus, Window
+from howfar.store.records import ArmRole, MachineLoad, Measured, Run, Trial, TrialStatus, Window
 from howfar.store.run_file import create, read_run
 
 
@@ -103,17 +114,19 @@ def test_the_published_ratio_stands_beside_ours(summary: Summary) -> None:
     assert remote.published is not None
     assert remote.published.ratio == pytest.approx(9463.20 / 33614.79)
     assert cell(summary, "socket (again)").published is None
-    theirs = next(entry for entry in published_sets() if entry.plan == "paths")
-    there: dict[str, FactorValue] = {"path": "remote", "threads": 2, "rtt_ns": 200_000, "rate_bps": 10**9}
-    assert find_published("paths", there, theirs.workload) == remote.published
-    assert find_published("another plan", there, theirs.workload) is None
+    theirs = Workload.model_validate(next(entry.workload for entry in published_sets() if entry.plan == "paths"))
+    there: dict[str, Level] = {"path": "remote", "threads": 2, "rtt_ns": 200_000, "rate_bps": 10**9}
+    assert find_published("paths", there, theirs) == remote.published
+    assert find_published("another plan", there, theirs) is None
     for other in ({"threads": 64}, {"rtt_ns": 10**6}, {"rate_bps": 10**8}):
-        assert find_published("paths", there | other, theirs.workload) is None, "another experiment"
-    assert find_published("paths", there, {**theirs.workload, "range_size": 100}) is None
-    insert: dict[str, FactorValue] = {"replication": "none", "threads": 1, "durability": "off"}
-    assert find_published("replication", insert, {"kind": "single_row_inserts"}) is not None
+        assert find_published("paths", there | other, theirs) is None, "another experiment"
+    assert find_published("paths", there, theirs.model_copy(update={"range_size": 100})) is None
+    insert: dict[str, Level] = {"replication": "none", "threads": 1, "durability": "off"}
+    assert find_published("replication", insert, Workload(kind="single_row_inserts")) is not None
     durable = insert | {"durability": "strict"}
-    assert find_published("replication", durable, {"kind": "single_row_inserts"}) is None, "theirs made none durable"
+    assert find_published("replication", durable, Workload(kind="single_row_inserts")) is None, (
+        "theirs made none durable"
+    )
     assert all(entry.source and entry.setup for entry in published_sets())
 
 
@@ -187,31 +200,32 @@ def test_a_single_block_resolves_nothing() -> None:
 
 def test_a_link_that_is_not_as_asked_is_seen() -> None:
     run = synthetic_run(blocks=8, samples=20)
-    trials = []
-    for trial in run.trials:
-        receipt = {**trial.receipt}
-        if "link" in receipt:
-            receipt["link"] = {**receipt["link"], "rtt_at_rest_ns": {"p50": 290_000}}
-        trials.append(trial.model_copy(update={"receipt": receipt}))
-    summary = summarise(run.model_copy(update={"trials": tuple(trials)}))
+
+    def measured_longer(trial: Trial) -> Trial:
+        link = trial.receipt.link
+        if link is None:
+            return trial
+        return with_receipt(trial, link=link.updated(LinkReceipt(rtt_at_rest_ns=RttFacts(p50=290_000))))
+
+    summary = summarise(run.model_copy(update={"trials": tuple(map(measured_longer, run.trials))}))
     assert Diagnostic.LINK_NOT_AS_REQUESTED in cell(summary, "remote").warnings
     assert Diagnostic.LINK_NOT_AS_REQUESTED not in cell(summary, "tcp").warnings
 
 
 def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
     factors = {"rtt_ns": 200_000}
-    calibration = {"expected_goodput_bps": 941e6, "goodput_bps": {"to_server": 939e6, "to_client": 800e6}}
-    link = {"rtt_at_rest_ns": {"p50": 201_000}, "calibration": calibration}
-    assert not link_facts(factors, [{"link": link}]).as_requested
-    calibration["goodput_bps"] = {"to_server": 939e6, "to_client": 935e6}
-    assert link_facts(factors, [{"link": link}]).as_requested
+    for to_client, as_requested in ((800e6, False), (935e6, True)):
+        goodput = ByDirection(to_server=939e6, to_client=to_client)
+        calibration = LinkCalibration(expected_goodput_bps=941e6, goodput_bps=goodput)
+        link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=201_000), calibration=calibration)
+        assert link_facts(factors, [TrialReceipt(link=link)]).as_requested is as_requested
 
 
 def test_what_the_ping_s_own_bytes_take_is_no_fault_of_the_link() -> None:
     """At 1 Mb/s the ping's bytes take 1.456 ms; without that figure in the receipt the link seems to differ from the request."""
-    link = {"rtt_at_rest_ns": {"p50": 11_460_000}, "asked": {"rest_rtt_ns": 11_456_000}}
-    assert link_facts({"rtt_ns": 10_000_000}, [{"link": link}]).as_requested
-    assert not link_facts({"rtt_ns": 10_000_000}, [{"link": {**link, "asked": {}}}]).as_requested
+    for requested, as_requested in ((RequestedLink(rest_rtt_ns=11_456_000), True), (RequestedLink(), False)):
+        link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=11_460_000), requested=requested)
+        assert link_facts({"rtt_ns": 10_000_000}, [TrialReceipt(link=link)]).as_requested is as_requested
 
 
 def test_a_client_without_time_left_is_seen() -> None:
@@ -239,7 +253,8 @@ def test_others_on_the_machine_are_seen(run: Run, change: dict[str, float]) -> N
 
 def test_who_waits_for_a_disk_takes_no_cpu_from_us(run: Run) -> None:
     """Where the CPU use of other programs is recorded, waiting for a disk does not make a machine busy."""
-    cpus = int(run.info.environment["cpu_count"])
+    cpus = run.info.environment.cpu_count
+    assert cpus is not None
     for busy, warned in ((0.0, False), (float(cpus), True)):
         change = {"psi_io_some_share": 0.3, "busy_cpus": busy + 0.0, "steal_share": 0.0, "load_average_1m": 1.0}
         load = MachineLoad(psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=1.0)
@@ -578,8 +593,8 @@ def blocks(count: int, rtt_sd: float, other_sd: float, share: float) -> tuple[li
     trials, ratios = [], []
     for block in range(count):
         error = chance.gauss(0, rtt_sd)
-        receipt = {"link": {"rtt_at_rest_ns": {"p50": 200_000 * (1 + error)}}}
-        trials.append(template.model_copy(update={"block": block, "receipt": receipt}))
+        link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=round(200_000 * (1 + error))))
+        trials.append(with_receipt(template, link=link).model_copy(update={"block": block}))
         ratios.append(0.3 * math.exp(-share * error + chance.gauss(0, other_sd)))
     return trials, ratios
 
@@ -609,10 +624,10 @@ def test_a_report_says_what_an_rtt_that_is_off_does_to_the_figures(extra_ns: int
     run = synthetic_run(blocks=8, void_every=0, samples=10)
 
     def asked(trial: Trial) -> Trial:
-        if "link" not in trial.receipt:
+        if trial.receipt.link is None:
             return trial
-        link = {"rtt_at_rest_ns": {"p50": 200_000 + extra_ns}, "asked": {"rest_rtt_ns": 200_000}}
-        return trial.model_copy(update={"receipt": trial.receipt | {"link": link}})
+        at_rest, requested = RttFacts(p50=200_000 + extra_ns), RequestedLink(rest_rtt_ns=200_000)
+        return with_receipt(trial, link=LinkReceipt(rtt_at_rest_ns=at_rest, requested=requested))
 
     summary = summarise(run.model_copy(update={"trials": tuple(map(asked, run.trials))}))
     assert (Diagnostic.LINK_NOT_AS_REQUESTED in cell(summary, "remote").warnings) is warned
@@ -623,7 +638,7 @@ def test_a_report_says_what_an_rtt_that_is_off_does_to_the_figures(extra_ns: int
 def test_no_link_or_few_blocks_say_nothing() -> None:
     trials, ratios = blocks(3, 0.02, 0.01, 0.7)
     assert scatter(trials, judge_ratio(ratios), 0.7) is None
-    without = [trial.model_copy(update={"receipt": {}}) for trial in blocks(8, 0.02, 0.01, 0.7)[0]]
+    without = [trial.model_copy(update={"receipt": TrialReceipt()}) for trial in blocks(8, 0.02, 0.01, 0.7)[0]]
     assert scatter(without, judge_ratio(blocks(8, 0.02, 0.01, 0.7)[1]), 0.7) is None
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.made import with_environment
 from tests.unit.fake_pages import HEAVY, LIGHT, page_run
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import agreement, compare
 from howfar.cli.compare import _ratios_table
+from howfar.contract.environment import RunEnvironment
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, Run, Trial
@@ -42,8 +44,8 @@ def test_a_p99_of_fewer_than_ten_slower_transactions_is_not_compared() -> None:
 
 def test_other_ground_is_named() -> None:
     before, after = synthetic_run(samples=5), synthetic_run(samples=5)
-    environment = {**after.info.environment, "kernel": "6.12.1"}
-    info = after.info.model_copy(update={"environment": environment, "server_version": "11.4"})
+    after = with_environment(after, kernel="6.12.1")
+    info = after.info.model_copy(update={"server_version": "11.4"})
     found = compare(before, after.model_copy(update={"info": info}))
     assert not found.comparable
     assert {difference.what for difference in found.differences} == {"server", "kernel"}
@@ -142,8 +144,8 @@ def on_hosts(run: Run, rtt_ns: int) -> Run:
         arm.model_copy(update={"factors": {**arm.factors, "rtt_ns": rtt_ns}}) if "rtt_ns" in arm.factors else arm
         for arm in run.info.arms
     )
-    environment = {**run.info.environment, "testbed": "hosts"}
-    return run.model_copy(update={"info": run.info.model_copy(update={"arms": arms, "environment": environment})})
+    there = run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})
+    return with_environment(there, testbed="hosts")
 
 
 def rtt_of(run: Run) -> int:
@@ -175,7 +177,7 @@ def test_a_baseline_over_the_link_is_one_cell_in_the_laboratory_and_on_hosts_nea
     assert all(arm.relative_to_baseline is None for arm in far.arms) and "No arm can be compared" in far.beside
     other = synthetic_run(samples=5, models=REMOTE, seed=2)
     other = other.model_copy(
-        update={"info": on_hosts(other, rtt_of(other) + 1).info.model_copy(update={"environment": {}})}
+        update={"info": on_hosts(other, rtt_of(other) + 1).info.model_copy(update={"environment": RunEnvironment()})}
     )
     assert all(arm.relative_to_baseline is None for arm in compare(lab, other).arms), "two laboratories set theirs"
 

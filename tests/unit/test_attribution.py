@@ -25,12 +25,15 @@ from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, cycle_of, max_queue_wait_s, part_us, setting_of
 from howfar.bottleneck.evidence import gather
 from howfar.bottleneck.limit import Intervention, find_limit
-from howfar.bottleneck.rules import Finding, cpu_residence, judge
+from howfar.bottleneck.rules import RuleFinding, cpu_residence, judge
 from howfar.bottleneck.traffic import carried, carried_payload, ceilings, network_series
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.receipt import HopsReceipt, ReplicationReceipt, ReplicationWindow, TrialReceipt
 from howfar.experiments.bandwidth.analysis import verdict
 from howfar.experiments.registry import summarise
 from howfar.model.facts import unevenness
 from howfar.model.resource import Resource
+from howfar.plan.types import Workload
 from howfar.stats.host_cpus import forwarder_share
 from howfar.stats.trials import others_in, trial_table
 from howfar.store.records import Arm, MachineLoad, RunInfo
@@ -72,7 +75,7 @@ REPLICATED = Case(
     rtt_us=None,
     server_us=200,
     bytes_to_client=50,
-    replication={"window": {"mean_wait_us": 85_700.0}},
+    replication=ReplicationReceipt(window=ReplicationWindow(mean_wait_us=85_700.0)),
     acknowledgement_us=85_100.0,
 )
 UNKNOWN = Case(connections=8, tps=1000, round_trips=2, rtt_us=None, client_us=100, server_us=300)
@@ -376,10 +379,10 @@ def test_no_simulated_queue_is_longer_than_the_bound(connections: int, think_s: 
 
 
 def test_answers_of_several_sizes_are_uneven() -> None:
-    ranges = dict.fromkeys(("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges"), 1)
-    mix = {"kind": "oltp_read_only", "point_selects": 10, "range_size": 100, **ranges}
+    mix = Workload(kind="oltp_read_only", point_selects=10, range_size=100)
     assert unevenness(mix) == pytest.approx(2.4, abs=0.05), "C² = 3.8"
-    assert unevenness({}) == unevenness({**mix, "range_size": 1, "skip_trx": True, "range_selects": False}) == 1
+    alike = mix.model_copy(update={"range_size": 1, "skip_trx": True, "range_selects": False})
+    assert unevenness(None) == unevenness(alike) == 1
 
 
 @given(
@@ -546,7 +549,8 @@ ENVIRONMENT: dict[str, Any] = {
 
 
 def _info(**more: Any) -> RunInfo:
-    return synthetic_run(blocks=1, samples=5).info.model_copy(update={"environment": ENVIRONMENT | more})
+    environment = RunEnvironment.model_validate(ENVIRONMENT | more)
+    return synthetic_run(blocks=1, samples=5).info.model_copy(update={"environment": environment})
 
 
 def _arm(path: str, **factors: Any) -> Arm:
@@ -639,11 +643,16 @@ def test_a_program_in_between_is_charged_to_the_hosts_it_ran_on(
     receipt: dict[str, Any], client: float, server: float
 ) -> None:
     """Receipts list the program's hops; older receipts have one key per hop, or none."""
-    assert (forwarder_share([receipt], "client"), forwarder_share([receipt], "server")) == (client, server)
+    receipts = [TrialReceipt.model_validate(receipt)]
+    assert (forwarder_share(receipts, "client"), forwarder_share(receipts, "server")) == (client, server)
 
 
 POOLED = Case(
-    tps=1000, client_us=100, server_us=300, between_us=400, between={"program": "PgBouncer", "hops": ["server_side"]}
+    tps=1000,
+    client_us=100,
+    server_us=300,
+    between_us=400,
+    between=HopsReceipt(program="PgBouncer", hops=["server_side"]),
 )
 
 
@@ -656,7 +665,7 @@ def test_a_pooler_beside_the_server_is_no_stranger_there_and_no_part_of_the_clie
 
 @pytest.mark.parametrize("hops", [["server_side"], ["client_side"], ["server_side", "client_side"]])
 def test_on_one_set_of_cpus_all_of_a_program_in_between_is_counted(hops: list[str]) -> None:
-    evidence = replace(POOLED, one_host=True, between={"hops": hops}).evidence()
+    evidence = replace(POOLED, one_host=True, between=HopsReceipt(hops=hops)).evidence()
     owners = {"server": 0.15, "client": 0.05, "forwarder": 0.2, "others": 0.0}
     assert evidence.server_cpus.owners == pytest.approx(owners, abs=1e-6)
 
@@ -705,7 +714,7 @@ def test_who_says_that_nothing_is_full_says_what_is_not_known() -> None:
     assert not any("unknown" in fact for fact in found_of(replace(case, each_time=False, tps=52)).evidence)
 
 
-def found_of(case: Case) -> Finding:
+def found_of(case: Case) -> RuleFinding:
     evidence = case.evidence()
     return judge(evidence, cycle_of(evidence))
 

@@ -17,11 +17,11 @@ from howfar.bench.links import figures, probes
 from howfar.bench.links.bars import judge_hogs, judge_jitter, judge_link, judge_loss, judge_redis, judge_unlimited
 from howfar.bench.links.bench import (
     Extras,
-    Grid,
+    LinkGrid,
+    LinksRequest,
     LossCount,
     MeasuredSpread,
     OurLink,
-    Request,
     Setup,
     link_with_jitter,
     link_with_loss,
@@ -280,9 +280,12 @@ def test_every_run_takes_each_step_once_in_random_order() -> None:
     links = grid([1_000_000, 10_000_000, 85_000_000], [10**9])
     taken: list[str] = []
     places: list[tuple[int, int]] = []
-    measured = Grid(setup_with(None), FULL_TIMES)
+    measured = LinkGrid(setup_with(None), FULL_TIMES)
     run_blocks(
-        Request(links, runs=4), measured, [lambda: taken.append("redis")], lambda done, of: places.append((done, of))
+        LinksRequest(links, runs=4),
+        measured,
+        [lambda: taken.append("redis")],
+        lambda done, of: places.append((done, of)),
     )
     assert places == [(number, 16) for number in range(1, 17)]
     assert taken == ["redis"] * 4
@@ -300,8 +303,8 @@ def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
         tried.append(point)
         raise LabError("no answer")
 
-    measured = Grid(setup_with(broken), FULL_TIMES)
-    run_blocks(Request((GIGABIT,), runs=3), measured, (), lambda done, of: None)
+    measured = LinkGrid(setup_with(broken), FULL_TIMES)
+    run_blocks(LinksRequest((GIGABIT,), runs=3), measured, (), lambda done, of: None)
     row = measured.row(GIGABIT, "packet", True)
     assert (len(row.runs), row.peer, row.peer_failed) == (3, None, "no answer")
     assert len(tried) == 1, "it is asked no more"
@@ -465,7 +468,7 @@ def test_a_back_end_without_effects_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_bench_draws_a_seed() -> None:
-    assert Request(()).seed != Request(()).seed
+    assert LinksRequest(()).seed != LinksRequest(()).seed
 
 
 def test_pings_over_a_long_rtt_have_enough_time() -> None:
@@ -506,7 +509,7 @@ def test_toxiproxy_may_run_wherever_our_emulator_may(monkeypatch: pytest.MonkeyP
 def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
     def latencies(rtt_ms: float) -> dict[str, int]:
         made, _ = toxics(LinkPoint(rtt_ms=rtt_ms, rate_gbit=None))
-        return {toxic["stream"]: toxic["attributes"]["latency"] for toxic in made}
+        return {toxic.stream: toxic.attributes["latency"] for toxic in made}
 
     assert latencies(10) == {"upstream": 5, "downstream": 5}
     assert latencies(85) == {"upstream": 42, "downstream": 43}
@@ -514,7 +517,7 @@ def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
     assert latencies(0.2) == {}
     made, note = toxics(LinkPoint(rtt_ms=0.2, rate_gbit=1))
     assert "0 ms" in note
-    rates = [toxic["attributes"]["rate"] for toxic in made]
+    rates = [toxic.attributes["rate"] for toxic in made]
     assert rates == [117_685] * 2, "10^9 bit/s x 1448/1538 are 117685 kB/s of payload"
     assert toxics(LinkPoint(rtt_ms=10, rate_gbit=1))[1] == ""
 

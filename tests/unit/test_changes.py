@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
 
-from howfar.recording.changes import Change, changes
-from howfar.recording.kinds import Kind, classify_round_trip
+from howfar.recording.changes import PossibleChange, changes
+from howfar.recording.facts import NameCost, RecordingFacts
+from howfar.recording.kinds import TripKind, classify_round_trip
 from howfar.recording.layout import cost_pages
 from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
-from howfar.recording.recording import Digest, Page, Recording, RecordingFile, RoundTrip, read
+from howfar.recording.recording import Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
 from howfar.recording.replay import script
 from howfar.recording.summary import document as summary_document
 from howfar.recording.summary import summarize
@@ -36,11 +37,11 @@ def run(text: str, keys: int) -> Step:
     return Step(text, keys=keys, command="execute")
 
 
-def advised(steps: Sequence[Step], folder: Path, pages: int = 1) -> list[Change]:
+def advised(steps: Sequence[Step], folder: Path, pages: int = 1) -> list[PossibleChange]:
     return changes(cost_pages(made(folder / "a.recording", steps, pages=pages), NOW, FAR))
 
 
-def found_changes(recording: Recording, kind: str) -> list[Change]:
+def found_changes(recording: Recording, kind: str) -> list[PossibleChange]:
     return [one for one in changes(cost_pages(recording, NOW, FAR)) if one.kind == kind]
 
 
@@ -190,26 +191,26 @@ def test_no_saving_exceeds_its_page(
 @pytest.mark.parametrize(
     ("command", "text", "kind"),
     [
-        ("query", "START TRANSACTION", Kind.BEGIN),
-        ("query", "ROLLBACK TO SAVEPOINT a", Kind.CONTROL),
-        ("query", "rollback", Kind.END),
-        ("query", "BEGIN; SELECT a FROM t", Kind.OTHER),
-        ("query", "SET NAMES ?; SET autocommit = ?", Kind.SETTING),
-        ("query", "SET a = ?, GLOBAL b = ?", Kind.OTHER),
-        ("query", "SET @@session.a = ?", Kind.SETTING),
-        ("query", "SET LOCAL a = ?", Kind.OTHER),
-        ("query", "(SELECT a FROM t) UNION (SELECT a FROM u)", Kind.READ),
-        ("query", "SELECT a FROM t FOR UPDATE", Kind.OTHER),
-        ("query", "SELECT ?", Kind.SETTING),
-        ("query", "SELECT random, uuid FROM t WHERE uuid = ?", Kind.READ),
-        ("query", "SELECT a FROM t ORDER BY RAND()", Kind.OTHER),
-        ("get", "get", Kind.READ),
-        ("select", "select", Kind.SETTING),
-        ("set", "set", Kind.OTHER),
-        ("query", ";", Kind.OTHER),
+        ("query", "START TRANSACTION", TripKind.BEGIN),
+        ("query", "ROLLBACK TO SAVEPOINT a", TripKind.CONTROL),
+        ("query", "rollback", TripKind.END),
+        ("query", "BEGIN; SELECT a FROM t", TripKind.OTHER),
+        ("query", "SET NAMES ?; SET autocommit = ?", TripKind.SETTING),
+        ("query", "SET a = ?, GLOBAL b = ?", TripKind.OTHER),
+        ("query", "SET @@session.a = ?", TripKind.SETTING),
+        ("query", "SET LOCAL a = ?", TripKind.OTHER),
+        ("query", "(SELECT a FROM t) UNION (SELECT a FROM u)", TripKind.READ),
+        ("query", "SELECT a FROM t FOR UPDATE", TripKind.OTHER),
+        ("query", "SELECT ?", TripKind.SETTING),
+        ("query", "SELECT random, uuid FROM t WHERE uuid = ?", TripKind.READ),
+        ("query", "SELECT a FROM t ORDER BY RAND()", TripKind.OTHER),
+        ("get", "get", TripKind.READ),
+        ("select", "select", TripKind.SETTING),
+        ("set", "set", TripKind.OTHER),
+        ("query", ";", TripKind.OTHER),
     ],
 )
-def test_a_kind_is_decided_by_the_whole_statement(command: str, text: str, kind: Kind) -> None:
+def test_a_kind_is_decided_by_the_whole_statement(command: str, text: str, kind: TripKind) -> None:
     assert classify_round_trip("operation", command, text) is kind
 
 
@@ -226,10 +227,10 @@ def test_a_login_that_encryption_hides_is_a_lower_bound(tmp_path: Path) -> None:
 
 def test_statements_are_told_by_page(tmp_path: Path) -> None:
     """Where there are several pages, each statement has its count per page."""
-    file = RecordingFile(tmp_path / "a.recording", {})
+    file = RecordingFile(tmp_path / "a.recording", RecordingFacts())
     file.add_digests([Digest(1, "mysql", AUTHOR), Digest(2, "mysql", COUNT)])
-    file.add_pages([Page(1, "/a", "mark", 1.0, 7, 0, 1000), Page(2, "/a", "mark", 1.0, 7, 2000, 3000)])
-    file.add_pages([Page(3, "/b", "mark", 1.0, 7, 4000, 5000)])
+    file.add_pages([TimedPage(1, "/a", "mark", 1.0, 7, 0, 1000), TimedPage(2, "/a", "mark", 1.0, 7, 2000, 3000)])
+    file.add_pages([TimedPage(3, "/b", "mark", 1.0, 7, 4000, 5000)])
     where = [(1, 100, 1), (1, 200, 1), (1, 300, 2), (2, 2100, 1), (3, 4100, 2), (None, 9000, 2)]
     file.add_round_trips(
         [
@@ -254,7 +255,7 @@ def test_statements_are_told_by_page(tmp_path: Path) -> None:
             for at, (page, begun, digest) in enumerate(where, 1)
         ]
     )
-    file.finish({})
+    file.finish(RecordingFacts())
     found = summarize(read(tmp_path / "a.recording"))
     assert {(one.page, one.text): (one.count, one.each) for one in found.statements} == {
         ("/a", AUTHOR): (3, 1.5),
@@ -268,10 +269,10 @@ def test_statements_are_told_by_page(tmp_path: Path) -> None:
 
 def test_what_the_recorder_took_away_or_the_network_lost_is_said(tmp_path: Path) -> None:
     """[rec-18] [cap-1] The lookup of a name and a dead first address; a connect whose SYN was repeated."""
-    names = {"db": {"lookup_ns": 3_100_000, "addresses": ["::1", "127.0.0.1"], "first_address_ns": 1_000_000_000}}
-    facts = {"names": names, "repeated_syns": 1, "repeated_syns_ns": 1_000_100_000}
+    cost = NameCost(lookup_ns=3_100_000, addresses=["::1", "127.0.0.1"], first_address_ns=1_000_000_000)
+    facts = RecordingFacts(names={"db": cost}, repeated_syns=1, repeated_syns_ns=1_000_100_000)
     recording = made(tmp_path / "a.recording", loop(3), pages=3)
-    recording = replace(recording, facts={**recording.facts, **facts})
+    recording = replace(recording, facts=recording.facts.updated(facts))
     text = " ".join(terminal.render(summary_document(summarize(recording), "a.recording"), 100, colour=False).split())
     assert "names the server db" in text and "3.10 ms for the lookup, and 1,000 ms for its first address, ::1" in text
     assert "1 connect had to be asked for again" in text and "that cost 1,000 ms in all" in text

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.test_cli import Howfar, Lab, howfar, laboratory
 from tests.unit.test_confirm import named, with_limits
 
-from howfar.cli import output as finish
 from howfar.cli import session
+from howfar.experiments import registry
 from howfar.model.resource import Resource
 from howfar.store.records import StopReason, plan_part
 from howfar.store.run_file import read_run
@@ -124,7 +124,7 @@ def test_it_is_offered_where_something_can_be_put_to_the_test(
     laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, resource: Resource | None, offered: bool
 ) -> None:
     limits = {} if resource is None else {"remote": resource}
-    monkeypatch.setattr(finish, "summarise", lambda run: with_limits(run, limits))
+    monkeypatch.setattr(registry, "summarise", lambda run: with_limits(run, limits))
     _, out, err = howfar("run", "--quick", "--out", "a.howfar")
     assert ("Confirm the limits: howfar confirm a.howfar\n" in out) is offered, err
 

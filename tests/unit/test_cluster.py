@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.made import latency, made, made_trial
+from tests.made import latency, made, made_trial, with_receipt
 from tests.unit.made_replication import MS, run_of
 
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.messages import DirectionStats
+from howfar.contract.receipt import (
+    LinkCounters,
+    LinkReceipt,
+    ReceiptPart,
+    ReplicationReceipt,
+    ReplicationWindow,
+    SecondWriter,
+    TrialReceipt,
+    WritersReceipt,
+)
 from howfar.experiments.cluster.analysis import ClusterCost
 from howfar.experiments.cluster.report import conflict_tables, draw_rates_over_distance, main_table
 from howfar.experiments.registry import document, experiment_of, summarise
@@ -78,9 +90,14 @@ def _trial(number: int, arm: str, commit_ns: int, rtts: dict[str, int]) -> Trial
         elapsed_ns=count * commit_ns,
         histograms=(latency(HistogramRecord, "transaction", [commit_ns], count),),
     )
-    return made_trial(
-        number, arm, block=number % 6, measured=measured, receipt={"replication": {"rtt_at_rest_ns": rtts}}
-    )
+    receipt = TrialReceipt(replication=ReplicationReceipt(rtt_at_rest_ns={**rtts}))
+    return made_trial(number, arm, block=number % 6, measured=measured, receipt=receipt)
+
+
+def _link_that_carried(wire_bytes: int) -> LinkReceipt:
+    """A link that carried so many bytes to its client."""
+    to_client = made(DirectionStats, wire_bytes=wire_bytes)
+    return LinkReceipt(counters=LinkCounters(to_server=made(DirectionStats), to_client=to_client))
 
 
 def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> None:
@@ -166,18 +183,14 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
                 update={"warmup_transactions": 250, "cpu": (busy,) if arm.name == "crowded" else ()}
             )
             sent = twice * (trial.measured.transactions + 250 + 1)
-            wires = {
-                name: {"counters": {"to_client": {"wire_bytes": sent if "-" not in name else 9 * sent}}}
-                for name in rtts
-            }
-            receipt = (
-                trial.receipt
-                if arm.name == "alone"
-                else {"replication": trial.receipt["replication"] | {"wires": wires}}
-            )
-            trials.append(trial.model_copy(update={"measured": measured, "receipt": receipt}))
+            links = {name: _link_that_carried(sent if "-" not in name else 9 * sent) for name in rtts}
+            if arm.name != "alone":
+                assert trial.receipt.replication is not None
+                replication = trial.receipt.replication.updated(ReplicationReceipt(links=links))
+                trial = with_receipt(trial, replication=replication)
+            trials.append(trial.model_copy(update={"measured": measured}))
     run = run_of("mariadb", arms, trials, "cluster-rows")
-    info = run.info.model_copy(update={"environment": {"cpu_count": 2}})
+    info = run.info.model_copy(update={"environment": RunEnvironment(cpu_count=2)})
     summary = summarise(run.model_copy(update={"info": info}))
     found = summary.found(ClusterCost)
     assert found is not None
@@ -208,16 +221,20 @@ def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:
             trial = _trial(6 * index + block, arm.name, 2 * MS, rtts)  # 500/s of the first
             assert trial.measured is not None
             own = arm.name == "own-rows"
-            second = {"elapsed_ns": 10**9, "transactions": 500 if own else 250, "errors": {} if own else {"1213": 200}}
-            counted = {"replica1": {"conflicts": 7, "wsrep_local_bf_aborts": 3}}
-            receipt: dict[str, Any] = {"replication": {"rtt_at_rest_ns": rtts, "window": {"counted": counted}}}
-            if not own and block == 0:
-                second["transactions"] = 0
+            window = ReplicationWindow(counted={"replica1": {"conflicts": 7, "wsrep_local_bf_aborts": 3}})
+            parts: dict[str, ReceiptPart] = {"replication": ReplicationReceipt(rtt_at_rest_ns={**rtts}, window=window)}
+            transactions = 0 if not own and block == 0 else 500 if own else 250
+            second = SecondWriter(
+                elapsed_ns=10**9,
+                transactions=transactions,
+                errors={} if own else {"1213": 200},
+                p50_ns=3 * MS if transactions else None,
+            )
             errors = {"1213": 0 if own else 100}  # in 2 s
             if arm.name != "alone":
-                receipt["writers"] = {"second": second | {"p50_ns": 3 * MS if second["transactions"] else None}}
+                parts["writers"] = made(WritersReceipt, second=second)
             measured = trial.measured.model_copy(update={"errors": errors})
-            trials.append(trial.model_copy(update={"receipt": receipt, "measured": measured}))
+            trials.append(with_receipt(trial, **parts).model_copy(update={"measured": measured}))
     summary = summarise(run_of("mariadb", arms, trials, "cluster-conflicts"))
     found = summary.found(ClusterCost)
     assert found is not None and experiment_of(summary).name == "cluster"

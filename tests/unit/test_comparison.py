@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.bench import comparison, meter
-from howfar.bench.comparison import Comparison, Request, Setting, splits
+from howfar.bench.comparison import Comparison, ComparisonRequest, Setting, splits
 from howfar.bench.meter import Trial
 from howfar.cli import bench as bench_command
 from howfar.cli.bench import bench
@@ -108,7 +108,7 @@ def test_the_ratios_can_be_reckoned_again_from_the_blocks_in_the_json() -> None:
 def test_json_has_the_rows_that_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = []
 
-    def compare(request: Request, _: object) -> Comparison:
+    def compare(request: ComparisonRequest, _: object) -> Comparison:
         requests.append(request)
         return compared()
 

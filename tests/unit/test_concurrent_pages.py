@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.unit.made_recording import costs
 
 from howfar.recording.changes import changes
+from howfar.recording.facts import RecordingFacts
 from howfar.recording.layout import cost_pages
 from howfar.recording.predict import PagePrediction, analyze
 from howfar.recording.prediction_report import document
-from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip
+from howfar.recording.recording import Connection, Digest, Recording, RoundTrip, TimedPage
 from howfar.report import terminal
 
 NOW_NS = 20_000
@@ -21,7 +22,7 @@ Work = tuple[int, int]
 """The application's time before a round trip, and the server's time in it."""
 
 
-def simulated(workers: list[list[Work]], rtt_ns: int, first: Work | None, last: Work | None) -> Page:
+def simulated(workers: list[list[Work]], rtt_ns: int, first: Work | None, last: Work | None) -> TimedPage:
     """A page; `first` and `last` use the first connection: all workers wait for `first`, and `last` waits for all workers."""
     trips: list[RoundTrip] = []
 
@@ -42,17 +43,19 @@ def simulated(workers: list[list[Work]], rtt_ns: int, first: Work | None, last: 
             at = ask(connection, at, work)
         ends.append(at)
     end = ask(1, max(ends), last) if last else max(ends)
-    return Page(1, "front", "mark", 1.0, 7, 0, end, round_trips=tuple(sorted(trips, key=lambda trip: trip.begun_ns)))
+    return TimedPage(
+        1, "front", "mark", 1.0, 7, 0, end, round_trips=tuple(sorted(trips, key=lambda trip: trip.begun_ns))
+    )
 
 
-def recorded(*pages: Page) -> Recording:
+def recorded(*pages: TimedPage) -> Recording:
     connections = {number: Connection(number, "mysql", -1, None, 7, None, False, 0, 0) for number in range(1, 7)}
-    facts = {"transport": "tcp", "floor_ns": 0, "tap_ns": 0}
+    facts = RecordingFacts(transport="tcp", floor_ns=0, tap_ns=0)
     trips = tuple(trip for page in pages for trip in page.round_trips)
     return Recording(facts, (), (), trips, pages, {1: Digest(1, "mysql", "SELECT a FROM t WHERE id = ?")}, connections)
 
 
-def predicted(page: Page, rtt_ns: int) -> PagePrediction:
+def predicted(page: TimedPage, rtt_ns: int) -> PagePrediction:
     (found,) = analyze(recorded(page), costs(NOW_NS / 1e3), costs(rtt_ns / 1e3, rtt_ns=rtt_ns)).pages
     return found
 

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_lab import COUNTED, RATES, FakeClock, FakeLaboratory, conducted, fake_info, fakes
+from tests.unit.fake_lab import COUNTED, FAKE_SERVER, RATES, FakeClock, FakeLaboratory, conducted, fake_info, fakes
 
 from howfar.analysis.diagnostics import Diagnostic
 from howfar.contract.messages import LoadJob, Sysbench
@@ -45,8 +45,8 @@ def test_exact_paths_stop_by_width_after_the_least_blocks(tmp_path: Path) -> Non
         assert trial.measured is not None
         path = trial.arm.removesuffix(" (again)")
         assert trial.measured.queries == pytest.approx(RATES[path] * 4, rel=0.001)
-        assert trial.receipt["session"]["peer_address"] == f"/fake/{path}"
-        assert trial.receipt["server"] == {"networking": False}
+        assert trial.receipt.session is not None and trial.receipt.session.peer_address == f"/fake/{path}"
+        assert trial.receipt.server == FAKE_SERVER
     assert Counter(trial.arm for trial in run.trials) == dict.fromkeys(
         ["socket", "socket (again)", "tcp", "remote", "forwarded-socket"], 8
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.fake_lab import COUNTED, FakeLaboratory, FakeStage, FakeWindowWatch, fake_info, fakes
 
-from howfar.contract.messages import LoadJob, Measuring
+from howfar.contract.environment import HostFacts, HostRoles, RunEnvironment
+from howfar.contract.messages import LoadJob, Measuring, Receipt
+from howfar.contract.receipt import LinkReceipt, RttFacts
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
@@ -23,7 +25,7 @@ from howfar.store.records import Run, StopReason, TrialStatus, Window, resume_po
 from howfar.store.run_file import RunFile, create, read_run
 from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts
 
-HERE = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "howfar_version": "0.1.0", "engine_version": "0.1.0"}
+HERE = RunEnvironment(kernel="6.1", cpu_model="One", boot_id="a", howfar_version="0.1.0", engine_version="0.1.0")
 
 
 class Killed(BaseException):
@@ -42,10 +44,10 @@ class Listening(Observer):
 class Elsewhere(FakeLaboratory):
     """A laboratory on a machine with the given facts."""
 
-    facts: Mapping[str, Any] | None = None
+    facts: RunEnvironment = field(default_factory=RunEnvironment)
 
-    def environment(self) -> dict[str, Any]:
-        return dict(self.facts or {})
+    def environment(self) -> RunEnvironment:
+        return self.facts
 
 
 def killed_run(path: Path, trials: int) -> None:
@@ -60,7 +62,7 @@ def killed_run(path: Path, trials: int) -> None:
         execute_run(file, laboratory, laboratory.clock(), instruments)
 
 
-def go_on(path: Path, facts: Mapping[str, Any], more: Extension | None = None) -> tuple[StopReason, Listening]:
+def go_on(path: Path, facts: RunEnvironment, more: Extension | None = None) -> tuple[StopReason, Listening]:
     laboratory, _, instruments = fakes()
     there = Elsewhere(laboratory.clock, facts=facts)
     heard = Listening()
@@ -80,20 +82,20 @@ def test_a_resume_after_a_kill_leaves_its_trace(tmp_path: Path) -> None:
     run = read_run(path)
     assert [event.what.partition(":")[0] for event in run.events] == ["created", "resumed", "stopped"]
     (resumed,) = details(run, "resumed")
-    assert (resumed["trial"], resumed["differs"], resumed["environment"]) == (12, [], HERE)
+    assert (resumed["trial"], resumed["differs"], resumed["environment"]) == (12, [], HERE.as_json())
     assert resume_points(run.events) == (12,)
 
 
 def test_what_differs_is_said_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     killed_run(path, 3)
-    _, heard = go_on(path, HERE | {"kernel": "6.9", "boot_id": "b", "governor": "new to us"})
+    _, heard = go_on(path, HERE.updated(RunEnvironment(kernel="6.9", boot_id="b", governor="new to us")))
     assert heard.heard == [("kernel: 6.1 -> 6.9", "rebooted since")]
     assert details(read_run(path), "resumed")[0]["differs"] == list(heard.heard[0])
 
 
 def test_what_one_side_does_not_know_is_not_compared() -> None:
-    assert differences({"kernel": None}, {"kernel": "6.1", "boot_id": "b"}) == ()
+    assert differences(RunEnvironment(kernel=None), RunEnvironment(kernel="6.1", boot_id="b")) == ()
 
 
 def test_another_cpu_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -101,22 +103,23 @@ def test_another_cpu_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     killed_run(path, 3)
     before = read_run(path)
     with pytest.raises(RunFileError, match="begun on another CPU, One; this machine has Two") as caught:
-        go_on(path, HERE | {"cpu_model": "Two"})
+        go_on(path, HERE.updated(RunEnvironment(cpu_model="Two")))
     assert "howfar compare" in caught.value.advice
     assert read_run(path) == before
 
 
-def _between(**changed: Any) -> dict[str, Any]:
-    """The environment of a testbed of two hosts; `changed`: facts of host a, or of the testbed."""
-    a = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "address": "10.0.0.1"}
-    facts = {name: changed.pop(name) for name in tuple(changed) if name in a}
-    return {
-        **HERE,
-        "place": {"client": "a", "server": "b", "swaps": True},
-        "hosts": {"a": a | facts, "b": {"kernel": "6.1", "cpu_model": "One", "boot_id": "b", "address": "10.0.0.2"}},
-        "distances": [{"from": "a", "to": "b", "rtt_ns": {"p50": 10_000_000}}],
-        "warnings": [],
-    } | changed
+def _between(swaps: bool = True, rtt_ns: int = 10_000_000, warnings: Sequence[str] = (), **of_a: str) -> RunEnvironment:
+    """The environment of a testbed of two hosts; `of_a`: changed facts of host a."""
+    a = HostFacts(kernel="6.1", cpu_model="One", boot_id="a", address="10.0.0.1")
+    b = HostFacts(kernel="6.1", cpu_model="One", boot_id="b", address="10.0.0.2")
+    return HERE.updated(
+        RunEnvironment(
+            roles=HostRoles(client="a", server="b", swaps=swaps),
+            hosts={"a": a.updated(HostFacts.model_validate(of_a)), "b": b},
+            distances=[LinkReceipt(from_host="a", to_host="b", rtt_ns=RttFacts(p50=rtt_ns))],
+            warnings=list(warnings),
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,14 +127,11 @@ def _between(**changed: Any) -> dict[str, Any]:
     [
         (_between(cpu_model="Two"), "CPU One on host a, which has Two now"),
         (_between(boot_id="c", address="10.0.0.9"), "nothing shows that it is the same machine"),
-        (_between(place={"swaps": False}, warnings=["b has no server"]), "exchanged their roles.*: b has no server"),
-        (
-            _between(distances=[{"from": "a", "to": "b", "rtt_ns": {"p50": 10_400_000}}]),
-            "RTT of 10ms from host a to host b, which is 10.4ms now",
-        ),
+        (_between(swaps=False, warnings=["b has no server"]), "exchanged their roles.*: b has no server"),
+        (_between(rtt_ns=10_400_000), "RTT of 10ms from host a to host b, which is 10.4ms now"),
     ],
 )
-def test_other_hosts_roles_or_links_are_refused(now: dict[str, Any], said: str) -> None:
+def test_other_hosts_roles_or_links_are_refused(now: RunEnvironment, said: str) -> None:
     laboratory = FakeLaboratory()
     begun = Run(info=fake_info(Elsewhere(facts=_between())), trials=(), stop=None)
     check_resumable(begun, laboratory, _between())
@@ -141,7 +141,7 @@ def test_other_hosts_roles_or_links_are_refused(now: dict[str, Any], said: str) 
 
 
 def test_what_differs_on_a_host_is_said_with_its_name() -> None:
-    now = _between(boot_id="c", kernel="6.9") | {"kernel": "6.9"}
+    now = _between(boot_id="c", kernel="6.9").updated(RunEnvironment(kernel="6.9"))
     assert differences(_between(), now) == ("host a: kernel: 6.1 -> 6.9", "host a: rebooted since")
 
 
@@ -211,7 +211,7 @@ def test_the_cap_on_blocks_is_lifted_only_when_it_is_reached() -> None:
 class DeadStage(FakeStage):
     cause: Exception | None = None
 
-    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
         if self.cause is not None:
             raise self.cause
         return super().collect_receipt(session, load)
@@ -264,7 +264,7 @@ class OneConnection(FakeStage):
         self.busy = True
         return _Ending(length_ns, self)
 
-    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
         assert not self.busy, "the watch still uses the connection"
         return super().collect_receipt(session, load)
 

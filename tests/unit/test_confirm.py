@@ -17,15 +17,17 @@ from howfar.analysis.cells import BytesPerTxn, CellSummary
 from howfar.analysis.confirmation import choose, intervention, is_as_predicted, is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import LoadJob
+from howfar.contract.receipt import HopsReceipt, TrialReceipt
 from howfar.errors import LabError
+from howfar.experiments import registry
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.figures import unconfirmed_line
 from howfar.report.sections import confirmation_outcome as outcome
-from howfar.runner import run as confirm
 from howfar.runner.run import execute_run
 from howfar.runner.stopping import Extension
 from howfar.runner.trial import Instruments
@@ -70,7 +72,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> dict[str, Resource]:
     """Limits by arm, in place of those that attribution would find."""
     limits: dict[str, Resource] = {}
 
-    monkeypatch.setattr(confirm, "summarise", lambda run: with_limits(run, limits))
+    monkeypatch.setattr(registry, "summarise", lambda run: with_limits(run, limits))
     return limits
 
 
@@ -206,11 +208,11 @@ def test_a_program_in_between_takes_room_on_the_host_it_runs_on(remote: Remote, 
     busier = cell.model_copy(
         update={
             "cpu_us_per_query": cell.cpu_us_per_query.model_copy(update=parts),
-            "receipt": cell.receipt | {"forwarder": {"hops": [side]}},
+            "receipt": cell.receipt.updated(TrialReceipt(forwarder=HopsReceipt(hops=[side]))),
         }
     )
-    cpus = {"client_cpus": [0], "server_cpus": [1, 2, 3]}
-    found = intervention(busier, limit(Resource.LINK_TO_CLIENT), summary.environment | cpus)
+    cpus = RunEnvironment(client_cpus=[0], server_cpus=[1, 2, 3])
+    found = intervention(busier, limit(Resource.LINK_TO_CLIENT), summary.environment.updated(cpus))
     assert isinstance(found, Intervention)
     assert found.predicted == pytest.approx(predicted)
 

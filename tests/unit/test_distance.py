@@ -26,8 +26,7 @@ from howfar.distance.path import host_of, path_facts
 from howfar.distance.record import MAX_CONNECTS, MAX_COUNT, MAX_REQUESTS, Latencies, interval, percentile, supports
 from howfar.distance.requests import Identity, identify
 from howfar.distance.resolve import NameFailed, lookup
-from howfar.doctor.peer_location import Fact as PeerFact
-from howfar.doctor.peer_location import PeerLocation
+from howfar.doctor.peer_location import PeerFact, PeerLocation
 from howfar.doctor.procfs import Process
 from howfar.engine.process import parse_event
 from howfar.errors import UsageError

@@ -51,7 +51,7 @@ from howfar.doctor.proposals import by_socket, family, unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS, session
 from howfar.doctor.protocols.mysql import named
 from howfar.doctor.protocols.session import Counters, Endpoint, Greeting, NoValidAnswer, Owner, UnexpectedListener
-from howfar.doctor.targets import Consent, Login, Logins
+from howfar.doctor.targets import Consent, Logins, TargetLogin
 from howfar.errors import UsageError
 from howfar.services import SERVICES
 
@@ -244,7 +244,7 @@ def test_a_connection_that_was_caught_later_is_counted_once(monkeypatch: pytest.
 @pytest.mark.parametrize("hosts", [("0.0.0.0", "::1"), ("::1", "0.0.0.0"), ("::", "127.0.0.1"), ("127.0.0.1", "::1")])
 def test_all_addresses_of_a_port_are_watched(hosts: tuple[str, ...]) -> None:
     listeners = [PORT.model_copy(update={"host": host}) for host in hosts]
-    watching = _watched_server(0, IdentifiedServer(Kind.MYSQL, None, None, Login("", ""), listeners=listeners))
+    watching = _watched_server(0, IdentifiedServer(Kind.MYSQL, None, None, TargetLogin("", ""), listeners=listeners))
     everywhere = {"0.0.0.0", "::"} & {*hosts}
     assert watching.ports == {3306: frozenset() if everywhere else frozenset(hosts)}
 
@@ -410,7 +410,7 @@ def test_what_is_refused_is_not_repeated(dsn: str) -> None:
 
 
 def test_a_password_is_in_no_repr() -> None:
-    assert "secret" not in repr(Login("me", "secret"))
+    assert "secret" not in repr(TargetLogin("me", "secret"))
     target = named_server("mysql://me:secret@db/", False)
     assert target.password == "secret" and "secret" not in repr(target)
 
@@ -462,7 +462,7 @@ def test_lines_hold_the_path_and_no_placeholder(kind: Kind) -> None:
 # ---------------------------------------------------------------- the doctor and programs that are not servers
 
 
-NOBODY = Login("x", "hush")
+NOBODY = TargetLogin("x", "hush")
 CERTIFICATES = Path(__file__).parents[2] / "crates/engine/tests/load"
 GREETING = b"\x40\0\0\0\x0a10.11.19-MariaDB\0\x01\0\0\0saltsalt\0"
 """MariaDB's greeting, up to its capabilities."""
@@ -548,12 +548,12 @@ def test_who_asked_for_tls_sends_no_login_in_plain(kind: Kind, answer: bytes) ->
 def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any program may answer `-NOAUTH`."""
 
-    def said(login: Login) -> bytes:
+    def said(login: TargetLogin) -> bytes:
         with answering(b"-NOAUTH x\r\n") as (port, heard), suppress(NoValidAnswer):
             PROTOCOLS[Kind.REDIS].greet(Endpoint(None, "127.0.0.1", port), login)
         return b"".join(heard)
 
-    login = Login("", "hush")
+    login = TargetLogin("", "hush")
     assert b"hush" in said(login)
     monkeypatch.setattr(session, "is_of_this_machine", lambda host: False)
     assert b"hush" not in said(login)
@@ -561,7 +561,7 @@ def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pyte
 
 
 def test_what_to_type_for_a_login_keeps_tls() -> None:
-    known = IdentifiedServer(Kind.REDIS, None, None, Login("", ""))
+    known = IdentifiedServer(Kind.REDIS, None, None, TargetLogin("", ""))
     known.endpoints[next(iter(Transport))] = Endpoint(None, "2001:db8::5", 6379, tls=True)
     dsn = _how_to_log_in(known).split()[-1]
     assert dsn == "rediss://[2001:db8::5]:6379?allow-cleartext-password=1"
@@ -631,7 +631,7 @@ def test_the_password_itself_leaves_by_consent_alone(plugin: str, tls: bool) -> 
 
     def heard_with(consent: Consent) -> tuple[str, bytes]:
         with asking(greeting, ASKED[plugin], tls) as (port, heard):
-            login = Login("x", "hush", consent)
+            login = TargetLogin("x", "hush", consent)
             try:
                 why = PROTOCOLS[Kind.MYSQL].greet(Endpoint(None, "127.0.0.1", port, tls=tls), login).refused
             except NoValidAnswer as error:  # what it sends as a key is not one

@@ -18,8 +18,8 @@ from howfar.doctor.examine import _how_to_log_in, _ServerState, _unseen
 from howfar.doctor.findings import Kind, Transport
 from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, Greeting, GuardedProtocol, NoValidAnswer, Refused
-from howfar.doctor.targets import Login, Logins
+from howfar.doctor.protocols.session import Endpoint, Greeting, GuardedProtocol, NoValidAnswer, ServerRefused
+from howfar.doctor.targets import Logins, TargetLogin
 
 _PLUGIN_LACKING = b"\xfeparsec\0salt"
 _CAPABILITIES = (1 << 9 | 1 << 15 | 1 << 19).to_bytes(4, "little")
@@ -60,7 +60,7 @@ def _unseen_of(known: IdentifiedServer) -> tuple[str, str]:
     return row.why, row.how
 
 
-def _found(kind: Kind, port: int, login: Login) -> IdentifiedServer:
+def _found(kind: Kind, port: int, login: TargetLogin) -> IdentifiedServer:
     process = Process(os.getpid(), "server", os.geteuid(), ())
     candidate = Candidate(kind, process, (ListenAddress(None, "127.0.0.1", port),), True)
     known = identify(candidate, Logins(login, login, login), None)
@@ -71,7 +71,7 @@ def _found(kind: Kind, port: int, login: Login) -> IdentifiedServer:
 def test_a_plugin_that_the_library_lacks_is_named_with_what_helps() -> None:
     """[doc-7] The advice is not to give a user and a password, which were given."""
     with _server([_mysql_greeting(), _mysql_packet(2, _PLUGIN_LACKING)]) as port:
-        why, how = _unseen_of(_found(Kind.MYSQL, port, Login("doctor", "hush")))
+        why, how = _unseen_of(_found(Kind.MYSQL, port, TargetLogin("doctor", "hush")))
     assert "parsec" in why and how == "an account with another plugin: howfar doctor does not have this one"
 
 
@@ -80,7 +80,7 @@ def test_a_wrong_password_that_was_given_is_not_asked_for_again() -> None:
     denied = _mysql_packet(2, b"\xff" + (1045).to_bytes(2, "little") + b"#28000Access denied")
     for password, says in (("hush", "another account or password"), ("", "howfar doctor --user USER")):
         with _server([_mysql_greeting(), denied]) as port:
-            why, how = _unseen_of(_found(Kind.MYSQL, port, Login("doctor", password)))
+            why, how = _unseen_of(_found(Kind.MYSQL, port, TargetLogin("doctor", password)))
         assert "Access denied" in why and how.startswith(says)
 
 
@@ -89,7 +89,7 @@ def test_a_refusal_of_postgresql_is_told_although_it_closes_early() -> None:
     body = b'SFATAL\0VFATAL\0C28000\0Mrole "doctor" does not exist\0\0'
     error = b"E" + (len(body) + 4).to_bytes(4, "big") + body
     with _server([b"N"], [error]) as port:
-        greeting = PROTOCOLS[Kind.POSTGRESQL].greet(Endpoint(None, "127.0.0.1", port), Login("doctor", ""))
+        greeting = PROTOCOLS[Kind.POSTGRESQL].greet(Endpoint(None, "127.0.0.1", port), TargetLogin("doctor", ""))
     assert greeting.refused == 'role "doctor" does not exist (28000)' and greeting.remedy is None
 
 
@@ -98,8 +98,8 @@ def test_a_refusal_of_postgresql_is_told_although_it_closes_early() -> None:
     [
         (NoValidAnswer("no TLS: handshake failure"), ""),
         (OSError("reset"), ""),
-        (Refused("access denied"), "an account that may log in there"),
-        (Refused("too many connections", ""), ""),
+        (ServerRefused("access denied"), "an account that may log in there"),
+        (ServerRefused("too many connections", ""), ""),
     ],
     ids=["no TLS", "broken", "login", "full"],
 )
@@ -107,11 +107,11 @@ def test_another_account_is_advised_only_where_it_would_help(why: Exception, rem
     """[doc-7] Where a floor is missing because of TLS, another account would not help."""
 
     class Closed:
-        def open(self, endpoint: Endpoint, login: Login) -> None:
+        def open(self, endpoint: Endpoint, login: TargetLogin) -> None:
             raise why
 
     endpoints = {Transport.TLS: Endpoint(None, "127.0.0.1", 1)}
-    _, reasons = floors.measure(GuardedProtocol(Kind.MYSQL, Closed()), endpoints, Login("", ""))  # type: ignore[arg-type]
+    _, reasons = floors.measure(GuardedProtocol(Kind.MYSQL, Closed()), endpoints, TargetLogin("", ""))  # type: ignore[arg-type]
     assert reasons[Transport.TLS][1] == remedy
 
 
@@ -119,12 +119,12 @@ def test_a_user_of_another_kind_of_server_gives_way_to_the_own_account(monkeypat
     """[doc-7] `--user doctor` may be an account of MySQL alone; for PostgreSQL the account that its package sets up is used then."""
 
     class Postgresql:
-        def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+        def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
             refused = None if login.of_server else f"role {login.user} does not exist"
             return Greeting("PostgreSQL 15", "none", "none", refused)
 
     monkeypatch.setitem(PROTOCOLS, Kind.POSTGRESQL, GuardedProtocol(Kind.POSTGRESQL, Postgresql()))  # type: ignore[arg-type]
-    known = _found(Kind.POSTGRESQL, 5432, Login("doctor", "hush"))
+    known = _found(Kind.POSTGRESQL, 5432, TargetLogin("doctor", "hush"))
     assert not known.refusals and known.login.of_server and known.login.user != "doctor"
     assert "hush" not in known.login.password
-    assert _how_to_log_in(replace(known, login=Login("x", "hush"))).startswith("another account")
+    assert _how_to_log_in(replace(known, login=TargetLogin("x", "hush"))).startswith("another account")

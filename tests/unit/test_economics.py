@@ -8,10 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.made import made
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 from tests.unit.rendered import findings_of
 from tests.unit.synthetic_run import synthetic_run
 
+from howfar.contract.messages import Receipt
+from howfar.contract.receipt import TrialReceipt
 from howfar.experiments.compression.analysis import (
     CompressionEconomics,
     CompressionGain,
@@ -230,7 +233,7 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
             tls_tps = 1 / cycle if threads == 1 else 1000.0 * (churn if each else persistent)
             common: dict[str, Any] = {"connect": connect, "threads": threads}
             cells.append(_cell(plain_tps, 1e9, tls="off", server_s=0.0008 + plain_s, **common))
-            session = {"session": {"tls_resumed": True, "tls_retried": False}}
+            session = made(Receipt, tls_resumed=True, tls_retried=False)
             cells.append(
                 _cell(
                     tls_tps,
@@ -238,7 +241,7 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
                     tls="1.3",
                     client_s=0.0002 + byte_s + connect_s,
                     server_s=0.0008 + plain_s + byte_s + connect_s,
-                    receipt=session,
+                    receipt=TrialReceipt(session=session),
                     **common,
                 )
             )

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from howfar.contract.receipt import PrimaryEnd
 from howfar.engine.acknowledged import RECORD, KeyLog, KeyOutcome
 from howfar.errors import LabError
-from howfar.lab.replication.status import MariadbPositions, PrimaryEnd
+from howfar.lab.replication.status import MariadbPositions
 from howfar.lab.replication.watch import Write
 from howfar.runner.fault.crash import (
     EARLIEST,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.made import floors_of, latency
+from tests.made import floors_of, latency, with_receipt
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
@@ -54,7 +54,7 @@ def _run(name: str, folder: Path, jitter: Callable[[LoadJob], float] = _wobble) 
     plan = load_plan(name, quick=True, overrides=[Override("", ("timing", key), at) for key, at in timing.items()])
     rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Observer())
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
-    with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
+    with create(path, info.model_copy(update={"environment": info.environment.updated(capacity)})) as file:
         execute_run(file, laboratory, laboratory.clock(), instruments)
     return read_run(path)
 
@@ -137,9 +137,9 @@ def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
     def queued(trial: Trial) -> Trial:
         if trial.arm != slow:
             return trial
-        arrivals = trial.receipt["arrivals"]
-        receipt = trial.receipt | {"arrivals": arrivals | {"answered": int(0.8 * arrivals["due"])}}
-        return trial.model_copy(update={"receipt": receipt})
+        arrivals = trial.receipt.arrivals
+        assert arrivals is not None
+        return with_receipt(trial, arrivals=arrivals.model_copy(update={"answered": int(0.8 * arrivals.due)}))
 
     changed = run.model_copy(update={"trials": tuple(map(queued, run.trials))})
     found = reports.findings_of(summarise(changed), HopCosts)

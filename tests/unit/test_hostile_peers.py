@@ -21,11 +21,11 @@ from howfar.doctor.candidates import SYSTEM_UIDS, Candidate
 from howfar.doctor.kind import Kind
 from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, GuardedSession, NoValidAnswer, Refused
-from howfar.doctor.targets import Login, Logins
+from howfar.doctor.protocols.session import Endpoint, GuardedSession, NoValidAnswer, ServerRefused
+from howfar.doctor.targets import Logins, TargetLogin
 from howfar.lab.servers import peer as peers
 
-LOGIN = Login("me", "")
+LOGIN = TargetLogin("me", "")
 MAX_GROWTH_KB = 64 << 10
 HOSTILE = [pytest.param(kind, mode, id=f"{kind.value} {mode}") for kind, modes in MODES.items() for mode in modes]
 LARGE = ("endless", "column", "columns", "values", "wide", "arrays", "nested", "pairs", "line")
@@ -51,7 +51,7 @@ def examined(peer: FakePeer) -> tuple[list[str], GuardedSession | None]:
     def asked(question: Callable[[], object]) -> object:
         try:
             return question()
-        except (Refused, NoValidAnswer) as why:
+        except (ServerRefused, NoValidAnswer) as why:
             seen.append(str(why))
         return None
 
@@ -119,20 +119,20 @@ import re, sys
 from pathlib import Path
 from howfar.doctor.kind import Kind
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, Refused
-from howfar.doctor.targets import Login
+from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, ServerRefused
+from howfar.doctor.targets import TargetLogin
 
 def examine(port):
-    protocol, endpoint, login = PROTOCOLS[Kind(sys.argv[1])], Endpoint(None, "127.0.0.1", port), Login("me", "")
+    protocol, endpoint, login = PROTOCOLS[Kind(sys.argv[1])], Endpoint(None, "127.0.0.1", port), TargetLogin("me", "")
     try:
         protocol.greet(endpoint, login)
         session = protocol.open(endpoint, login)
-    except (Refused, NoValidAnswer) as why:
+    except (ServerRefused, NoValidAnswer) as why:
         return
     for question in (session.counters, session.report):
         try:
             question()
-        except (Refused, NoValidAnswer):
+        except (ServerRefused, NoValidAnswer):
             pass
 
 def peak_kb():  # not ru_maxrss, which begins with that of the parent

@@ -16,6 +16,7 @@ import pytest
 from tests.unit.fake_load import events, job
 
 from howfar.contract.messages import Begin, Begun, RttJob, UsageJob
+from howfar.contract.receipt import HostReport
 from howfar.engine.process import Launcher, run_probe
 from howfar.errors import EngineError, LabError, UsageError
 from howfar.fleet import ship
@@ -84,7 +85,7 @@ def test_what_a_lost_agent_held_is_lost_with_it(host: RemoteHost) -> None:
 def test_a_lost_host_is_said_without_rays_names_and_the_reason_once(
     host: RemoteHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = remote.RemoteProcess(remote.RemoteObject(host, "process-1", {"pid": 1}))
+    process = remote.RemoteProcess(remote.RemoteObject(host, "process-1", 1))
 
     def lost(outcome: object, timeout: float) -> None:
         raise exceptions.ActorDiedError
@@ -137,10 +138,10 @@ def test_a_meter_that_has_stopped_holds_up_no_run(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(load, "EngineProcess", _Engine)
     monkeypatch.setattr(load, "longest_s", lambda job: 0.3)
     launchers = {name: SimpleNamespace(host=RemoteHost(name, HERE)) for name in "ab"}
-    told: dict[str, dict[str, Any]] = {}
+    told: dict[str, HostReport] = {}
     elsewhere: Mapping[str, Any] = {"b": (launchers["b"], ())}
     quiet = Clocks(Offset(0, 1), Offset(0, 1))
-    client = load.Client(launcher=launchers["a"], clocks=lambda host: quiet, elsewhere=elsewhere, host_reports=told)  # type: ignore[arg-type]
+    client = load.LoadHosts(launcher=launchers["a"], clocks=lambda host: quiet, elsewhere=elsewhere, host_reports=told)  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="did not end"):
         load.measure(job(), client, lambda event: None)
 
@@ -250,14 +251,16 @@ def test_a_copy_that_fails_leaves_nothing(home: Path, monkeypatch: pytest.Monkey
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("howfar/__init__.py"))
     monkeypatch.setattr(ship, "packed", lambda: ("0.1.0-abc", packed.getvalue()))
-    monkeypatch.setattr(ship, "_greet", lambda name, host: {"howfar": "0.1.0"})
+    greeted: list[str] = []
+    monkeypatch.setattr(ship, "_greet", lambda name, host: greeted.append(name))
     _program(home / "bin" / "tar", 'touch "$4/half"; echo "No space left on device" >&2; exit 2')
     with pytest.raises(LabError, match="No space left on device"):
         ship.bring("b", HERE)
     assert not list((home / ship._HOME).iterdir())
     (home / "bin" / "tar").unlink()
     for _ in range(2):
-        assert ship.bring("b", HERE) == {"howfar": "0.1.0"}
+        ship.bring("b", HERE)
+    assert greeted == ["b", "b"]
     assert [path.name for path in (home / ship._HOME).iterdir()] == ["0.1.0-abc"]
     assert (home / ship._HOME / "0.1.0-abc" / "howfar" / "__init__.py").exists()
 
@@ -267,7 +270,7 @@ def test_an_address_that_a_host_does_not_have_is_refused_before_ray_starts_there
 ) -> None:
     monkeypatch.setattr(ship, "packed", lambda: ("0.1.0-abc", b""))
     monkeypatch.setattr(ship, "check_versions", lambda name, there, ours: None)
-    assert "is_own" not in ship._greet("b", HostSpec.model_construct(address="127.0.0.1", ssh="local"))
+    ship._greet("b", HostSpec.model_construct(address="127.0.0.1", ssh="local"))
     with pytest.raises(LabError, match=r"192\.0\.2\.1 is on no interface of host b"):
         ship._greet("b", HostSpec(address="192.0.2.1", ssh="local"))
 

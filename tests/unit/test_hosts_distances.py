@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.made import with_environment
 from tests.unit.rendered import html
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.cli.hosts import _network_rows, _warn_of_noise, _warn_of_shared_machines
+from howfar.cli.hosts import ShownHost, _network_rows, _warn_of_noise, _warn_of_shared_machines
 from howfar.cli.on_hosts import _with_measured, check_plan
+from howfar.contract.environment import ClockSync, HostFacts, HostRoles
 from howfar.contract.messages import RttResult
+from howfar.contract.receipt import ByDirection, LinkReceipt, RttFacts
 from howfar.errors import PlanError
 from howfar.experiments.registry import summarise
+from howfar.fleet.clocks import Offset
 from howfar.fleet.distances import entered
 from howfar.plan.cells import cells
 from howfar.plan.factors import node_rtts_ns
@@ -36,17 +40,17 @@ _TRACKING = (
 
 def test_chronys_bound_is_offset_and_dispersion_and_half_the_delay() -> None:
     said = distances.chrony(_TRACKING)
-    assert (said["by"], said["source"]) == ("chrony", "169.254.169.123")
-    assert said["bound_s"] == pytest.approx(0.000012 + 0.000110 + 0.0002)
+    assert (said.by, said.source) == ("chrony", "169.254.169.123")
+    assert said.bound_s == pytest.approx(0.000012 + 0.000110 + 0.0002)
 
 
 @pytest.mark.parametrize("output", ["", "506 Cannot talk to daemon", _TRACKING.replace("Normal", "Not synchronised")])
 def test_a_clock_that_nobody_sets_is_unknown(output: str) -> None:
-    assert distances.chrony(output) == {} and distances.ptp(output) == {}
+    assert distances.chrony(output) is None and distances.ptp(output) is None
 
 
 def test_ptp_says_how_far_it_is_from_its_master() -> None:
-    assert distances.ptp("\tstepsRemoved 1\n\toffsetFromMaster -38.0\n") == {"by": "PTP", "offset_s": -38e-9}
+    assert distances.ptp("\tstepsRemoved 1\n\toffsetFromMaster -38.0\n") == ClockSync(by="PTP", offset_s=-38e-9)
 
 
 def test_a_context_that_a_host_holds_is_left_when_it_is_dropped() -> None:
@@ -138,15 +142,15 @@ def test_clusters_of_several_sizes_are_refused() -> None:
 class _Measured:
     """The part of a testbed that describes the network between its hosts."""
 
-    link_facts: dict[str, Any] | None
-    replica_facts: tuple[dict[str, Any], ...] = ()
-    hop_facts: tuple[dict[str, Any], ...] = ()
-    client_facts: tuple[dict[str, Any], ...] = ()
+    link_facts: LinkReceipt | None
+    replica_facts: tuple[LinkReceipt, ...] = ()
+    hop_facts: tuple[LinkReceipt, ...] = ()
+    client_facts: tuple[LinkReceipt, ...] = ()
 
 
-def _apart(source: str, target: str, rtt_ns: int, bps: int) -> dict[str, Any]:
-    goodput = {"to_server": bps, "to_client": 2 * bps}
-    return {"from": source, "to": target, "rtt_ns": {"p50": rtt_ns}, "goodput_bps": goodput}
+def _apart(source: str, target: str, rtt_ns: int, bps: int) -> LinkReceipt:
+    goodput = ByDirection(to_server=bps, to_client=2 * bps)
+    return LinkReceipt(from_host=source, to_host=target, rtt_ns=RttFacts(p50=rtt_ns), goodput_bps=goodput)
 
 
 @pytest.mark.parametrize("name", ["cluster", "cluster-rows", "cluster-reads"])
@@ -184,18 +188,19 @@ def test_the_links_to_a_hop_and_from_it_are_named_beside_the_straight_one() -> N
 def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
     near, far = (
         distances.real_link(
-            RttResult(count=50, min_ns=least, p50_ns=p50, p99_ns=9 * p50, max_ns=9 * p50), {**one, "rtt_ns": rtt}
+            RttResult(count=50, min_ns=least, p50_ns=p50, p99_ns=9 * p50, max_ns=9 * p50),
+            one.model_copy(update={"rtt_ns": rtt}),
         )
         for one, least, p50, rtt in (
-            (_apart("a", "c", 0, 10**9), 80_000, 100_000, {"min": 70_000, "p50": 90_000, "p99": 1}),
-            (_apart("c", "b", 0, 10**8), 280_000, 300_000, {"min": 270_000, "p50": 290_000, "p99": 1}),
+            (_apart("a", "c", 0, 10**9), 80_000, 100_000, RttFacts(min=70_000, p50=90_000, p99=1)),
+            (_apart("c", "b", 0, 10**8), 280_000, 300_000, RttFacts(min=270_000, p50=290_000, p99=1)),
         )
     )
     whole = distances.combined_receipt(near, far)
-    assert whole["rtt_at_rest_ns"] == {"p50": 400_000, "min": 360_000} and whole["asked"]["rest_rtt_ns"] == 380_000
-    assert whole["rtt_ns"] == {"p50": 380_000, "min": 340_000}
-    assert whole["goodput_bps"] == {"to_server": 10**8, "to_client": 2 * 10**8}
-    assert (whole["from"], whole["by_way_of"], whole["to"]) == ("a", "c", "b") and whole["links"] == [near, far]
+    assert whole.rtt_at_rest_ns == RttFacts(p50=400_000, min=360_000) and whole.expected_rtt_ns == 380_000
+    assert whole.rtt_ns == RttFacts(p50=380_000, min=340_000)
+    assert whole.goodput_bps == ByDirection(to_server=10**8, to_client=2 * 10**8)
+    assert (whole.from_host, whole.by_way_of, whole.to_host) == ("a", "c", "b") and whole.links == [near, far]
 
 
 @pytest.mark.parametrize(
@@ -215,13 +220,16 @@ def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
     _, notes = _with_measured(load_plan("paths").plan, cast(Any, measured))
     assert "the clients' links are measured, not set: RTT 0.2ms (b, a), 0.21ms (b, c), goodput" in notes[-1]
 
-    def probe(now_ns: int, link: dict[str, Any]) -> dict[str, Any]:
+    def probe(now_ns: int, link: LinkReceipt) -> LinkReceipt:
         found = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)
-        return dict(distances.real_link(found, link))
+        receipt: LinkReceipt = distances.real_link(found, link)
+        return receipt
 
     first = probe(200_000, links[0])
-    assert distances.rtt_violations({**first, "others": [probe(210_000, links[1])]}) == ()
-    (said,) = distances.rtt_violations({**first, "others": [probe(900_000, links[1])]})
+    first.others = [probe(210_000, links[1])]
+    assert distances.rtt_violations(first) == ()
+    first.others = [probe(900_000, links[1])]
+    (said,) = distances.rtt_violations(first)
     assert "from host c to host b was 0.9ms" in said
 
 
@@ -237,17 +245,11 @@ def test_clients_that_are_not_equally_far_from_the_server_share_no_load(near_ns:
 def test_the_setup_names_all_clients_and_local_paths_only_where_there_are_some() -> None:
     here = _between(synthetic_run(blocks=4))
     assert "client on host a, or with the server on host b on local paths" in setup_line(summarise(here))
-    place = {"client": "a", "others": ["c", "d"], "server": "b"}
-    info = here.info.model_copy(
-        update={
-            "environment": {**here.info.environment, "place": place},
-            "arms": tuple(
-                arm.model_copy(update={"factors": {**arm.factors, "path": "remote"}}) for arm in here.info.arms
-            ),
-        }
-    )
+    there = with_environment(here, roles=HostRoles(client="a", others=["c", "d"], server="b"))
+    arms = (arm.model_copy(update={"factors": {**arm.factors, "path": "remote"}}) for arm in here.info.arms)
+    info = there.info.model_copy(update={"arms": tuple(arms)})
     assert "clients on hosts a, c and d, server on host b (placement" in setup_line(
-        summarise(here.model_copy(update={"info": info}))
+        summarise(there.model_copy(update={"info": info}))
     )
 
 
@@ -256,43 +258,38 @@ def test_what_ip_says_of_an_interface_that_invents_its_speed(tmp_path: Path, mon
     monkeypatch.setattr(distances, "_json_of", lambda command: said if command[0] == "ip" else [])
     monkeypatch.setattr(distances.shutil, "which", lambda name: None)
     card = distances.interface("10.0.0.1")
-    assert (card["kind"], card["ethtool"], "speed_mbit" in card) == ("veth", False, False)
-    one = {"interface": card, "where": {"zone": "x", "rack": "x"}, "clock_says": {}}
-    one["clock"] = {"offset_ns": 0, "bound_ns": 1000, "is_seen": False}
+    assert (card.kind, card.ethtool, card.speed_mbit) == ("veth", False, None)
+    where = {"zone": "x", "rack": "x"}
+    one = ShownHost("10.0.0.1", (), (), HostFacts(), where, card, Offset(0, 1000), distances.ClockSync())
     assert _network_rows({"a": one})[1][3:6] == ("lo", "veth", "unknown: no ethtool")
 
 
 def test_hosts_of_one_machine_and_an_rtt_that_is_noise_are_named() -> None:
     boots = {"a": "1", "b": "2", "c": "1", "d": None}
-    (said,) = _warn_of_shared_machines({name: {"facts": {"boot_id": boot}} for name, boot in boots.items()})
+    (said,) = _warn_of_shared_machines({name: HostFacts(boot_id=boot) for name, boot in boots.items()})
     assert said.startswith("Hosts a, c are one machine")
-    assert _warn_of_shared_machines({"a": {"facts": {}}, "b": {"facts": {}}}) == []
-    rest, awake = {"p50": 10_300}, {"p50": 12_800}
-    assert _warn_of_noise([{"rtt_ns": awake, "rtt_awake_ns": rest}, {"rtt_ns": rest, "rtt_awake_ns": None}]) == []
-    assert "noise" in _warn_of_noise([{"rtt_ns": rest, "rtt_awake_ns": awake}])[0]
+    assert _warn_of_shared_machines({"a": HostFacts(), "b": HostFacts()}) == []
+    rest, awake = RttFacts(p50=10_300), RttFacts(p50=12_800)
+    quicker_awake = LinkReceipt(rtt_ns=awake, rtt_awake_ns=rest)
+    assert _warn_of_noise([quicker_awake, LinkReceipt(rtt_ns=rest, rtt_awake_ns=None)]) == []
+    assert "noise" in _warn_of_noise([LinkReceipt(rtt_ns=rest, rtt_awake_ns=awake)])[0]
 
 
 def _between(run: Run) -> Run:
-    apart = {
-        "from": "a",
-        "to": "b",
-        "rtt_ns": {"min": 190_000, "p50": 212_000, "p99": 300_000},
-        "rtt_awake_ns": {"min": 170_000, "p50": 181_000, "p99": 220_000},
-        "goodput_bps": {"to_server": 9_410_000_000, "to_client": 4_700_000_000},
-        "retransmits": {"to_server": 0, "to_client": 3},
-        "path_mtu": None,
-        "mss": 1448,
-        "congestion_control": "cubic",
-    }
-    more = {
-        "testbed": "hosts",
-        "place": {"client": "a", "server": "b"},
-        "hosts": {"a": {"zone": "eu-west-1a"}, "b": {"zone": "unknown"}},
-        "distances": [apart],
-    }
-    return run.model_copy(
-        update={"info": run.info.model_copy(update={"environment": {**run.info.environment, **more}})}
+    apart = LinkReceipt(
+        from_host="a",
+        to_host="b",
+        rtt_ns=RttFacts(min=190_000, p50=212_000, p99=300_000),
+        rtt_awake_ns=RttFacts(min=170_000, p50=181_000, p99=220_000),
+        goodput_bps=ByDirection(to_server=9_410_000_000, to_client=4_700_000_000),
+        retransmits=ByDirection(to_server=0, to_client=3),
+        path_mtu=None,
+        mss=1448,
+        congestion_control="cubic",
     )
+    hosts = {"a": HostFacts(zone="eu-west-1a"), "b": HostFacts(zone="unknown")}
+    roles = HostRoles(client="a", server="b")
+    return with_environment(run, testbed="hosts", roles=roles, hosts=hosts, distances=[apart])
 
 
 def test_the_report_shows_what_lies_between_the_hosts() -> None:

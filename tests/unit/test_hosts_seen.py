@@ -9,7 +9,9 @@ import pytest
 from tests.unit.fake_lab import finish, receipt
 
 from howfar.analysis.hosts import HostNote, HostsSeen
+from howfar.contract.environment import DataFacts, HostFacts, RunEnvironment
 from howfar.contract.messages import Classes, KeyValue, LoadJob, Measuring, Ready, Sysbench, UnixTarget
+from howfar.contract.receipt import BothCounts
 from howfar.engine.run_load import LoadOutcome
 from howfar.fleet.hosts_file import parse_hosts
 from howfar.fleet.roles import RoleHosts, assign_hosts, may_swap
@@ -43,37 +45,36 @@ def test_hosts_of_one_machine_have_its_cpus_once() -> None:
     assert testbed.total_busy_cpus(["x", "y"], [load(0.5), load(None)]) is None
 
 
-def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> dict[str, Any]:
+def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> RunEnvironment:
     """The environment of a testbed of hosts with two CPUs each; the last one has the server."""
     testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests brings it)")
     place = RoleHosts(clients[0], list(boots)[-1], clients[1:])
-    side = SimpleNamespace(facts={"data": {}, "descriptors": None})
-    facts = {name: {"boot_id": boot, "cpu_count": 2} for name, boot in boots.items()}
+    facts = {name: HostFacts(boot_id=boot, cpu_count=2) for name, boot in boots.items()}
     made = SimpleNamespace(
         _first=place,
         _facts=facts,
         _shares={name: Shares((0, 1), (0, 1)) for name in boots},
         request=SimpleNamespace(placement="machines"),
-        server_side=side,
+        _store=SimpleNamespace(data=DataFacts(), descriptors=None),
         distances=(),
         swaps=False,
         warnings=[],
     )
-    found: dict[str, Any] = testbed.Hosts.environment(made)
+    found: RunEnvironment = testbed.Hosts.environment(made)
     return found
 
 
 def test_the_cpus_of_a_load_are_those_of_all_clients() -> None:
     """The load's CPU time is a sum over clients: divided by one client's CPUs, four clients at a quarter would seem full."""
     several = _environment({"a": "1", "b": "2", "c": "3", "s": "4"}, ("a", "b", "c"))
-    assert several["client_cpus"] == [1000, 1001, 2000, 2001, 3000, 3001] and several["server_cpus"] == [0, 1]
-    assert several["cpu_count"] == 8, "as many as those of which it is known how busy they were"
+    assert several.client_cpus == [1000, 1001, 2000, 2001, 3000, 3001] and several.server_cpus == [0, 1]
+    assert several.cpu_count == 8, "as many as those of which it is known how busy they were"
     one = _environment({"a": "1", "s": "2"}, ("a",))
-    assert one["client_cpus"] == [1000, 1001] and one["cpu_count"] == 4
+    assert one.client_cpus == [1000, 1001] and one.cpu_count == 4
     alone = _environment({"s": "1"}, ("s",))
-    assert alone["client_cpus"] == [0, 1] and alone["cpu_count"] == 2
+    assert alone.client_cpus == [0, 1] and alone.cpu_count == 2
     same = _environment({"a": "1", "b": "1", "s": "1"}, ("a", "b"))
-    assert same["client_cpus"] == [1000, 1001] and same["cpu_count"] == 2, "two hosts of one machine have its CPUs once"
+    assert same.client_cpus == [1000, 1001] and same.cpu_count == 2, "two hosts of one machine have its CPUs once"
 
 
 @pytest.mark.parametrize(
@@ -84,12 +85,8 @@ def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(clients: i
     """If others may use the server, only a lower count by the server is a violation."""
     counted, sentences = both_counts("mysql", ServerMetrics(statements=1000), LoadFacts(answered=clients), alone)
     assert bool(sentences) == differ
-    assert counted == {
-        "of": "statements",
-        "clients": clients,
-        "server": 1000,
-        "rule": "equal" if alone else "at least",
-    }
+    rule = "equal" if alone else "at least"
+    assert counted == BothCounts(of="statements", clients=clients, server=1000, rule=rule)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +103,7 @@ def test_each_server_is_held_to_what_it_counts(
     metrics: ServerMetrics, facts: dict[str, Any], of: str, server: int
 ) -> None:
     counted, sentences = both_counts("mysql", metrics, LoadFacts(**facts), True)
-    assert isinstance(counted, dict) and (counted["of"], counted["server"]) == (of, server) and not sentences
+    assert isinstance(counted, BothCounts) and (counted.of, counted.server) == (of, server) and not sentences
 
 
 @pytest.mark.parametrize(

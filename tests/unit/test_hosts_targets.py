@@ -24,7 +24,7 @@ pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings 
 
 from howfar.fleet.load import LateStart
 from howfar.fleet.ray_cluster import existing_cluster, hosts_of
-from howfar.fleet.scale_out import SERVICE_NS, Load, compare_division, counts, repeat_if_late
+from howfar.fleet.scale_out import SERVICE_NS, ScaleOutLoad, compare_division, counts, repeat_if_late
 from howfar.fleet.user_server import UserServer, find_server_host
 
 FOUR = "".join(f'[hosts.{name}]\naddress = "10.0.0.{number}"\n' for number, name in enumerate("abcd", 1))
@@ -117,7 +117,7 @@ def test_a_command_that_joins_the_hosts_itself_says_so(
     monkeypatch.setattr(clusters, "enter", lambda cluster: 0)
     (tmp_path / "hosts.toml").write_text(TWO)
     for is_up in (False, True):
-        monkeypatch.setattr(clusters.Cluster, "is_up", lambda self, is_up=is_up: is_up)
+        monkeypatch.setattr(clusters.FileCluster, "is_up", lambda self, is_up=is_up: is_up)
         assert on_hosts.enter(str(tmp_path / "hosts.toml"))[1] == 0
         assert ("joining 2 hosts for this command alone" in capsys.readouterr().err) is not is_up
 
@@ -210,8 +210,8 @@ def test_an_address_is_host_and_port(where: str) -> None:
         existing_cluster(where)
 
 
-def _load(p50_ns: int = 1, p99_ns: int = 1) -> Load:
-    return Load(1.0, p50_ns, p99_ns, 0.1, 0.1, 0, 0, None, 0.0)
+def _load(p50_ns: int = 1, p99_ns: int = 1) -> ScaleOutLoad:
+    return ScaleOutLoad(1.0, p50_ns, p99_ns, 0.1, 0.1, 0, 0, None, 0.0)
 
 
 def test_connections_divided_over_clients_have_the_times_of_one_client_block_by_block() -> None:
@@ -227,10 +227,10 @@ def test_connections_divided_over_clients_have_the_times_of_one_client_block_by_
 def test_a_measurement_that_a_host_began_late_is_made_again() -> None:
     load = _load()
 
-    def late(times: int) -> Callable[[], Load]:
+    def late(times: int) -> Callable[[], ScaleOutLoad]:
         fates = iter([LateStart("host b began 86.8 ms late", "")] * times)
 
-        def measured() -> Load:
+        def measured() -> ScaleOutLoad:
             for fate in fates:
                 raise fate
             return load

@@ -20,9 +20,10 @@ import pytest
 from howfar.errors import LabError, UsageError
 from howfar.fleet import cluster as clusters
 from howfar.fleet import node
-from howfar.fleet.cluster import Cluster, check_paths_visible, down, enter, held_up, up
+from howfar.fleet.cluster import FileCluster, check_paths_visible, down, enter, held_up, up
 from howfar.fleet.guard import parse_message
 from howfar.fleet.hosts_file import parse_hosts
+from howfar.fleet.node import NodeMessage
 
 TWO = '[hosts.a]\naddress = "10.0.0.1"\nssh = "local"\n[hosts.b]\naddress = "10.0.0.2"\n'
 TIMEOUT_S = 20.0
@@ -47,17 +48,17 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileCluster:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "guard").write_text(_GUARD)
     (tmp_path / "guard").chmod(0o755)
-    monkeypatch.setattr(clusters, "bring", lambda name, host: {})
+    monkeypatch.setattr(clusters, "bring", lambda name, host: None)
     monkeypatch.setattr(clusters, "sys", SimpleNamespace(executable=str(tmp_path / "guard"), argv=["howfar"]))
-    return Cluster(tmp_path / "hosts.toml", parse_hosts(TWO), "10.0.0.1")
+    return FileCluster(tmp_path / "hosts.toml", parse_hosts(TWO), "10.0.0.1")
 
 
 def test_the_guard_ends_with_the_command_unless_it_stays(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOWFAR_PASSWORD", "a secret")
     with held_up(cluster):
@@ -78,7 +79,7 @@ def test_the_guard_ends_with_the_command_unless_it_stays(
     guard.process.wait()
 
 
-def test_while_one_command_joins_hosts_others_do_not(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_one_command_joins_hosts_others_do_not(cluster: FileCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(name: str, host: object) -> dict[str, object]:
@@ -114,8 +115,10 @@ def test_while_one_command_joins_hosts_others_do_not(cluster: Cluster, monkeypat
     assert not cluster.is_up()
 
 
-def test_hosts_that_could_not_be_joined_may_be_joined_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str, host: object) -> dict[str, object]:
+def test_hosts_that_could_not_be_joined_may_be_joined_again(
+    cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str, host: object) -> None:
         raise LabError(f"host {name} cannot be reached")
 
     monkeypatch.setattr(clusters, "bring", fail)
@@ -125,8 +128,8 @@ def test_hosts_that_could_not_be_joined_may_be_joined_again(cluster: Cluster, mo
         assert not cluster.is_up()
 
 
-def test_hosts_in_use_or_of_a_file_that_changed_are_not_entered(cluster: Cluster, tmp_path: Path) -> None:
-    changed = Cluster(cluster.path, parse_hosts(TWO.replace("10.0.0.2", "10.0.0.3")), cluster.address)
+def test_hosts_in_use_or_of_a_file_that_changed_are_not_entered(cluster: FileCluster, tmp_path: Path) -> None:
+    changed = FileCluster(cluster.path, parse_hosts(TWO.replace("10.0.0.2", "10.0.0.3")), cluster.address)
     with held_up(cluster):
         with pytest.raises(UsageError, match="has changed"), held_up(changed):
             enter(changed)
@@ -136,7 +139,7 @@ def test_hosts_in_use_or_of_a_file_that_changed_are_not_entered(cluster: Cluster
                 enter(cluster)
 
 
-def test_hosts_in_use_are_taken_down_only_by_force(cluster: Cluster) -> None:
+def test_hosts_in_use_are_taken_down_only_by_force(cluster: FileCluster) -> None:
     with up(cluster) as guard:
         guard.stay()
     with (cluster.directory / "used").open("w") as used:
@@ -150,7 +153,7 @@ def test_hosts_in_use_are_taken_down_only_by_force(cluster: Cluster) -> None:
 
 
 def test_a_command_whose_cluster_went_down_names_its_run_file(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> int:
         cluster.record_run_file(Path("mine.howfar"))
@@ -167,7 +170,7 @@ def test_a_command_whose_cluster_went_down_names_its_run_file(
     guard.process.wait()
 
 
-def test_a_guard_that_has_ended_needs_no_end(cluster: Cluster) -> None:
+def test_a_guard_that_has_ended_needs_no_end(cluster: FileCluster) -> None:
     cluster.directory.mkdir(parents=True)
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -193,8 +196,8 @@ def test_files_that_the_sandbox_covers_are_refused(words: list[str], monkeypatch
 
 @pytest.mark.parametrize("line", [b"", b"Welcome!\n", b"[]\n", b"12\n", b'"started"\n', b"null\n"])
 def test_a_line_that_is_no_object_says_nothing(line: bytes) -> None:
-    assert parse_message(line) == {}
-    assert parse_message(b'{"started": true}\n') == {"started": True}
+    assert parse_message(line) == NodeMessage()
+    assert parse_message(b'{"started": true}\n') == NodeMessage(started=True)
 
 
 def test_a_child_that_another_thread_has_reaped_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.made import with_receipt
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.idle import idle_states, waking
+from howfar.contract.receipt import IdleReceipt
 from howfar.errors import LabError
 from howfar.lab import idle
-from howfar.lab.idle import Halts, IdleWatch, cannot_poll, idle_violations, polling
+from howfar.lab.idle import Halts, IdleWatch, cannot_poll, polling
 from howfar.plan.cells import cells
 from howfar.plan.factors import IDLE
 from howfar.plan.fitting import without_levels
@@ -44,23 +46,24 @@ PATHS = {
 """Paths of the synthetic run's arms: tcp stands for the socket, and the forwarded socket for remote, while CPUs poll."""
 
 
-def _run(**receipt: Any) -> Run:
+def _idle(level: str, halts_per_s: dict[str, float], limit_us: int | None = 0) -> IdleReceipt:
+    return IdleReceipt(level=level, driver="haltpoll", governor="haltpoll", limit_us=limit_us, halts_per_s=halts_per_s)
+
+
+def _run() -> Run:
     run = synthetic_run(blocks=8, scatter=0, void_every=0, samples=10)
     arms = tuple(
         arm.model_copy(update={"factors": {"path": PATHS[arm.name], "threads": 2, **LEVELS[arm.name]}})
         for arm in run.info.arms
     )
     trials = tuple(
-        trial.model_copy(
-            update={"receipt": {"idle": {**LEVELS[trial.arm], "level": LEVELS[trial.arm]["idle"], **receipt}}}
-        )
-        for trial in run.trials
+        with_receipt(trial, idle=_idle(LEVELS[trial.arm]["idle"], {"0": 3.0, "1": 5.0})) for trial in run.trials
     )
     return run.model_copy(update={"info": run.info.model_copy(update={"arms": arms}), "trials": trials})
 
 
 def _table() -> TrialTable:
-    return trial_table(_run(driver="haltpoll", governor="haltpoll", limit_us=0, halts_per_s={0: 3.0, 1: 5.0}))
+    return trial_table(_run())
 
 
 def _arm(table: TrialTable, name: str) -> Arm:
@@ -122,15 +125,13 @@ def test_a_rate_is_the_growth_over_the_time() -> None:
 def test_polling_that_was_none_is_a_violation(
     level: str, limit_us: int | None, halts: float, accused: tuple[str, ...]
 ) -> None:
-    found = idle_violations({"level": level, "limit_us": limit_us, "halts_per_s": {1: halts}})
+    found = _idle(level, {"1": halts}, limit_us).violations()
     assert len(found) == len(accused) and all(word in line for word, line in zip(accused, found, strict=True))
 
 
 def test_a_host_that_did_not_poll_is_named() -> None:
-    def seen(halts: float) -> dict[str, object]:
-        return {"level": "polling", "limit_us": 0, "halts_per_s": {0: halts}}
-
-    (found,) = idle_violations({**seen(0.0), "hosts": {"a": seen(0.0), "c": seen(900.0)}})
+    a, c = (_idle("polling", {"0": halts}) for halts in (0.0, 900.0))
+    (found,) = a.model_copy(update={"hosts": {"a": a, "c": c}}).violations()
     assert found.startswith("host c: CPU 0 ")
 
 
@@ -163,7 +164,7 @@ def test_between_hosts_each_of_them_polls_and_is_recorded(monkeypatch: pytest.Mo
         assert len(polling_now) == 3
         states.begin()
         receipt = states.receipt()
-    assert not polling_now and set(receipt["hosts"]) == {"a", "b", "c"} and receipt["level"] == "polling"
+    assert not polling_now and set(receipt.hosts) == {"a", "b", "c"} and receipt.level == "polling"
 
 
 def test_where_polling_cannot_be_held_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +211,6 @@ def test_a_held_limit_shows_in_the_receipt_and_ends_with_it() -> None:
         watch = IdleWatch("polling", cpus)
         time.sleep(0.2)
         receipt = watch.receipt()
-    assert receipt["limit_us"] == 0 and idle_violations(receipt) == ()
+    assert receipt.limit_us == 0 and receipt.violations() == ()
     assert IDLE.of({}) == "as-found"
-    assert IdleWatch("as-found", cpus).receipt()["limit_us"] != 0
+    assert IdleWatch("as-found", cpus).receipt().limit_us != 0

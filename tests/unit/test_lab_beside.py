@@ -8,14 +8,17 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
+from tests.made import made
 
 from howfar.contract.messages import (
     KeyValue,
+    Receipt,
     Service,
     ServiceName,
     TablesDone,
     TcpTarget,
 )
+from howfar.contract.receipt import IdleReceipt, LinkReceipt, ServerReceipt, SessionView, TcpSettings
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
 from howfar.lab import server_group, trial_environment
@@ -88,46 +91,51 @@ def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
 # ---------------------------------------------------------------- a receipt of three servers
 
 
+def _session(name: str) -> Receipt:
+    """The engine's session with the server of this name."""
+    return made(Receipt, peer_address=name)
+
+
 def _reached(name: str, received: int, *violations: str) -> ConnectedServer:
-    def proof(session: object, *_: object) -> ServerProof:
-        violations_found = () if session == {"of": name} else ("the session is another one",)
-        return ServerProof(
-            {"kind": name}, None, ServerMetrics(bytes_received=received, bytes_sent=0), (*violations_found, *violations)
-        )
+    def proof(session: Receipt | None, *_: object) -> ServerProof:
+        violations_found = () if session == _session(name) else ("the session is another one",)
+        metrics = ServerMetrics(bytes_received=received, bytes_sent=0)
+        return ServerProof(ServerReceipt(kind=name), None, metrics, (*violations_found, *violations))
 
     return cast(
-        ConnectedServer, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(spec=SessionSpec()), view={})
+        ConnectedServer,
+        SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(spec=SessionSpec()), view=SessionView()),
     )
 
 
 def _environment(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabTrialEnvironment:
     """An environment over a link that carried `carried` bytes to the server."""
-    monkeypatch.setattr(trial_environment, "link_receipt", lambda *_: {})
+    monkeypatch.setattr(trial_environment, "link_receipt", lambda *_: LinkReceipt())
     monkeypatch.setattr(trial_environment, "link_violations", lambda *_: ())
     direction = SimpleNamespace(packets=9, wire_bytes=carried)
     link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=direction, to_client=direction))
     server_group = SimpleNamespace(
-        collect_receipt=lambda load: CollectedReceipt({}), peer_metrics=lambda: ServerMetrics(bytes_received=others)
+        collect_receipt=lambda load: CollectedReceipt(), peer_metrics=lambda: ServerMetrics(bytes_received=others)
     )
     values: dict[str, Any] = dict.fromkeys(LabTrialEnvironment.__dataclass_fields__)
-    values |= {"main": _reached("mysql", 500_000), "server_group": server_group, "tcp": {}}
+    values |= {"main": _reached("mysql", 500_000), "server_group": server_group, "tcp": TcpSettings()}
     values |= {"auxiliary_servers": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
     values |= {"link": link, "at_rest": "measured", "idle": IdleWatch("as-found", ())}
     return LabTrialEnvironment(**values)
 
 
-GOOD = LoadFacts(sessions={name: {"of": name} for name in ("mysql", "redis", "memcached")})
+GOOD = LoadFacts(sessions={name: _session(name) for name in ("mysql", "redis", "memcached")})
 
 
 def test_what_is_wrong_with_one_beside_is_said_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    collected = _environment(monkeypatch, 10**7).collect_receipt({}, GOOD)
+    collected = _environment(monkeypatch, 10**7).collect_receipt(None, GOOD)
     assert collected.violations == ("memcached: it is odd",)
-    assert collected.receipt["services"] == {"redis": {"kind": "redis"}, "memcached": {"kind": "memcached"}}
-    assert collected.receipt["server"]["kind"] == "mysql"
+    assert collected.receipt.services == {name: ServerReceipt(kind=name) for name in ("redis", "memcached")}
+    assert collected.receipt.server is not None and collected.receipt.server.kind == "mysql"
 
 
 def test_without_sessions_of_each_the_one_given_is_the_main_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    accused = _environment(monkeypatch, 10**7).collect_receipt({"of": "mysql"}).violations
+    accused = _environment(monkeypatch, 10**7).collect_receipt(_session("mysql")).violations
     assert [sentence.partition(":")[0] for sentence in accused] == ["redis", "memcached", "memcached"]
 
 
@@ -136,23 +144,23 @@ def test_the_link_must_have_carried_the_bytes_of_all(
     carried: int, others: int, accused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than any single server counted is not enough; the main server's traffic with others than the load is not required."""
-    found = _environment(monkeypatch, carried, others).collect_receipt({}, GOOD).violations
+    found = _environment(monkeypatch, carried, others).collect_receipt(None, GOOD).violations
     assert sum("not all of the load went over it" in sentence for sentence in found) == accused
 
 
-@pytest.mark.parametrize(("session", "accused"), [(None, 0), ({"of": "mysql"}, 1)])
+@pytest.mark.parametrize(("session", "accused"), [(None, 0), (_session("mysql"), 1)])
 def test_of_a_load_that_was_not_finished_too_the_cpus_must_have_polled(
-    session: dict[str, str] | None, accused: int, monkeypatch: pytest.MonkeyPatch
+    session: Receipt | None, accused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a load with a fault. Without a session, halts date from before the load, when polling had not been requested yet."""
     environment = _environment(monkeypatch, 10**7)
-    monkeypatch.setattr(trial_environment, "view_receipt", lambda view: {})
+    monkeypatch.setattr(trial_environment, "view_receipt", lambda view: SessionView())
     monkeypatch.setattr(environment.main, "mismatches", lambda session: (), raising=False)
-    monkeypatch.setattr(environment.server_group, "precheck", lambda: CollectedReceipt({}), raising=False)
-    seen = {"level": "polling", "limit_us": 0, "halts_per_s": {1: 900.0}}
+    monkeypatch.setattr(environment.server_group, "precheck", CollectedReceipt, raising=False)
+    seen = IdleReceipt(level="polling", driver=None, governor=None, limit_us=0, halts_per_s={"1": 900.0})
     monkeypatch.setattr(environment, "idle", SimpleNamespace(receipt=lambda: seen))
     begun = environment.precheck(session)
-    assert begun.receipt["idle"] == seen
+    assert begun.receipt.idle == seen
     assert len(begun.violations) == accused and all("CPU 1 was to poll" in each for each in begun.violations)
 
 

@@ -8,11 +8,14 @@ from typing import Any, cast
 
 import click
 import pytest
+from tests.made import made
 
 from howfar.cli.hop_binary import hop_binary_option
+from howfar.contract.messages import Receipt
+from howfar.contract.receipt import SessionView
 from howfar.errors import MissingError, PlanError, UsageError
 from howfar.lab.connected_server import carried_violations, session_violations, view_receipt, view_violations
-from howfar.paths import PATHS, Endpoint, find_path, path_names, reason_not_carried
+from howfar.paths import PATHS, ClientEndpoint, find_path, path_names, reason_not_carried
 from howfar.paths.path import Path as NetworkPath
 from howfar.paths.path import PathContext, find_program
 from howfar.paths.user_proxies import USER_PROXIES, UserProxy
@@ -22,11 +25,10 @@ from howfar.plan.types import Plan
 from howfar.runner import preflight
 from howfar.runner.preflight import _check_paths, _uncarried_paths, _without_uncarried_paths
 
-_SOCKET = Endpoint(socket="/w/s.sock", peer_pid=77)
-_REMOTE = Endpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
-_PLAIN = {"tls_version": None, "compression": None}
-_GOOD_SOCKET = {**_PLAIN, "address_family": "unix", "peer_address": "/w/s.sock", "peer_pid": 77}
-_GOOD_REMOTE = {**_PLAIN, "address_family": "inet", "peer_address": "10.77.0.2:3306", "peer_pid": None}
+_SOCKET = ClientEndpoint(socket="/w/s.sock", peer_pid=77)
+_REMOTE = ClientEndpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
+_GOOD_SOCKET = made(Receipt, address_family="unix", peer_address="/w/s.sock", peer_pid=77)
+_GOOD_REMOTE = made(Receipt, address_family="inet", peer_address="10.77.0.2:3306")
 
 
 def test_the_session_of_the_path_is_accepted() -> None:
@@ -47,13 +49,14 @@ def test_the_session_of_the_path_is_accepted() -> None:
         (_REMOTE, _GOOD_REMOTE, {"address_family": "unix"}),
     ],
 )
-def test_any_other_session_is_a_violation(endpoint: Endpoint, good: dict[str, Any], change: dict[str, Any]) -> None:
-    assert len(session_violations(endpoint, {**good, **change}, SessionSpec())) == 1
+def test_any_other_session_is_a_violation(endpoint: ClientEndpoint, good: Receipt, change: dict[str, Any]) -> None:
+    assert len(session_violations(endpoint, good.model_copy(update=change), SessionSpec())) == 1
 
 
 def test_a_session_is_what_the_cell_asks_for() -> None:
     spec = SessionSpec(tls="1.3", algorithm="zstd")
-    good = {**_GOOD_REMOTE, "tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3", "compression": "zstd"}
+    encrypted = {"tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3"}
+    good = _GOOD_REMOTE.model_copy(update={**encrypted, "compression": "zstd"})
     assert session_violations(_REMOTE, good, spec) == ()
     for change in (
         {"tls_version": "TLSv1.2"},
@@ -62,18 +65,18 @@ def test_a_session_is_what_the_cell_asks_for() -> None:
         {"compression": "zlib"},
         {"compression": None},
     ):
-        assert len(session_violations(_REMOTE, {**good, **change}, spec)) == 1
-    view = {"host": "10.77.0.1:51234", "ssl_version": "TLSv1.3", "ssl_cipher": "x", "compression": "OFF"}
+        assert len(session_violations(_REMOTE, good.model_copy(update=change), spec)) == 1
+    view = SessionView(host="10.77.0.1:51234", ssl_version="TLSv1.3", ssl_cipher="x", compression="OFF")
     assert view_violations(_REMOTE, view, spec) == ()
     for version in ("", "TLSv1.2"):
-        assert len(view_violations(_REMOTE, {**view, "ssl_version": version}, spec)) == 1
+        assert len(view_violations(_REMOTE, view.model_copy(update={"ssl_version": version}), spec)) == 1
 
 
 def test_the_servers_own_view_is_compared_too() -> None:
-    good = {"host": "10.77.0.1:51234", "ssl_version": "", "ssl_cipher": "", "compression": "OFF"}
+    good = SessionView(host="10.77.0.1:51234", ssl_version="", ssl_cipher="", compression="OFF")
     assert view_violations(_REMOTE, good, SessionSpec()) == ()
     for change in ({"host": "localhost"}, {"ssl_version": "TLSv1.3"}, {"compression": "ON"}):
-        assert len(view_violations(_REMOTE, {**good, **change}, SessionSpec())) == 1
+        assert len(view_violations(_REMOTE, good.model_copy(update=change), SessionSpec())) == 1
 
 
 def test_paths_are_found_by_name() -> None:
@@ -99,10 +102,10 @@ def test_a_server_that_a_hop_does_not_read_is_no_end_of_its_path() -> None:
 
 
 def test_a_receipt_does_not_say_of_a_compressed_load_that_a_session_beside_it_is_not() -> None:
-    view = {"host": "10.77.0.1:51234", "ssl_version": "TLSv1.3", "ssl_cipher": "x", "compression": "OFF"}
+    view = SessionView(host="10.77.0.1:51234", ssl_version="TLSv1.3", ssl_cipher="x", compression="OFF")
     kept = view_receipt(view)
-    assert "compression" not in kept and kept["ssl_version"] == "TLSv1.3"
-    assert "beside the load's" in kept["of"]
+    assert "compression" not in kept.as_json() and kept.ssl_version == "TLSv1.3"
+    assert kept.of is not None and "beside the load's" in kept.of
 
 
 def test_a_hop_that_was_passed_by_is_found() -> None:

@@ -28,9 +28,18 @@ from howfar.contract.messages import (
     UnixTarget,
     Values,
 )
+from howfar.contract.receipt import ApplicationReceipt
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import Answer, ask, check, keys_of, require_complete_page, round_trips_of, shorten_for_proof
+from howfar.lab.php.php_fpm import (
+    PhpAnswer,
+    ask,
+    check,
+    keys_of,
+    require_complete_page,
+    round_trips_of,
+    shorten_for_proof,
+)
 
 PLACE = Service(target=UnixTarget(path="/s"))
 FAR = TcpTarget(host="127.0.0.1", port=1)
@@ -149,17 +158,17 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (Answer(500, {}, "PDOException: gone", ""), "PDOException: gone"),
-        (Answer(200, {}, "half a page", ""), "half a page"),
-        (Answer(500, {}, "", "PHP Fatal error"), "PHP Fatal error"),
-        (Answer(404, {}, "", ""), "nothing"),
+        (PhpAnswer(500, {}, "PDOException: gone", ""), "PDOException: gone"),
+        (PhpAnswer(200, {}, "half a page", ""), "half a page"),
+        (PhpAnswer(500, {}, "", "PHP Fatal error"), "PHP Fatal error"),
+        (PhpAnswer(404, {}, "", ""), "nothing"),
     ],
 )
-def test_an_answer_that_is_no_page_is_quoted(answer: Answer, says: str) -> None:
+def test_an_answer_that_is_no_page_is_quoted(answer: PhpAnswer, says: str) -> None:
     with pytest.raises(LabError) as found:
         require_complete_page(answer, "done\n")
     assert says in found.value.message
-    assert require_complete_page(Answer(200, {}, "done\n", ""), "done\n").status == 200
+    assert require_complete_page(PhpAnswer(200, {}, "done\n", ""), "done\n").status == 200
 
 
 def test_without_php_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +180,12 @@ def test_without_php_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_no_answer_to_what_it_is_is_quoted() -> None:
-    assert php_fpm.about(Answer(200, {}, '{"opcache": true}', "")) == {"opcache": True}
-    for answer in (Answer(500, {}, "", "PHP Fatal error"), Answer(200, {}, "half {", ""), Answer(200, {}, "[]", "")):
+    assert php_fpm.about(PhpAnswer(200, {}, '{"opcache": true}', "")) == ApplicationReceipt(opcache=True)
+    for answer in (
+        PhpAnswer(500, {}, "", "PHP Fatal error"),
+        PhpAnswer(200, {}, "half {", ""),
+        PhpAnswer(200, {}, "[]", ""),
+    ):
         with pytest.raises(LabError, match="asked what it is, PHP-FPM answered with status") as found:
             php_fpm.about(answer)
         assert (answer.body or answer.complaints) in found.value.message
@@ -207,4 +220,4 @@ def test_the_pages_are_in_the_package() -> None:
 @pytest.mark.parametrize("header", ["cpu_ns=-5,wall_ns=1", "wall_ns=abc", "wall_ns", "wall_ns=1.5"])
 def test_what_is_no_account_of_a_page_is_refused(header: str) -> None:
     with pytest.raises(LabError, match="which is not name=integer"):
-        _ = Answer(200, {"x-howfar-page": header}, "", "").reported
+        _ = PhpAnswer(200, {"x-howfar-page": header}, "", "").reported

@@ -17,7 +17,7 @@ from howfar.contract.messages import (
 )
 from howfar.errors import LabError
 from howfar.lab.connected_server import ConnectedServer
-from howfar.lab.php.php_fpm import Answer, PageProof, check_persistent_connections, prove, wait_until_no_clients
+from howfar.lab.php.php_fpm import PageProof, PhpAnswer, check_persistent_connections, prove, wait_until_no_clients
 from howfar.lab.servers.sql_store import SqlServer
 
 ROUND_TRIPS = 3
@@ -64,7 +64,7 @@ class MadePages:
     lie: dict[str, int] = field(default_factory=dict)
     missing_round_trips: int = 0
 
-    def page(self, linger_us: int) -> Answer:
+    def page(self, linger_us: int) -> PhpAnswer:
         opened = not (self.persistent and self.server.here)
         if opened:
             self.server.meet(self.host)
@@ -80,7 +80,9 @@ class MadePages:
         reported |= {name: reported[name] + more for name, more in self.lie.items()}
         if not self.persistent and linger_us == 0:
             self.server.part()
-        return Answer(200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in reported.items())}, "", "")
+        return PhpAnswer(
+            200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in reported.items())}, "", ""
+        )
 
 
 def reached(server: MadeServer) -> ConnectedServer:

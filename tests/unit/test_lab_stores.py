@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from tests.unit.test_lab_paths import _GOOD_REMOTE, _REMOTE
 
+from howfar.contract.messages import UnixTarget
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.connected_server import session_violations
 from howfar.lab.network import Host
 from howfar.lab.servers import CertificatePaths, ServerContext
-from howfar.lab.servers.key_value import ListenAddress, StoreSettings, _refusal_violations, listen_violations
+from howfar.lab.servers.key_value import StoreAddress, StoreSettings, _refusal_violations, listen_violations
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect
@@ -101,11 +102,11 @@ def test_a_store_is_asked_without_the_option_that_it_refuses(tmp_path: Path) -> 
 
 
 def test_a_door_speaks_what_was_asked_and_nothing_else() -> None:
-    assert listen_violations(ListenAddress("x", plain=True, tls=None), encrypted=False) == ()
-    assert listen_violations(ListenAddress("x", plain=False, tls="TLSv1.3"), encrypted=True) == ()
-    assert len(listen_violations(ListenAddress("x", plain=False, tls=None), encrypted=False)) == 1
-    assert len(listen_violations(ListenAddress("x", plain=True, tls="TLSv1.3"), encrypted=True)) == 1
-    assert len(listen_violations(ListenAddress("x", plain=True, tls=None), encrypted=True)) == 2, "-Z together with -s"
+    assert listen_violations(StoreAddress("x", plain=True, tls=None), encrypted=False) == ()
+    assert listen_violations(StoreAddress("x", plain=False, tls="TLSv1.3"), encrypted=True) == ()
+    assert len(listen_violations(StoreAddress("x", plain=False, tls=None), encrypted=False)) == 1
+    assert len(listen_violations(StoreAddress("x", plain=True, tls="TLSv1.3"), encrypted=True)) == 1
+    assert len(listen_violations(StoreAddress("x", plain=True, tls=None), encrypted=True)) == 2, "-Z together with -s"
 
 
 def test_data_and_clients_that_are_lost_void_a_trial() -> None:
@@ -122,12 +123,11 @@ def test_data_and_clients_that_are_lost_void_a_trial() -> None:
 
 def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
     spec = SessionSpec(tls="1.3")
-    session = {**_GOOD_REMOTE, "tls_client_version": "TLSv1.3", "protocol_mode": "resp3"}
+    session = _GOOD_REMOTE.model_copy(update={"tls_client_version": "TLSv1.3", "protocol_mode": "resp3"})
     assert session_violations(_REMOTE, session, spec) == ()
-    assert len(session_violations(_REMOTE, {**session, "tls_client_version": "TLSv1.2"}, spec)) == 1
-    assert len(session_violations(_REMOTE, {**session, "tls_client_version": None}, spec)) == 1
     assert len(session_violations(_REMOTE, session, SessionSpec())) == 1
-    assert len(session_violations(_REMOTE, {**session, "protocol_mode": "text"}, spec)) == 1
+    for change in ({"tls_client_version": "TLSv1.2"}, {"tls_client_version": None}, {"protocol_mode": "text"}):
+        assert len(session_violations(_REMOTE, session.model_copy(update=change), spec)) == 1
 
 
 # ---------------------------------------------------------------- sessions
@@ -150,7 +150,7 @@ def answering(directory: Path, *answers: bytes) -> Iterator[Lines]:
 
         server = threading.Thread(target=serve, daemon=True)
         server.start()
-        with Lines.connect({"socket": path}, 10.0) as lines:
+        with Lines.connect(UnixTarget(path=path), 10.0) as lines:
             yield lines
         server.join(10)
 
@@ -164,9 +164,9 @@ def test_redis_says_how_it_sees_a_session(tmp_path: Path) -> None:
     over_tcp = bulk("id=4 addr=10.77.0.1:44868 laddr=10.77.0.2:7000 flags=N\n")
     redis = RedisDialect("redis")
     with answering(tmp_path, over_socket, over_tcp, b"-NOPERM no\r\n", b"+half") as lines:
-        assert redis.view(lines, settings())["host"] == "localhost"
+        assert redis.view(lines, settings()).host == "localhost"
         seen = redis.view(lines, settings())
-        assert (seen["host"], seen["listener"], seen["ssl_version"]) == ("10.77.0.1:44868", "10.77.0.2:7000", None)
+        assert (seen.host, seen.listener, seen.ssl_version) == ("10.77.0.1:44868", "10.77.0.2:7000", None)
         for _ in range(2):
             with pytest.raises(LabError):
                 ask(lines, "PING")
@@ -210,9 +210,9 @@ def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:
         tmp_path, listener + ours + b"END\r\n", listener + b"END\r\n", other + b"END\r\n", b"ERROR\r\n"
     ) as lines:
         dialect = MemcachedDialect()
-        assert dialect.view(lines, no_port)["host"] == "localhost"
-        assert dialect.view(lines, no_port)["host"] == ""
-        assert dialect.view(lines, no_port)["host"] == ""
+        assert dialect.view(lines, no_port).host == "localhost"
+        assert dialect.view(lines, no_port).host == ""
+        assert dialect.view(lines, no_port).host == ""
         with pytest.raises(LabError):
             dialect.view(lines, no_port)
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from tests.made import latency
+from tests.made import latency, with_receipt
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
 from howfar.analysis.summary import Summary
 from howfar.cli.progress import LineProgress
 from howfar.cli.run import _parse_levels, _repeat_command
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import Event, LoadJob, PageJob
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
@@ -65,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     assert "measuring the capacity of socket, closed loop, which sets the rates; usually " in stream.getvalue()
     assert "\ncapacity of the baseline (socket, closed loop): 1,0" in stream.getvalue()
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
-    with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
+    with create(path, info.model_copy(update={"environment": info.environment.updated(capacity)})) as file:
         execute_run(file, laboratory, laboratory.clock(), instruments)
     return read_run(path)
 
@@ -83,9 +84,9 @@ def test_each_trial_proves_its_rate(run: Run) -> None:
     paced = [trial for trial in run.trials if "closed loop" not in trial.arm]
     assert paced and all(trial.status is TrialStatus.OK for trial in run.trials)
     for trial in paced:
-        account = trial.receipt["arrivals"]
-        assert account["due"] == account["answered"] + account["unanswered"]
-        assert f"{account['per_s']:g}/s" in trial.arm
+        account = trial.receipt.arrivals
+        assert account is not None and account.due == account.answered + account.unanswered
+        assert f"{account.per_s:g}/s" in trial.arm
 
 
 def test_quantiles_are_those_of_the_queue(summary: Summary) -> None:
@@ -138,9 +139,9 @@ def test_what_queues_is_no_reference(run: Run) -> None:
     def queued(trial: Trial) -> Trial:
         if trial.arm != at.arm:
             return trial
-        arrivals = trial.receipt["arrivals"]
-        receipt = trial.receipt | {"arrivals": arrivals | {"answered": int(0.9 * arrivals["due"])}}
-        return trial.model_copy(update={"receipt": receipt})
+        arrivals = trial.receipt.arrivals
+        assert arrivals is not None
+        return with_receipt(trial, arrivals=arrivals.model_copy(update={"answered": int(0.9 * arrivals.due)}))
 
     changed = summarise(run.model_copy(update={"trials": tuple(map(queued, run.trials))}))
     paths = {path.name: path for path in found_of(changed).paths}
@@ -174,7 +175,9 @@ def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
     plan = loaded(max_blocks=6, time_budget="10h")
     rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Observer())
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
-    with create(tmp_path / "a.howfar", info.model_copy(update={"environment": info.environment | capacity})) as file:
+    with create(
+        tmp_path / "a.howfar", info.model_copy(update={"environment": info.environment.updated(capacity)})
+    ) as file:
         execute_run(file, laboratory, laboratory.clock(), instruments)
     at = found_of(summarise(read_run(tmp_path / "a.howfar"))).paths[0].rates[0]
     assert at.p50_ms is not None and (at.p99_ms, at.p999_ms) == (None, None)
@@ -239,7 +242,7 @@ def test_own_rates_need_no_capacity() -> None:
     assert plan.plan.factors.load == ("closed", "300/s", "12.5/s")
     assert not needs_capacity(plan.plan)
     laboratory, engine, instruments = fakes()
-    assert with_rates(plan.plan, 1, laboratory, instruments, Observer()) == (plan.plan, {})
+    assert with_rates(plan.plan, 1, laboratory, instruments, Observer()) == (plan.plan, RunEnvironment())
     assert engine.jobs == []
 
 

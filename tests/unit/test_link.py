@@ -28,6 +28,7 @@ from howfar.contract.messages import (
     LinkStats,
     RttResult,
 )
+from howfar.contract.receipt import ByDirection, LinkCalibration, TcpSettings
 from howfar.errors import UsageError
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.receipt import (
@@ -136,9 +137,9 @@ def test_a_slow_link_is_not_accused_of_the_time_that_the_ping_takes(bounds: Late
 def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
     slow = LinkSpec(10_000_000, 10**6)
     fake = _fake(60_000)
-    assert fake.shape(slow)["compensate_ns"] == 0, "60 µs are less than 1 %"
+    assert fake.shape(slow).compensate_ns == 0, "60 µs are less than 1 %"
     fake = _fake(120_000)
-    assert fake.shape(slow)["compensate_ns"] == 60_000
+    assert fake.shape(slow).compensate_ns == 60_000
 
 
 def test_a_back_end_that_lets_a_lone_packet_through_is_held_against_the_rtt_alone() -> None:
@@ -197,10 +198,11 @@ def test_late_packets_are_a_violation_beyond_a_share_of_the_rtt(
 def test_goodput_more_than_a_fiftieth_off_is_a_warning() -> None:
     expected = _ASKED.expected_goodput_bps("to_server")
     assert expected is not None
-    goodput = {"to_server": expected * 0.985, "to_client": expected * 0.97}
-    (warning,) = goodput_warnings(_ASKED, {"goodput_bps": goodput})
+    goodput = ByDirection(to_server=expected * 0.985, to_client=expected * 0.97)
+    calibration = LinkCalibration(goodput_bps=goodput)
+    (warning,) = goodput_warnings(_ASKED, calibration)
     assert "to client" in warning
-    assert goodput_warnings(LinkSpec(200_000, None), {"goodput_bps": goodput}) == ()
+    assert goodput_warnings(LinkSpec(200_000, None), calibration) == ()
 
 
 @given(st.integers(1_000, 10**11), st.integers(0, 10**10))
@@ -219,7 +221,7 @@ def test_a_rate_too_low_to_count_leaves_the_goodput_out() -> None:
     assert Link.goodput(fake, to_server=True) is None
     fake.goodput = lambda to_server: None  # type: ignore[method-assign, assignment, return-value]
     found = measure_goodput(fake, fake.spec)
-    assert found["goodput_bps"] == {} and found["mss"] is None
+    assert found.goodput_bps == ByDirection() and found.mss is None
     assert goodput_warnings(fake.spec, found) == tuple(
         f"goodput {name} is unknown: at 12.24kbit too few segments cross in 10 s" for name in ("to server", "to client")
     )
@@ -236,7 +238,7 @@ def test_a_rate_too_low_to_count_leaves_the_goodput_out() -> None:
 )
 def test_an_absolute_tolerance_is_said_as_a_share(rtt_ns: int, measured_ns: int, said: str | None) -> None:
     """[dist-4] 30 us are within the tolerance of every link, but for a link of 30 us they are all of its RTT."""
-    found = rest_warnings(LinkSpec(rtt_ns, None), rtt_ns, {"rtt_p50_ns": measured_ns})
+    found = rest_warnings(LinkSpec(rtt_ns, None), rtt_ns, LinkCalibration(rtt_p50_ns=measured_ns))
     assert [each.partition(":")[0] for each in found] == ([] if said is None else [said])
 
 
@@ -321,39 +323,39 @@ def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
 def test_calibration_takes_off_what_the_machine_adds(excess_ns: int) -> None:
     fake = _fake(excess_ns)
     found = fake.shape(_ASKED)
-    assert abs(found["rtt_p50_ns"] - _ASKED.rest_rtt_ns) <= 2_000
-    assert found["rounds"][-1]["rtt_p50_ns"] == found["rtt_p50_ns"], "what is frozen has been measured"
-    assert found["rounds"][-1]["compensate_ns"] == found["compensate_ns"] == fake.compensate_ns
+    assert abs(found.rtt_p50_ns - _ASKED.rest_rtt_ns) <= 2_000
+    assert found.rounds[-1].rtt_p50_ns == found.rtt_p50_ns, "what is frozen has been measured"
+    assert found.rounds[-1].compensate_ns == found.compensate_ns == fake.compensate_ns
 
 
 def test_what_only_a_busy_machine_adds_stays() -> None:
     """At most 75 µs are subtracted in each direction; if the delay is shorter than that, all of it."""
     found = _fake(500_000).shape(_ASKED)
-    assert (found["compensate_ns"], found["rtt_p50_ns"]) == (75_000, 551_456)
+    assert (found.compensate_ns, found.rtt_p50_ns) == (75_000, 551_456)
     short = LinkSpec(rtt_ns=100_000, rate_bps=10**9)
-    assert _fake(500_000).shape(short)["compensate_ns"] == 50_000
+    assert _fake(500_000).shape(short).compensate_ns == 50_000
 
 
 @given(st.lists(st.sampled_from([(), (0,), (4,), (1, 3), (0, 2)]), min_size=4, max_size=4))
 def test_two_disturbed_probes_of_five_do_not_move_the_correction(disturbed: list[tuple[int, ...]]) -> None:
     noise = [400_000 if place in places else 0 for places in disturbed for place in range(5)]
-    assert _fake(60_000, noise).shape(_ASKED)["compensate_ns"] == 30_000
+    assert _fake(60_000, noise).shape(_ASKED).compensate_ns == 30_000
 
 
 @given(st.lists(st.integers(-90_000, 90_000), max_size=40))
 def test_between_trials_nothing_is_tuned(noise: list[int]) -> None:
     """The arms of a run are compared over the same programmed delays, whatever the probes say."""
     fake = _fake(60_000)
-    frozen = fake.shape(_ASKED)["compensate_ns"]
+    frozen = fake.shape(_ASKED).compensate_ns
     fake.noise = chain(noise, repeat(0))
     calibrated = len(fake.settings)
     for _ in range(5):
         at_rest = fake.at_rest()
         assert fake.compensate_ns == frozen
-        receipt = link_receipt(fake, at_rest, _stats(), {})
-        assert receipt["compensate_ns"] == frozen
-        assert receipt["rtt_at_rest_ns"]["p50"] == at_rest.p50_ns
-        assert fake.shape(_ASKED)["compensate_ns"] == frozen
+        receipt = link_receipt(fake, at_rest, _stats(), TcpSettings())
+        assert receipt.compensate_ns == frozen
+        assert receipt.rest_rtt_ns == at_rest.p50_ns
+        assert fake.shape(_ASKED).compensate_ns == frozen
     assert set(fake.settings[calibrated:]) <= {frozen}
 
 
@@ -370,23 +372,23 @@ def test_no_trial_waits_for_a_calm_moment() -> None:
 
 def test_each_batch_calibrates_anew_from_what_was_found() -> None:
     fake = _fake(60_000)
-    assert fake.shape(_ASKED)["compensate_ns"] == 30_000
+    assert fake.shape(_ASKED).compensate_ns == 30_000
     calibrated = len(fake.settings)
     fake.shape(_ASKED)
     assert fake.settings[calibrated:] == [30_000], "once a batch"
     fake.noise = repeat(20_000)
     fake.begin_batch()
-    assert fake.shape(_ASKED)["compensate_ns"] == 40_000, "nothing of an earlier error is left"
+    assert fake.shape(_ASKED).compensate_ns == 40_000, "nothing of an earlier error is left"
     assert len(fake.settings) <= calibrated + 4, "two rounds, and what is then in force"
 
 
 def test_links_of_nearly_the_same_rtt_share_a_correction() -> None:
     """A control's RTT is therefore longer by exactly what was put in."""
     fake = _fake(60_000)
-    found = fake.shape(_ASKED)["compensate_ns"]
+    found = fake.shape(_ASKED).compensate_ns
     calibrated = len(fake.settings)
     longer = fake.shape(replace(_ASKED, rtt_ns=_ASKED.rtt_ns * 105 // 100))
-    assert (longer["compensate_ns"], longer["of_rtt_ns"]) == (found, _ASKED.rtt_ns)
+    assert (longer.compensate_ns, longer.of_rtt_ns) == (found, _ASKED.rtt_ns)
     assert fake.settings[calibrated:] == [found]
     fake.shape(replace(_ASKED, rtt_ns=2 * _ASKED.rtt_ns))
     assert len(fake.settings) > calibrated + 2, "another distance has a calibration of its own"
@@ -501,7 +503,7 @@ def read(*arguments: str) -> LinkChoice:
     @click.command()
     @link_options
     def command(**values: Any) -> None:
-        found.append(read_link(values))
+        found.append(read_link(**values))
 
     command.main(list(arguments), standalone_mode=False)
     return found[0]

@@ -46,13 +46,13 @@ from howfar.load.search import (
     MAX_GAP_RATIO,
     MAX_TRIALS,
     Goal,
-    Trial,
+    RateTrial,
     answer,
     next_rate,
     parse_goal,
     sentence,
 )
-from howfar.load.verdict import Finding, Stamp, Verdict, judge, missing_rows
+from howfar.load.verdict import LoadVerdict, Stamp, StampFinding, judge, missing_rows
 from howfar.services import SqlProtocol
 
 
@@ -169,11 +169,11 @@ def test_sysbenchs_own_options_name_a_server_too() -> None:
 GOAL = Goal(0.99, 5_000_000)
 
 
-def run(holds: Callable[[float, int], bool], low: float = 100, high: float | None = None) -> list[Trial]:
+def run(holds: Callable[[float, int], bool], low: float = 100, high: float | None = None) -> list[RateTrial]:
     """The trials of a search; `holds(rate, number of the trial)`."""
-    trials: list[Trial] = []
+    trials: list[RateTrial] = []
     while (rate := next_rate(trials, low, high)) is not None:
-        trials.append(Trial(rate, 1, False, "" if holds(rate, len(trials)) else "5 ms"))
+        trials.append(RateTrial(rate, 1, False, "" if holds(rate, len(trials)) else "5 ms"))
         assert len(trials) <= MAX_TRIALS
     return trials
 
@@ -373,7 +373,7 @@ def slices(rates: list[int], p50_ns: list[int] | None = None) -> list[Interval]:
     ]
 
 
-def one(verdict: Verdict) -> Finding:
+def one(verdict: LoadVerdict) -> StampFinding:
     assert len(verdict.findings) == 1, verdict
     return verdict.findings[0]
 
@@ -473,7 +473,7 @@ def test_a_stall_of_an_open_loop() -> None:
 
 
 def test_a_long_transaction_in_flight_is_not_steady() -> None:
-    def seen(longest_ns: int, p99_ns: int) -> Verdict:
+    def seen(longest_ns: int, p99_ns: int) -> LoadVerdict:
         return judge(fake_load.finished(), slices(RATES), answered_p99_ns=p99_ns, in_flight_max_ns=longest_ns)
 
     found = one(seen(2_000_000_000, 10_000_000))

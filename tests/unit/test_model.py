@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.made import with_environment
 from tests.unit.made_curves import REPLIES, WORKLOAD, Cell, run_of
 from tests.unit.rendered import findings_of
 
@@ -187,9 +188,7 @@ def test_however_much_overlaps_the_longest_part_is_left() -> None:
 
 
 def _machines(*cells: Cell) -> Run:
-    run = run_of(list(cells))
-    environment = {**run.info.environment, "placement": "machines"}
-    return run.model_copy(update={"info": run.info.model_copy(update={"environment": environment})})
+    return with_environment(run_of(list(cells)), placement="machines")
 
 
 def test_one_machine_shares_its_processors_and_two_do_not() -> None:
@@ -281,7 +280,7 @@ def _named(found: Scaling, **factors: Any) -> Curve:
 def test_without_a_block_the_same_settings_of_the_same_curve_are_computed() -> None:
     """Which cell has the highest throughput may be chance; the computed settings must not change with it."""
     run = _bandwidth()
-    facts, workload = arm_facts(run), run.info.plan["workload"]
+    facts, workload = arm_facts(run), run.info.stored_plan.workload
     whole = what_if(facts, workload)
     assert whole is not None
     fewer = [each for each in facts if each.arm.name != whole.arm]

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.made import floors_of
+from tests.made import floors_of, with_receipt
 from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_findings_of, page_run, page_summary
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
+from howfar.contract.receipt import LinkReceipt, RttFacts
 from howfar.experiments.page.analysis import (
     CpuLevel,
     MeasuredCrossing,
@@ -24,7 +25,7 @@ from howfar.experiments.page.analysis import (
 )
 from howfar.experiments.page.findings import PageArm, PageFindings
 from howfar.experiments.page.labels import crossing_text, predicted_crossing_text, prediction_text
-from howfar.experiments.page.model import Host, Network, emulator_work_ratio, infer_per_message_share
+from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio, infer_per_message_share
 from howfar.experiments.page.sentences import (
     costly_connections,
     page_advice,
@@ -46,7 +47,7 @@ FAR_NS = 2_000_000
 # ---------------------------------------------------------------- the model
 
 
-def simulated_s(network: Network, pages: int, seed: int) -> float:
+def simulated_s(network: PageNetwork, pages: int, seed: int) -> float:
     """Mean time of a page, each of whose round trips computes, crosses the network, is answered and returns."""
     application, database = network.hosts[0], network.hosts[-1]
     names = ("both", "both") if len(network.hosts) == 1 else ("application", "database")
@@ -69,11 +70,13 @@ def test_the_model_is_the_network_that_it_says(path: str, pages: int) -> None:
 
 
 def test_a_page_alone_takes_what_it_needs_and_a_full_machine_passes_what_it_can() -> None:
-    network = Network((Host(0.004, 0.001, 1.0), Host(0.006, 0.001, 1.0)), 0.040, 0.002)
+    network = PageNetwork((PageHost(0.004, 0.001, 1.0), PageHost(0.006, 0.001, 1.0)), 0.040, 0.002)
     assert network.cycle_s(1) == pytest.approx(0.054)
     assert 1 / 0.007 < 500 / network.cycle_s(500) < 1 / 0.006, "the emulator does less a page for many at once"
     assert 500 / network.without_link_cpu().cycle_s(500) == pytest.approx(1 / 0.006, rel=1e-3)
-    assert Network((Host(0.01, 0.0, 0.8),), 0.0, 0.0).cycle_s(4) == pytest.approx(0.05), "others use the machine too"
+    assert PageNetwork((PageHost(0.01, 0.0, 0.8),), 0.0, 0.0).cycle_s(4) == pytest.approx(0.05), (
+        "others use the machine too"
+    )
     assert network.is_possible and not replace(network, waiting_s=-0.0505).is_possible, "its parts add up to no time"
 
 
@@ -107,7 +110,7 @@ def test_the_emulator_works_while_anything_is_on_the_link() -> None:
 
 
 def test_a_busy_processor_is_not_woken() -> None:
-    awake = Network((Host(0.004, 0.0, 1.0), Host(0.006, 0.0, 1.0)), 0.040, 0.0)
+    awake = PageNetwork((PageHost(0.004, 0.0, 1.0), PageHost(0.006, 0.0, 1.0)), 0.040, 0.0)
     sleepy = replace(awake, waking_s=0.010)
     late = [sleepy.cycle_s(pages) - awake.cycle_s(pages) for pages in (1, 2, 4, 32)]
     assert late[0] == pytest.approx(0.010)
@@ -116,7 +119,7 @@ def test_a_busy_processor_is_not_woken() -> None:
 
 
 def test_the_waiting_of_an_arm_is_what_makes_the_model_meet_it() -> None:
-    network = Network((Host(0.004, 0.0, 1.0),), 0.0, 0.003)
+    network = PageNetwork((PageHost(0.004, 0.0, 1.0),), 0.0, 0.003)
     for pages in (1, 2):
         found = replace(network, waiting_s=0.0).fit_waiting(network.cycle_s(pages), pages)
         assert found.waiting_s == pytest.approx(0.003, rel=1e-6)
@@ -247,12 +250,10 @@ def test_blocks_that_were_never_the_same_compare_nothing() -> None:
 
 def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> None:
     """Over the link, the engine's page takes less time than its round trips."""
-    long_link = {"link": {"rtt_at_rest_ns": {"p50": 3_000_000}}}
+    long_link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=3_000_000))
     found = page_findings_of(
         page_run(blocks=3, wanted=LEAST),
-        change=lambda trial: (
-            trial.model_copy(update={"receipt": trial.receipt | long_link}) if "remote" in trial.arm else trial
-        ),
+        change=lambda trial: with_receipt(trial, link=long_link) if "remote" in trial.arm else trial,
     )
     assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
     assert set(found.model.impossible) == {a.arm for a in found.arms if a.path == "remote" and a.application == "php"}

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from howfar.analysis.summary import workload_line
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     CpuStep,
     GetStep,
@@ -28,7 +29,7 @@ from howfar.plan.estimate import LABORATORY_NS, cost
 from howfar.plan.fitting import check_keys, check_machines
 from howfar.plan.load import load_plan
 from howfar.plan.page import PageShape
-from howfar.plan.types import Plan, restore_plan
+from howfar.plan.types import Plan, read_stored, restore_plan
 from howfar.runner.jobs import page_script
 
 EXAMPLE = Path(__file__).parents[2] / "schema" / "examples" / "job.page.script.json"
@@ -331,7 +332,7 @@ def test_the_shipped_pages_are_what_their_comments_say() -> None:
 
 
 def test_a_report_says_what_the_pages_and_the_keys_were(tmp_path: Path) -> None:
-    line = workload_line(plan_of(tmp_path, PLAN).model_dump(mode="json"), {})
+    line = workload_line(read_stored(plan_of(tmp_path, PLAN).model_dump(mode="json")), RunEnvironment())
     assert line.startswith(
         "small page: 3 x point select, 2 x Redis get: 5 round trips; large page: 4 rounds of 5 x point"
     )
@@ -340,7 +341,7 @@ def test_a_report_says_what_the_pages_and_the_keys_were(tmp_path: Path) -> None:
         "workload": {"kind": "key_value"},
         "keys": {"count": 5, "value_bytes": 7, "get": 2, "set": 1, "pipeline": 3},
     }
-    assert workload_line(keys, {}) == (
+    assert workload_line(read_stored(keys), RunEnvironment()) == (
         "key_value: 2 get : 1 set, 3 at once, 5 keys with values of 7 bytes, drawn evenly"
     )
 

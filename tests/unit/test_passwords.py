@@ -15,7 +15,7 @@ from howfar.address import Secret
 from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.main import run_command_line
 from howfar.contract.messages import Failed
-from howfar.doctor.protocols.session import NoValidAnswer, Refused
+from howfar.doctor.protocols.session import NoValidAnswer, ServerRefused
 from howfar.passwords import without_passwords
 
 PASSWORD = "QQsecret"
@@ -101,7 +101,7 @@ def test_what_was_revealed_to_a_server_does_not_come_back() -> None:
     assert Secret("RealSecret99").reveal() == "RealSecret99"
     said = "unknown command 'AUTH', with args beginning with: 'RealSecret99'"
     for text in (
-        str(Refused(said)),
+        str(ServerRefused(said)),
         str(NoValidAnswer(said)),
         Failed(event="failed", code="auth", message=said, advice="").message,
     ):

@@ -13,16 +13,15 @@ from pydantic import ValidationError
 from tests.unit.fake_lab import FakeStage
 
 from howfar.analysis.summary import workload_line
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     SYSBENCH_KINDS,
     Compression,
+    Distribution,
     LoadJob,
     Sysbench,
     Tls,
     UnixTarget,
-)
-from howfar.contract.messages import (
-    Distribution as EngineDistribution,
 )
 from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
@@ -31,7 +30,7 @@ from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_
 from howfar.plan.load import Override, load_plan, shipped_plans
 from howfar.plan.page import Keys
 from howfar.plan.sessions import SessionSpec, session_spec
-from howfar.plan.types import Data, Distribution, Plan, Workload, WorkloadKind, local_part, restore_plan
+from howfar.plan.types import Data, Plan, RowDistribution, Workload, WorkloadKind, local_part, read_stored, restore_plan
 from howfar.runner import preflight as fitting
 from howfar.runner.jobs import check_workload, statements_job
 from howfar.runner.preflight import fit
@@ -114,12 +113,12 @@ def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
 def test_the_plan_knows_every_option_of_the_engine() -> None:
     assert set(Workload.model_fields) | set(Data.model_fields) - {"fit"} <= set(Sysbench.model_fields)
     assert get_args(WorkloadKind) == (*SYSBENCH_KINDS, "single_row_inserts", "single_row_updates", "page", "key_value")
-    assert set(Distribution.model_fields) == set(EngineDistribution.model_fields)
+    assert set(RowDistribution.model_fields) == set(Distribution.model_fields)
     defaults = Sysbench()
     for name, field in Workload.model_fields.items():
         if name != "distribution":
             assert field.default == getattr(defaults, name), name
-    assert Distribution().model_dump() == defaults.distribution.model_dump()
+    assert RowDistribution().model_dump() == defaults.distribution.model_dump()
 
 
 def test_an_unknown_plan_lists_the_known_ones() -> None:
@@ -356,9 +355,11 @@ def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
 
 
 def test_what_was_left_out_stands_beside_the_workload() -> None:
-    plan = load_plan("compression", quick=True).plan.model_dump(mode="json")
-    assert "left out" not in workload_line(plan, {}) + workload_line(plan, {"not_as_asked": []})
-    assert workload_line(plan, {"not_as_asked": ["left out: zstd"]}).endswith("pareto ids; left out: zstd")
+    plan = read_stored(load_plan("compression", quick=True).plan.model_dump(mode="json"))
+    for environment in (RunEnvironment(), RunEnvironment(not_as_requested=[])):
+        assert "left out" not in workload_line(plan, environment)
+    lacking = RunEnvironment(not_as_requested=["left out: zstd"])
+    assert workload_line(plan, lacking).endswith("pareto ids; left out: zstd")
 
 
 @pytest.mark.parametrize(

@@ -18,23 +18,18 @@ from tests.unit.made_recording import costs
 
 from howfar.cli.predict import predict
 from howfar.cli.replay import _first_pages as first_pages
-from howfar.contract.messages import (
-    PacketsEnded,
-    Recorded,
-    RecordedConnection,
-    RecordedDigest,
-    RecordedRoundTrip,
-)
+from howfar.contract.messages import PacketsEnded, Recorded, RecordedConnection, RecordedDigest, RecordedRoundTrip
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
 from howfar.paths import find_path
 from howfar.recording import packets
 from howfar.recording.calibration import Placement
 from howfar.recording.collecting import Collected, collect
+from howfar.recording.facts import RecordingFacts
 from howfar.recording.layout import cost_pages
 from howfar.recording.marks import VARIABLE, Marks, parse_mark, send
 from howfar.recording.path_session import required_speech, whole_pages
-from howfar.recording.recording import KILLED, Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
-from howfar.recording.summary import Summary, covered_ns, document, summarize
+from howfar.recording.recording import KILLED, Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
+from howfar.recording.summary import RecordingSummary, covered_ns, document, summarize
 from howfar.report.document import Answer, Warnings
 
 
@@ -46,8 +41,8 @@ def trip(number: int, begun_ns: int, connection: int = 1, took_ns: int = 100) ->
     )  # fmt: skip
 
 
-def recorded(path: Path, pages: tuple[Page, ...], trips: tuple[RoundTrip, ...]) -> RecordingFile:
-    file = RecordingFile(path, {"method": "tap", "floor_ns": 20})
+def recorded(path: Path, pages: tuple[TimedPage, ...], trips: tuple[RoundTrip, ...]) -> RecordingFile:
+    file = RecordingFile(path, RecordingFacts(method="tap", floor_ns=20))
     file.add_connections(
         [
             Connection(1, "mysql", 0, None, 41, 1000, False, 2, 300),
@@ -62,12 +57,12 @@ def recorded(path: Path, pages: tuple[Page, ...], trips: tuple[RoundTrip, ...]) 
 
 def test_what_is_written_is_read_with_server_times_and_gaps(tmp_path: Path) -> None:
     path = tmp_path / "a.recording"
-    page = Page(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
+    page = TimedPage(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
     file = recorded(path, (page,), (trip(1, 1_050), trip(2, 1_200), trip(3, 1_250), trip(4, 2_500)))
     assert file.assign_pages() == 0
-    file.finish({"unknown": {}})
+    file.finish(RecordingFacts(unknown={}))
     recording = read(path)
-    assert recording.facts["complete"] is True
+    assert recording.facts.complete is True
     (found,) = recording.pages
     assert [(one.id, one.gap_ns, one.server_ns) for one in found.round_trips] == [(1, 50, 70), (2, 50, 70), (3, 0, 70)]
     assert [one.id for one in recording.round_trips] == [1, 2, 3, 4]
@@ -92,13 +87,13 @@ def test_what_an_engine_tells_is_what_is_written(tmp_path: Path) -> None:
         digests=(RecordedDigest(**asdict(digest)),),
         round_trips=(_told(trip(1, 1_050)),),
     )
-    file, into = RecordingFile(tmp_path / "a.recording", {"method": "tap", "floor_ns": 0}), Collected()
+    file, into = RecordingFile(tmp_path / "a.recording", RecordingFacts(method="tap", floor_ns=0)), Collected()
     source = SimpleNamespace(events=lambda: iter([event]))
     collector = threading.Thread(target=collect, args=(source, file, into))  # `collect` lowers its thread's priority
     collector.start()
     collector.join()
     assert (into.stopped, into.round_trips, into.tls, into.protocols) == (None, 1, True, {"redis": 1})
-    file.finish({"unknown": {}})
+    file.finish(RecordingFacts(unknown={}))
     recording = read(tmp_path / "a.recording")
     assert (recording.connections, recording.digests) == ((connection,), (digest,))
     (found,) = recording.round_trips
@@ -107,14 +102,14 @@ def test_what_an_engine_tells_is_what_is_written(tmp_path: Path) -> None:
 
 def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_path: Path) -> None:
     pages = (
-        Page(1, "all", "mark", 1.0, None, 0, 10_000),
-        Page(2, "one", "php", 1.0, 41, 1_000, 2_000),
-        Page(3, "other", "php", 1.0, 42, 1_000, 2_000),
-        Page(4, "threads", "http", 1.0, 42, 1_500, 2_000),
+        TimedPage(1, "all", "mark", 1.0, None, 0, 10_000),
+        TimedPage(2, "one", "php", 1.0, 41, 1_000, 2_000),
+        TimedPage(3, "other", "php", 1.0, 42, 1_000, 2_000),
+        TimedPage(4, "threads", "http", 1.0, 42, 1_500, 2_000),
     )
     file = recorded(tmp_path / "a", pages, (trip(1, 1_100), trip(2, 1_100, 2), trip(3, 1_600, 2), trip(4, 3_000, 2)))
     assert file.assign_pages() == 1, "two pages of a process claim the third"
-    file.finish({})
+    file.finish(RecordingFacts())
     recording = read(tmp_path / "a")
     assert {one.id: one.page_id for one in recording.round_trips} == {1: 2, 2: 3, 3: None, 4: 1}
     assert {page.name: page.contested for page in recording.pages} == {"all": 0, "one": 0, "other": 1, "threads": 1}
@@ -123,24 +118,24 @@ def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_
 
 def test_a_message_that_closes_a_connection_belongs_to_the_page_before_it(tmp_path: Path) -> None:
     """The application does not wait for it, and may have ended when it is seen."""
-    page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)
+    page = TimedPage(1, "all", "command", 1.0, None, 1_000, 2_000)
     late = [replace(trip(number, 2_100, connection), phase="close") for number, connection in ((2, 1), (3, 2))]
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_100), *late, trip(4, 2_200)))
     assert file.assign_pages() == 0
-    file.finish({})
+    file.finish(RecordingFacts())
     assert {one.id: one.page_id for one in read(tmp_path / "a").round_trips} == {1: 1, 2: 1, 3: None, 4: None}
 
 
 def test_a_connection_without_a_row_has_its_round_trips_in_its_page(tmp_path: Path) -> None:
     """Nothing but its round trips was written of a connection that was open when its source was killed."""
-    page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)
+    page = TimedPage(1, "all", "command", 1.0, None, 1_000, 2_000)
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_100), trip(2, 1_200, connection=99)))
     assert file.assign_pages() == 0
     assert [(number, connection, pid) for number, connection, pid, *_ in file.ordered_round_trips()] == [
         (1, 1, 41),
         (2, 99, None),
     ]
-    file.finish({})
+    file.finish(RecordingFacts())
     (found,) = read(tmp_path / "a").pages
     assert [(one.id, one.connection_id) for one in found.round_trips] == [(1, 1), (2, 99)]
 
@@ -148,20 +143,20 @@ def test_a_connection_without_a_row_has_its_round_trips_in_its_page(tmp_path: Pa
 def test_what_a_killed_recorder_leaves_says_that_it_is_not_complete(tmp_path: Path) -> None:
     file = recorded(tmp_path / "a", (), (trip(1, 1_000),))
     recording = read(tmp_path / "a")
-    assert (recording.facts["complete"], recording.facts["stopped"]) == (False, KILLED)
+    assert (recording.facts.complete, recording.facts.stopped) == (False, KILLED)
     assert len(recording.round_trips) == 1
     file.close()
 
 
 def test_what_a_killed_recorder_leaves_has_the_pages_that_were_marked(tmp_path: Path) -> None:
-    page = Page(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
+    page = TimedPage(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_050), trip(2, 2_500)))
     recording = whole_pages(read(tmp_path / "a"))
     assert [one.id for one in recording.pages[0].round_trips] == [1]
-    file.add_pages([Page(2, "/cart", "php", 1.0, 41, 1_000, 2_000)])
+    file.add_pages([TimedPage(2, "/cart", "php", 1.0, 41, 1_000, 2_000)])
     assert [page.contested for page in read(tmp_path / "a").pages] == [1, 1], "two pages of a process claim it"
-    file.add_pages([Page(2, "/cart", "php", 1.0, 41, 8_000, 9_000)])
-    file.add_pages([Page(1, "/shop", "php", 1.0, 41, 1_000, 9_000)])
+    file.add_pages([TimedPage(2, "/cart", "php", 1.0, 41, 8_000, 9_000)])
+    file.add_pages([TimedPage(1, "/shop", "php", 1.0, 41, 1_000, 9_000)])
     with pytest.raises(UsageError, match="has no whole page"):
         whole_pages(read(tmp_path / "a"))
     file.close()
@@ -192,18 +187,18 @@ def test_a_capture_that_ended_early_says_so(ends_early: bool, tmp_path: Path, mo
 
     monkeypatch.setattr(packets, "Reader", Reader)
     monkeypatch.setattr(packets, "Dump", Dump)
-    requested = packets.RecordRequest(3306, None, tmp_path / "a", interface="lo", seconds=0)
+    requested = packets.PacketsRequest(3306, None, tmp_path / "a", interface="lo", seconds=0)
     assert packets.record(requested, lambda _: None) == 0
     facts = read(tmp_path / "a").facts
-    assert facts["complete"] is not ends_early
-    assert (facts["stopped"] is not None and "tcpdump ended before" in facts["stopped"]) is ends_early
+    assert facts.complete is not ends_early
+    assert ("tcpdump ended before" in (facts.stopped or "")) is ends_early
 
 
 def test_marks_are_taken_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     with Marks() as marks:
         monkeypatch.setenv(VARIABLE, marks.address)
         send(41, 100, 200, "mark", "one")
-        taken: list[Page] = []
+        taken: list[TimedPage] = []
         while not taken:
             taken = marks.take()
         send(41, 300, 400, "mark", "two")
@@ -214,16 +209,16 @@ def test_marks_are_taken_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_placement_holds_where_its_cpus_are() -> None:
     here = Placement.of_processes(os.getpid())
     assert here.application == here.server == tuple(sorted(os.sched_getaffinity(0)))
-    assert Placement.of_recording({"cpus": here.model_dump()}) == here
-    assert Placement.of_recording({"cpus": {"application": (100_000,), "server": None}}) == Placement()
-    assert Placement.of_recording({}) == Placement()
+    assert here.without_missing_cpus() == here
+    assert Placement(application=(100_000,)).without_missing_cpus() == Placement()
+    assert RecordingFacts().cpus.without_missing_cpus() == Placement()
     assert sorted(os.sched_getaffinity(0)) == list(here.application or ())
 
 
 def test_a_program_that_reads_a_protocol_is_predicted_only_for_recordings_of_it(tmp_path: Path) -> None:
     def spoken(path: str, protocol: str) -> str:
         file = tmp_path / f"{path}-{protocol}"
-        recorded(file, (), (trip(1, 1_000),)).finish({"protocol": protocol})
+        recorded(file, (), (trip(1, 1_000),)).finish(RecordingFacts(protocol=protocol))
         return required_speech(find_path(path), read(file))
 
     assert spoken("remote", "mysql") == spoken("stunnel", "unknown") == "sizes"
@@ -238,19 +233,21 @@ def test_a_program_that_reads_a_protocol_is_predicted_only_for_recordings_of_it(
 
 
 def test_tls_is_refused_where_it_ends_on_the_way(tmp_path: Path) -> None:
-    recorded(tmp_path / "a", (), (trip(1, 1_000),)).finish({"protocol": "postgresql"})
+    recorded(tmp_path / "a", (), (trip(1, 1_000),)).finish(RecordingFacts(protocol="postgresql"))
     found = CliRunner().invoke(predict, [str(tmp_path / "a"), "--path", "pgbouncer", "--tls", "1.3"])
     assert isinstance(found.exception, UsageError) and "does not carry TLS" in found.exception.message
 
 
 def test_a_replay_takes_the_first_pages_that_are_surely_their_own(tmp_path: Path) -> None:
     names = ("/a", "/b", "/a", "/b", "/a", "/a")
-    pages = tuple(Page(at, name, "http", 1.0, 41, at * 1_000, at * 1_000 + 900) for at, name in enumerate(names, 1))
+    pages = tuple(
+        TimedPage(at, name, "http", 1.0, 41, at * 1_000, at * 1_000 + 900) for at, name in enumerate(names, 1)
+    )
     silent = replace(trip(4, 4_050), sent_ns=4_060, answered_ns=4_060, ended_ns=4_060)
     trips = (*(trip(at, at * 1_000 + 50) for at in (1, 2, 3)), silent, *(trip(at, at * 1_000 + 50) for at in (5, 6)))
     file = recorded(tmp_path / "a", pages, trips)
     file.assign_pages()
-    file.finish({})
+    file.finish(RecordingFacts())
     recording = read(tmp_path / "a")
     doubtful = tuple(replace(page, contested=int(page.id == 1)) for page in recording.pages)
     chosen = first_pages(replace(recording, pages=doubtful), 2)
@@ -265,7 +262,7 @@ def test_a_file_that_cannot_be_begun_is_gone(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(RecordingFile, "set_facts", full)
     with pytest.raises(RunFileError):
-        RecordingFile(tmp_path / "a", {})
+        RecordingFile(tmp_path / "a", RecordingFacts())
     assert not list(tmp_path.iterdir())
 
 
@@ -280,8 +277,8 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFileError):
         read(tmp_path / "none")
     with pytest.raises(RunFileError):
-        RecordingFile(text, {})
-    RecordingFile(tmp_path / "new", {}).close()
+        RecordingFile(text, RecordingFacts())
+    RecordingFile(tmp_path / "new", RecordingFacts()).close()
     with sqlite3.connect(tmp_path / "new") as db:
         db.execute("PRAGMA user_version = 9")
     with pytest.raises(NewerRunFile):
@@ -317,9 +314,9 @@ def test_a_page_that_a_server_error_answered_has_failed(method: str, failed: boo
     """[app-9] The status is as its sender reports it, also after it was stored."""
     page = parse_mark(1, f"page 41 100 200 {method} /shop")
     assert page is not None and page.failed is failed and page.name == "/shop"
-    file = RecordingFile(tmp_path / "a", {})
+    file = RecordingFile(tmp_path / "a", RecordingFacts())
     file.add_pages([page])
-    file.finish({})
+    file.finish(RecordingFacts())
     assert [one.failed for one in read(tmp_path / "a").pages] == [failed]
 
 
@@ -337,41 +334,46 @@ def test_a_mark_groups_by_what_is_the_same_and_keeps_no_query() -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"method": "tap", "tap_ns": 40}, "Recording itself took at least 16 %"),  # four times 40 of 1000 ns
-        ({"method": "tap", "tap_ns": 4}, "/shop takes"),
-        ({"method": "tap", "tap_ns": None}, "/shop takes"),
-        ({"method": "packets", "tap_ns": 0, "capture_cpus": 0.07}, "Capturing packets kept 7.0 % of a CPU busy"),
-        ({"method": "packets", "tap_ns": 0, "capture_cpus": 0.02}, "/shop takes"),
-        ({"method": "pcap", "tap_ns": 0, "capture_cpus": None}, "/shop takes"),
+        (RecordingFacts(method="tap", tap_ns=40), "Recording itself took at least 16 %"),  # four times 40 of 1000 ns
+        (RecordingFacts(method="tap", tap_ns=4), "/shop takes"),
+        (RecordingFacts(method="tap", tap_ns=None), "/shop takes"),
+        (RecordingFacts(method="packets", tap_ns=0, capture_cpus=0.07), "Capturing packets kept 7.0 % of a CPU busy"),
+        (RecordingFacts(method="packets", tap_ns=0, capture_cpus=0.02), "/shop takes"),
+        (RecordingFacts(method="pcap", tap_ns=0, capture_cpus=None), "/shop takes"),
     ],
 )
 def test_the_first_line_says_what_recording_cost_where_it_was_much(
-    facts: dict[str, object], said: str, tmp_path: Path
+    facts: RecordingFacts, said: str, tmp_path: Path
 ) -> None:
-    page = Page(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
+    page = TimedPage(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
     trips = tuple(trip(number, 1_000 + 200 * number) for number in range(1, 5))
     file = recorded(tmp_path / "a.recording", (page,), trips)
     file.assign_pages()
-    file.finish({"unknown": {}, **facts})
+    file.finish(facts)
     head, *_ = document(summarize(read(tmp_path / "a.recording")), "a.recording").blocks
     assert isinstance(head, Answer) and head.text.startswith(said)
 
 
 def test_overlapping_times_count_once_and_end_with_the_page() -> None:
-    page = Page(1, "/", "http", 1.0, 41, 20, 450)
+    page = TimedPage(1, "/", "http", 1.0, 41, 20, 450)
     assert covered_ns([(0, 100), (50, 150), (400, 500)], page) == 180
 
 
-def _summarized(path: Path, pages: tuple[Page, ...], trips: tuple[RoundTrip, ...], **facts: object) -> Summary:
+def _summarized(
+    path: Path, pages: tuple[TimedPage, ...], trips: tuple[RoundTrip, ...], tap_ns: int = 0
+) -> RecordingSummary:
     file = recorded(path, pages, trips)
     file.assign_pages()
-    file.finish({"unknown": {}, "tap_ns": 0, **facts})
+    file.finish(RecordingFacts(tap_ns=tap_ns))
     return summarize(read(path))
 
 
 def test_a_wait_that_goes_on_after_the_page_is_the_pages_up_to_its_end(tmp_path: Path) -> None:
     """[rec-2]"""
-    pages = (Page(1, "/page", "http", 1.0, 41, 1_000, 2_000), Page(2, "/user", "http", 1.0, 41, 900_000, 902_000))
+    pages = (
+        TimedPage(1, "/page", "http", 1.0, 41, 1_000, 2_000),
+        TimedPage(2, "/user", "http", 1.0, 41, 900_000, 902_000),
+    )
     found = _summarized(tmp_path / "a", pages, (trip(1, 1_500, took_ns=800_000), trip(2, 900_000, took_ns=1_010)))
     assert [page.waiting.value for page in found.pages] == [0.49, 0.5]
 
@@ -379,7 +381,7 @@ def test_a_wait_that_goes_on_after_the_page_is_the_pages_up_to_its_end(tmp_path:
 def test_a_page_that_cannot_be_true_is_left_out_with_the_reason(tmp_path: Path) -> None:
     """[rec-2]"""
     pages = tuple(
-        Page(number, name, "http", 1.0, 41, 10_000 * number, 10_000 * number + took)
+        TimedPage(number, name, "http", 1.0, 41, 10_000 * number, 10_000 * number + took)
         for number, name, took in ((1, "/good", 1_000), (2, "/set", 1_000), (3, "/back", -1_000), (4, "/tap", 5))
     )
     backwards = replace(trip(2, 20_100), sent_ns=20_000)
@@ -397,7 +399,7 @@ def test_a_page_that_cannot_be_true_is_left_out_with_the_reason(tmp_path: Path) 
 def test_a_page_that_failed_is_in_no_figure_and_is_named(tmp_path: Path) -> None:
     """[app-9]"""
     pages = tuple(
-        Page(number, "/", "http", 1.0, 41, 10_000 * number, 10_000 * number + 1_000, failed=number == 2)
+        TimedPage(number, "/", "http", 1.0, 41, 10_000 * number, 10_000 * number + 1_000, failed=number == 2)
         for number in (1, 2, 3)
     )
     trips = tuple(trip(number, 10_000 * number + 100) for number in (1, 2, 3))
@@ -411,7 +413,7 @@ def test_a_page_that_failed_is_in_no_figure_and_is_named(tmp_path: Path) -> None
     assert ([page.id for page in whole.pages], sum(whole.left_out.values())) == ([1, 3], 1)
 
 
-def _said(found: Summary) -> str:
+def _said(found: RecordingSummary) -> str:
     return " ".join(
         text for block in document(found, "a").blocks if isinstance(block, Warnings) for text in block.lines
     )
@@ -420,7 +422,7 @@ def _said(found: Summary) -> str:
 def test_the_time_to_send_is_shown_apart_and_nagle_is_named(tmp_path: Path) -> None:
     """[rec-11]"""
     ms = 1_000_000
-    page = Page(1, "/", "http", 1.0, 41, 0, 100 * ms)
+    page = TimedPage(1, "/", "http", 1.0, 41, 0, 100 * ms)
     slow = replace(trip(1, 10 * ms), sent_ns=50 * ms, answered_ns=50 * ms, ended_ns=51 * ms, bytes_to_server=40)
     found = _summarized(tmp_path / "a", (page,), (slow, replace(slow, id=2, bytes_to_server=100_000)))
     (only,) = found.pages
@@ -432,7 +434,7 @@ def test_the_time_to_send_is_shown_apart_and_nagle_is_named(tmp_path: Path) -> N
 def test_a_goodbye_is_no_round_trip(tmp_path: Path) -> None:
     """[rec-13]"""
     quit = RoundTrip(2, 1, None, 1_500, 1_500, 1_500, 1_500, 5, 0, 1, "quit", None, None, "close", None, False)
-    found = _summarized(tmp_path / "a", (Page(1, "/", "http", 1.0, 41, 0, 9_000),), (trip(1, 1_050), quit))
+    found = _summarized(tmp_path / "a", (TimedPage(1, "/", "http", 1.0, 41, 0, 9_000),), (trip(1, 1_050), quit))
     assert found.round_trips == found.pages[0].round_trips.value == 1
 
 
@@ -449,10 +451,10 @@ def test_no_share_exceeds_its_whole(times: list[tuple[int, int, int, int, int]],
         )
         for number, (begun, a, b, c, connection) in enumerate(times, 1)
     )
-    page = Page(
+    page = TimedPage(
         1, "/", "mark", 1.0, None, 100, 100 + took, round_trips=tuple(sorted(trips, key=lambda one: one.begun_ns))
     )
-    facts = {"method": "tap", "tap_ns": 40, "protocol": "mysql"}
+    facts = RecordingFacts(method="tap", tap_ns=40, protocol="mysql")
     found = summarize(Recording(facts=facts, round_trips=trips, pages=(page,)))
     assert len(found.pages) + len(found.left_out) == 1
     for one in found.pages:
@@ -476,13 +478,13 @@ def test_a_connection_that_was_not_understood_has_no_vote(tmp_path: Path) -> Non
     )
     for others, expected in (((), "unknown"), ((replace_protocol(unknown, "postgresql"),), "postgresql")):
         event = Recorded(connections=(unknown, unknown, *others), digests=(), round_trips=())
-        into, file = Collected(), RecordingFile(tmp_path / expected, {})
+        into, file = Collected(), RecordingFile(tmp_path / expected, RecordingFacts())
         source = SimpleNamespace(events=lambda event=event: iter([event]))
         collector = threading.Thread(target=collect, args=(source, file, into))
         collector.start()
         collector.join()
         file.close()
-        assert into.facts({}, 0)["protocol"] == expected
+        assert into.facts({}, 0).protocol == expected
 
 
 def replace_protocol(connection: RecordedConnection, protocol: str) -> RecordedConnection:
@@ -508,5 +510,5 @@ def test_what_was_seen_instead_is_named_by_count(
     reader = SimpleNamespace(events=lambda: iter([ended]), cpu_s=lambda: 0.0)
     monkeypatch.setattr(packets, "Reader", lambda *_: reader)
     with pytest.raises(UsageError, match="no round trip to port 3306 was seen") as refused:
-        packets.record(packets.RecordRequest(3306, None, tmp_path / "a", file=tmp_path / "b"), lambda _: None)
+        packets.record(packets.PacketsRequest(3306, None, tmp_path / "a", file=tmp_path / "b"), lambda _: None)
     assert said in str(refused.value)

@@ -10,7 +10,8 @@ import pytest
 
 from howfar.contract.messages import Repeated
 from howfar.errors import UsageError
-from howfar.recording.recording import Connection, Digest, Page, Phase, Recording, RecordingFile, RoundTrip, read
+from howfar.recording.facts import RecordingFacts
+from howfar.recording.recording import Connection, Digest, Phase, Recording, RecordingFile, RoundTrip, TimedPage, read
 from howfar.recording.repeat import analyze, document, may_change, script, split_statements
 from howfar.report import terminal
 
@@ -27,7 +28,7 @@ GIVEN = ("SELECT a FROM t WHERE id = 1", "SELECT a FROM t WHERE id = 2", "SELECT
 
 def recording(path: Path, pages: Sequence[Sequence[str]]) -> Recording:
     """Each page opens a connection, runs its statements 10 us apart, each for 50 us, and ends 7 us later."""
-    facts = {"method": "tap", "protocol": "mysql", "tap_ns": TAP_NS, "floor_ns": 2000, "path_ns": 2000 + UNSEEN_NS}
+    facts = RecordingFacts(method="tap", protocol="mysql", tap_ns=TAP_NS, floor_ns=2000, path_ns=2000 + UNSEEN_NS)
     file = RecordingFile(path, facts)
     file.add_connections(Connection(n, "mysql", 0, None, None, None, False, 1, 0) for n in range(1, len(pages) + 1))
     file.add_digests(Digest(number, "mysql", text) for text, number in DIGESTS.items())
@@ -62,12 +63,12 @@ def recording(path: Path, pages: Sequence[Sequence[str]]) -> Recording:
             )
             at += 50_000
         at += 7_000
-        found.append(Page(connection, "page", "mark", 1.0, None, begun, at))
+        found.append(TimedPage(connection, "page", "mark", 1.0, None, begun, at))
         at += 1_000_000
     file.add_round_trips(trips)
     file.add_pages(found)
     assert file.assign_pages() == 0
-    file.finish({"tls": False})
+    file.finish(RecordingFacts(tls=False))
     return read(path)
 
 

@@ -13,6 +13,7 @@ from tests.unit.test_replication import ASKED, snapshot
 
 from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
+from howfar.contract.environment import FsyncTimes, RunEnvironment
 from howfar.contract.messages import (
     Arrivals,
     LoadJob,
@@ -43,7 +44,7 @@ from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
 from howfar.plan.factors import FACTORS
 from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
-from howfar.plan.types import Plan
+from howfar.plan.types import Plan, read_stored
 from howfar.report.grid import level_text
 from howfar.runner.jobs import load_facts, statements_job
 from howfar.store.records import Arm, ArmRole
@@ -170,10 +171,11 @@ def test_what_cannot_be_is_refused_when_the_plan_is_read(factors: dict[str, Any]
 
 
 def test_the_workload_says_when_a_commit_is_on_the_disk() -> None:
-    facts = {"work_file_system": "tmpfs", "data_fsync_ns": {"512": {"count": 48, "p50": 797, "p99": 1000}}}
-    sentence = workload_line(plan().model_dump(mode="json"), facts)
+    fsync_ns = {"512": FsyncTimes(count=48, p50=797, p99=1000)}
+    facts = RunEnvironment(work_file_system="tmpfs", data_fsync_ns=fsync_ns)
+    sentence = workload_line(read_stored(plan().model_dump(mode="json")), facts)
     assert sentence.endswith("durability off (no commit is flushed), on tmpfs, where a write with fsync takes 797ns")
-    assert "durability" not in workload_line(load_plan("paths").plan.model_dump(mode="json"), facts)
+    assert "durability" not in workload_line(read_stored(load_plan("paths").plan.model_dump(mode="json")), facts)
 
 
 def test_a_trial_costs_more_where_the_replica_is_far() -> None:
@@ -193,7 +195,9 @@ def test_the_engine_inserts_single_rows_under_keys_of_its_own() -> None:
     sysbench = statements_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
     assert isinstance(sysbench, Sysbench)
     assert sysbench.kind == "oltp_write_only"
-    assert workload_line(plan().model_dump(mode="json"), {}).startswith("single_row_inserts: one short row")
+    assert workload_line(read_stored(plan().model_dump(mode="json")), RunEnvironment()).startswith(
+        "single_row_inserts: one short row"
+    )
 
 
 def outcome(*kinds: str) -> LoadOutcome:

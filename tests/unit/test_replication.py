@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from howfar.contract.receipt import ReplicaFacts, Snapshot
 from howfar.errors import PlanError
 from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
@@ -20,13 +21,11 @@ from howfar.lab.replication.dialect import Seed, Source, replication_dialect
 from howfar.lab.replication.proof import (
     FILLING,
     ChannelFacts,
-    ReplicaFacts,
-    Snapshot,
     channel_violations,
     latency_violation,
     violations,
     violations_after_absence,
-    window_facts,
+    window_receipt,
 )
 from howfar.lab.replication.status import MariadbPositions, MysqlPositions, primary_end, replica_status, semi_sync_names
 from howfar.lab.replication.watch import HangClock
@@ -91,7 +90,7 @@ def test_older_names_of_mysql_are_found_and_none_are_none() -> None:
 def test_a_window_that_held(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10, "tx_waits": 10, "tx_wait_time": 20500})
     assert violations(ASKED, before, after, commits=10) == ()
-    assert window_facts(before, after)["mean_wait_us"] == 2050
+    assert window_receipt(before, after).mean_wait_us == 2050
     assert before.primary is not None and before.primary.timeout_ms == 3_600_000
 
 
@@ -122,17 +121,18 @@ def test_each_end_must_say_what_was_asked(kind: str) -> None:
     ):
         assert any(expected in sentence for sentence in violations(spec, now, now)), expected
     assert now.primary is not None
-    fallen = replace(now, primary=replace(now.primary, status=False))
+    fallen = now.model_copy(update={"primary": now.primary.model_copy(update={"status": False})})
     assert any("fell back to asynchronous silently" in sentence for sentence in violations(ASKED, now, fallen))
-    silent = replace(now, replicas=(replace(now.replicas[0], semi_sync=False),))
+    silent = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"semi_sync": False}),)})
     assert violations(ASKED, now, silent) == ("replica1 did not acknowledge after the window",)
-    assert any("no semi-synchronous" in sentence for sentence in violations(ASKED, now, replace(now, primary=None)))
+    without = now.model_copy(update={"primary": None})
+    assert any("no semi-synchronous" in sentence for sentence in violations(ASKED, now, without))
     io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
-    parted = replace(now, replicas=(replace(now.replicas[0], strangers="0-2-58"),))
+    parted = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"strangers": "0-2-58"}),)})
     assert violations(ASKED, now, parted) == (
         "replica1 had transactions that its primary never had (0-2-58) after the window: their histories have parted",
     )
-    broken = replace(now, broken=("the link of replica1 had died",))
+    broken = now.model_copy(update={"broken": ("the link of replica1 had died",)})
     assert violations(ASKED, now, broken) == ("the link of replica1 had died after the window",)
     lost = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
     assert violations(ASKED, now, lost) == (
@@ -212,11 +212,12 @@ def test_positions_of_mariadb() -> None:
 def test_a_hung_commit_is_told_from_a_slow_one() -> None:
     end, clock = snapshot("mysql").primary, HangClock()
     assert end is not None and end.yes_tx is not None
-    waiting = replace(end, waiting=3)
+    waiting = end.model_copy(update={"waiting": 3})
+    answered = waiting.model_copy(update={"yes_tx": end.yes_tx + 1})
     assert clock.sample(0, waiting) == 0
     assert clock.sample(5, waiting) == 5
-    assert clock.sample(9, replace(waiting, yes_tx=end.yes_tx + 1)) == 0, "somebody was answered"
-    assert clock.sample(12, replace(waiting, yes_tx=end.yes_tx + 1)) == 3
+    assert clock.sample(9, answered) == 0, "somebody was answered"
+    assert clock.sample(12, answered) == 3
     assert clock.sample(20, end) == 0, "nobody waits"
     assert clock.sample(30, waiting) == 10
 
@@ -272,9 +273,9 @@ def test_a_replica_that_was_away_is_held_against_what_that_does_not_explain(kind
         (found,) = violations_after_absence(snapshot(kind, replica={column: "No"}))
         assert "replica1 was not replicating after the window" in found
     seen = snapshot(kind)
-    apart = replace(seen.replicas[0], strangers="0-9-1")
+    apart = seen.replicas[0].model_copy(update={"strangers": "0-9-1"})
     (broken, parted) = violations_after_absence(
-        replace(seen, broken=("the link of replica1 had died",), replicas=(apart,))
+        seen.model_copy(update={"broken": ("the link of replica1 had died",), "replicas": (apart,)})
     )
     assert "the link of replica1 had died" in broken and "their histories have parted" in parted
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from howfar.contract.receipt import PrimaryEnd, ReplicaFacts, Snapshot
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.postgresql import PostgresPositions, PostgresReplication, log_bytes
-from howfar.lab.replication.proof import ReplicaFacts, Snapshot, violations
-from howfar.lab.replication.status import PrimaryEnd
+from howfar.lab.replication.proof import violations
 from howfar.lab.servers import TableServer
 from howfar.plan.cells import cells
 from howfar.plan.fitting import with_instead
@@ -44,8 +44,10 @@ def _snapshot(end: PrimaryEnd, sent: int = 0) -> Snapshot:
         ]
     )
     assert state is not None
-    replicas = tuple(ReplicaFacts(f"replica{n}", state, True, "0/1@5", 0) for n in (1, 2))
-    return Snapshot("0/900@9", end, replicas, {"replica1": sent, "replica2": 0})
+    replicas = tuple(
+        ReplicaFacts(name=f"replica{n}", state=state, semi_sync=True, applied="0/1@5", behind=0) for n in (1, 2)
+    )
+    return Snapshot(position="0/900@9", primary=end, replicas=replicas, sent={"replica1": sent, "replica2": 0})
 
 
 def test_a_position_is_compared_by_transactions_or_by_the_log() -> None:
@@ -76,7 +78,7 @@ def test_a_window_that_held_and_those_that_did_not() -> None:
         "bytes of log were acknowledged" in found for found in violations(ASKED, before, _snapshot(after_end), 10)
     )
     assert violations(ASKED, before, before, 10) == ("10 commits returned and the primary counted no acknowledgement",)
-    cancelled = replace(after_end, no_tx=_end(ASKED, log=("LOG: ready", CANCELLED)).no_tx)
+    cancelled = after_end.model_copy(update={"no_tx": _end(ASKED, log=("LOG: ready", CANCELLED)).no_tx})
     found = violations(ASKED, before, _snapshot(cancelled, sent=0x1000), 10)
     assert found == ("1 commits of the window were not acknowledged by a replica, as the primary counts them",)
 

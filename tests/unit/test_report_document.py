@@ -12,7 +12,7 @@ import pytest
 from howfar.report import html, terminal
 from howfar.report.charts import values
 from howfar.report.document import (
-    Advice,
+    AdviceBlock,
     Answer,
     Block,
     Bullets,
@@ -56,8 +56,8 @@ def sample() -> Document:
         Warnings(("busy machine",)),
         MAIN,
         Heading("What to do"),
-        Advice("First.", "Because of 3 %."),
-        Advice("Second.", "Because."),
+        AdviceBlock("First.", "Because of 3 %."),
+        AdviceBlock("Second.", "Because."),
         Heading("Only a chart follows"),
         Chart("one", "A chart", "How to read it.", bar, Table("", single("x", "y"), (plain("1", "2"),))),
         Heading("Text"),
@@ -88,7 +88,7 @@ AROUND = Around("Which is faster?", ("Run file: a.howfar",), ("Go on with: howfa
 
 
 def test_a_document_that_fits_on_a_screen_begins_with_its_answer() -> None:
-    small = Document("howfar: sample", (Answer("The socket."), MAIN, Heading("What to do"), Advice("First.", "")))
+    small = Document("howfar: sample", (Answer("The socket."), MAIN, Heading("What to do"), AdviceBlock("First.", "")))
     lines = terminal.render(small, 80, around=AROUND).splitlines()
     assert len(lines) <= VISIBLE_LINES
     assert lines[:4] == ["Which is faster?", "", "The socket.", ""]
@@ -109,7 +109,7 @@ def test_a_longer_document_ends_with_its_answer_and_what_to_do(details: bool) ->
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("details", [True, False])
 def test_the_answer_stays_in_sight_however_long_the_advice(width: int, details: bool) -> None:
-    advice = [Advice(f"Do this. {'And that. ' * 12}", "Since it helps. " * 20) for _ in range(3)]
+    advice = [AdviceBlock(f"Do this. {'And that. ' * 12}", "Since it helps. " * 20) for _ in range(3)]
     wordy = Document("howfar: sample", (Answer("The socket."), MAIN, MAIN, Heading("What to do"), *advice))
     text = terminal.render(wordy, width, details=details, around=AROUND)
     assert "The socket." in text.splitlines()[-VISIBLE_LINES:]

@@ -6,9 +6,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from tests.made import made, with_receipt
 from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.messages import Receipt
 from howfar.experiments.registry import summarise
 
 VOID_TAGS = {"meta", "br", "hr", "img", "input", "link"}
@@ -97,9 +100,9 @@ def test_ids_are_unique(page: str) -> None:
 def test_what_comes_from_data_is_escaped() -> None:
     run = synthetic_run(blocks=2, samples=10)
     evil = "<script>alert(1)</script>"
-    environment = {"cpu_model": evil, evil: {"x": evil}}
+    environment = RunEnvironment.model_validate({"cpu_model": evil, evil: {"x": evil}})
     info = run.info.model_copy(update={"environment": environment, "server_version": evil, "command": (evil,)})
-    trials = tuple(t.model_copy(update={"receipt": {"session": {"peer_address": evil}}}) for t in run.trials)
+    trials = tuple(with_receipt(t, session=made(Receipt, peer_address=evil)) for t in run.trials)
     assert "<script" not in html.render(summarise(run.model_copy(update={"info": info, "trials": trials})))
 
 

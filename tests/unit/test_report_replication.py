@@ -282,10 +282,12 @@ def test_a_primary_that_is_asynchronous_as_long_as_there_is_a_load_has_lower_bou
 
 def test_evidence_is_computed_from_the_run() -> None:
     text = as_markdown(document(summary("replication")))
+    parts = [cell.receipt.replication for cell in summary("replication").cells]
+    windows = [part.window for part in parts if part is not None and part.window is not None]
     ends = [
-        cell.receipt["replication"]["window"]["after"]["primary"]["yes_tx"]
-        for cell in summary("replication").cells
-        if "window" in cell.receipt["replication"]
+        window.after.primary.acknowledged
+        for window in windows
+        if window.after is not None and window.after.primary is not None
     ]
     assert f"of {len(ends)} semi-sync cells the primary counted {sum(ends):,} acknowledgements" in text
     assert "tmpfs took 2 µs (median): that is memory" in text

@@ -75,5 +75,5 @@ def test_compression_as_each_kind_says_it(variables: dict[str, str], found: tupl
 
 
 def test_the_table_has_words_for_what_works(tmp_path: Path) -> None:
-    row = {"name": "mysql", "kind": "mysql", "version": "9", "program": "/p", "features": ABLE.model_dump(mode="json")}
+    row = command.InstalledServer(name="mysql", kind="mysql", version="9", program="/p", features=ABLE)
     assert command._row_cells(row)[3:7] == ("yes", "zlib+zstd", "yes", "no")

@@ -12,6 +12,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from howfar.contract.messages import UnixTarget
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
@@ -82,7 +83,7 @@ REFUSAL = b"SFATAL\0VFATAL\0C57P03\0Mthe server is going away\0\0"
 @pytest.mark.parametrize(
     ("connect", "told"),
     [
-        (lambda near: _view_session(SECRET, {"socket": near}, None), "the server is going away"),
+        (lambda near: _view_session(SECRET, UnixTarget(path=near), None), "the server is going away"),
         (partial(_ask, command="SHOW STATS"), "does not answer SHOW STATS"),
     ],
     ids=["server", "pgbouncer"],

@@ -14,7 +14,7 @@ from howfar.cli.record import record
 from howfar.cli.setup import setup
 from howfar.errors import LabError
 from howfar.setup import check, install
-from howfar.setup.check import Part, restrictions
+from howfar.setup.check import CheckedPart, restrictions
 from howfar.setup.install import PACKAGE_MANAGERS, PackageManager, install_packages, plan_installation, untested_system
 from howfar.setup.programs import RequiredProgram, groups, missing_programs, required_programs
 
@@ -234,7 +234,9 @@ def test_capturing_needs_one_right_and_no_laboratory(
 
 def test_without_an_engine_the_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        check, "check_machine", lambda: [Part("howfar TARGET", False, "no engine", "Reinstall."), Part("lab", True, "")]
+        check,
+        "check_machine",
+        lambda: [CheckedPart("howfar TARGET", False, "no engine", "Reinstall."), CheckedPart("lab", True, "")],
     )
     code, output = run("--check", monkeypatch=monkeypatch)
     assert code == 3 and output.splitlines()[0] == "howfar does not work here: its engine does not start."

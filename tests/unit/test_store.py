@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.made import made_trial
+from tests.made import made, made_trial
 from tests.unit.damage import make_older
 from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 
+from howfar.contract.messages import Receipt
+from howfar.contract.receipt import TrialReceipt
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.file_kinds import RUN_FILE
 from howfar.runner.run import execute_run
@@ -31,7 +33,7 @@ def void_trial(number: int, reason: str = "because") -> Trial:
         position=number % 5,
         status=TrialStatus.VOID,
         void_reason=reason,
-        receipt={"session": {"peer_address": "/s", "tls_version": None}},
+        receipt=TrialReceipt(session=made(Receipt, peer_address="/s")),
         load=MachineLoad(psi_cpu_some_share=0.5, psi_io_some_share=None, steal_share=0.0, load_average_1m=1.5),
         warnings=("client limited",),
     )

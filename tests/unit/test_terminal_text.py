@@ -23,7 +23,7 @@ from howfar.cli.main import run_command_line
 from howfar.cli.screen import _PrintableStream, rich_console
 from howfar.doctor.findings import Kind
 from howfar.report.document import (
-    Advice,
+    AdviceBlock,
     Bullets,
     Code,
     Details,
@@ -86,7 +86,7 @@ def test_colours_are_howfars_own() -> None:
 
 def document() -> Document:
     blocks = (
-        Heading(FORGED), Text(FORGED), Bullets((FORGED,)), Warnings((FORGED,)), Advice(FORGED, FORGED), Facts({FORGED: [FORGED]}),
+        Heading(FORGED), Text(FORGED), Bullets((FORGED,)), Warnings((FORGED,)), AdviceBlock(FORGED, FORGED), Facts({FORGED: [FORGED]}),
         Code((FORGED,)), Details(FORGED, (Text(FORGED),)), Table(FORGED, single(FORGED, FORGED), (plain(FORGED, FORGED),)),
     )  # fmt: skip
     return Document(FORGED, blocks, ({FORGED: FORGED},))

@@ -18,11 +18,11 @@ from howfar.lab import window as window_tcp
 from howfar.lab.environment import SIZES, data_fsync_ns
 from howfar.lab.network import Host
 from howfar.lab.window import (
-    Connection,
+    ConnectionCounts,
     Diag,
+    LabWindowWatch,
     ThreadClocks,
     WatchTargets,
-    WindowWatch,
     busy_shares,
     parse_connections,
     processor,
@@ -196,7 +196,7 @@ def test_a_host_s_connections_with_itself_are_left_out_where_they_are_another_pr
 
 def test_an_older_kernel_tells_less_of_a_connection() -> None:
     old = window_tcp.connection(_info(rtt_us=100, busy_us=5, out=1)[:104])
-    assert old == Connection(100_000, None, 0, None, None, None, None, None, None, None)
+    assert old == ConnectionCounts(100_000, None, 0, None, None, None, None, None, None, None)
     found = tcp_record("client", {}, {b"1": old})
     assert found is not None and found.busy_ns is None and found.segments_out is None
     assert share_to_server({}, {b"1": old}) is None
@@ -204,7 +204,7 @@ def test_an_older_kernel_tells_less_of_a_connection() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 10**6)), max_size=8), st.integers(0, 2))
 def test_a_record_never_shrinks(rows: list[tuple[int, int]], shift: int) -> None:
-    def side(times: int) -> dict[bytes, Connection]:
+    def side(times: int) -> dict[bytes, ConnectionCounts]:
         return {
             bytes([key]): window_tcp.connection(_info(rtt_us=9, busy_us=value * times, out=1)) for key, value in rows
         }
@@ -285,9 +285,9 @@ class _Server:
         return {"requests": 10 - self.left}
 
 
-def _watch(answers: int) -> WindowWatch:
+def _watch(answers: int) -> LabWindowWatch:
     """A watch long enough that some clock ticks remain even after a busy machine's late first look."""
-    return WindowWatch(WatchTargets(_HERE, _HERE, None, None, _Server(answers)), 300_000_000)
+    return LabWindowWatch(WatchTargets(_HERE, _HERE, None, None, _Server(answers)), 300_000_000)
 
 
 def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
@@ -308,7 +308,7 @@ def test_connections_that_were_closed_before_the_last_look_leave_the_traffic_to_
         with socket.create_connection(("127.0.0.1", port)) as near, listener.accept()[0] as far:
             near.sendall(bytes(1000))
             assert len(far.recv(1000, socket.MSG_WAITALL)) == 1000
-            watch = WindowWatch(WatchTargets(_HERE, _HERE, port, None, server := _Server(2)), 60_000_000_000)
+            watch = LabWindowWatch(WatchTargets(_HERE, _HERE, port, None, server := _Server(2)), 60_000_000_000)
             while server.left == 2 and watch._thread.is_alive():  # the first look asks the server last
                 watch._thread.join(0.001)
             if not watch._readings.tcp["server"]:
@@ -332,6 +332,6 @@ def test_a_server_that_dies_leaves_less_to_see_and_breaks_nothing(answers: int, 
 def test_writes_that_must_be_on_the_disk_are_timed(tmp_path: Path) -> None:
     found = data_fsync_ns(tmp_path)
     assert found is not None and set(found) == {str(size) for size in SIZES}
-    assert all(row["count"] > 0 and 0 < row["p50"] <= row["p99"] for row in found.values())
+    assert all(row.count and row.p50 and row.p99 and row.p50 <= row.p99 for row in found.values())
     assert list(tmp_path.iterdir()) == []
     assert data_fsync_ns(tmp_path / "absent") is None

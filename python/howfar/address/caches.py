@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from howfar.address.mysql import host_of, query_pairs, split_authority, split_host
 from howfar.address.parameters import (
+    ENCRYPTED,
+    NOTHING,
     OWN_TIMEOUTS,
     PLAIN,
     VERIFIED,
+    VERIFIED_CHAIN,
     Ignored,
     Parameter,
     Refused,
@@ -24,13 +28,13 @@ from howfar.address.parameters import (
     secret,
     text,
 )
-from howfar.address.server_address import SYSTEM_CA, ParsedTarget, ServerAddress
+from howfar.address.server_address import ParsedTarget, ServerAddress
 from howfar.errors import UsageError
 from howfar.services import ServiceName
 
 REDIS: Final = ("redis", "rediss", "valkey", "valkeys", "redis+unix", "redis-socket", "valkey+unix", "unix")
 MEMCACHED: Final = ("memcached", "memcacheds")
-ENCRYPTED: Final = ("rediss", "valkeys", "memcacheds")
+TLS_SCHEMES: Final = ("rediss", "valkeys", "memcacheds")
 PORTS: Final = {"redis": 6379, "memcached": 11211}
 _EXAMPLES: Final = {
     "redis": "Examples: redis://:PASSWORD@host:6379/0, rediss://host:6379 or redis:///run/redis/redis-server.sock.",
@@ -45,9 +49,7 @@ def _parse_database_number(value: str) -> int:
 
 
 _VERIFY: Final = by_word(
-    none={"ssl_mode": "REQUIRED"}, optional={"ssl_mode": "REQUIRED"},
-    required={"ssl_mode": "VERIFY_CA", "ssl_ca": SYSTEM_CA},
-    certnone={"ssl_mode": "REQUIRED"}, certrequired={"ssl_mode": "VERIFY_CA", "ssl_ca": SYSTEM_CA},
+    none=ENCRYPTED, optional=ENCRYPTED, required=VERIFIED_CHAIN, certnone=ENCRYPTED, certrequired=VERIFIED_CHAIN
 )  # fmt: skip
 _REDIS: Final[dict[str, Parameter]] = {
     "host": reads("host", host_of),
@@ -57,9 +59,9 @@ _REDIS: Final[dict[str, Parameter]] = {
     "password": secret(),
     "db": reads("database_number", _parse_database_number),
     "database": reads("database_number", _parse_database_number),
-    "ssl": by_word(true={"ssl_mode": "REQUIRED"}, false=PLAIN),
+    "ssl": by_word(true=ENCRYPTED, false=PLAIN),
     "ssl_cert_reqs": _VERIFY,
-    "ssl_check_hostname": by_word(true=VERIFIED, false={}),
+    "ssl_check_hostname": by_word(true=VERIFIED, false=NOTHING),
     "ssl_ca_certs": text("ssl_ca"),
     "ssl_certfile": text("ssl_cert"),
     "ssl_keyfile": text("ssl_key"),
@@ -95,39 +97,36 @@ def parse_url(scheme: str, url: str) -> ParsedTarget:
         notes.append("what stands before @ is the password, as in redis-cli; for a user alone write USER:@")
     host, port = split_host(form, host_port, PORTS[service])
     parameters = [*account.items(), ("host", host or ""), ("port", str(port or ""))]
-    path = decode_url_text(path)
-    fields, more_notes = read_parameters(
+    parsed = read_parameters(
         form, [*parameters, *query_pairs(query)], _REDIS if service == "redis" else _MEMCACHED, _fold, len(parameters)
     )
-    fields |= _field_of_path(service, form, path, host is None)
-    password = fields.pop("password", None)
-    if scheme in ENCRYPTED:
-        fields = _require_tls(scheme, form, fields)
-    if not ({"host", "socket"} & fields.keys()):
-        fields["host"] = "localhost"
+    address = parsed.address.updated(_read_path(service, form, decode_url_text(path), host is None))
+    if scheme in TLS_SCHEMES:
+        address = _require_tls(scheme, form, address)
+    if address.host is None and address.socket is None:
+        address = replace(address, host="localhost")
         notes.append("no host means TCP to localhost")
-    address = ServerAddress(protocol=service, **fields)
-    return ParsedTarget(address, password, form, (*notes, *more_notes))
+    return replace(parsed, address=replace(address, protocol=service), notes=(*notes, *parsed.notes))
 
 
-def _field_of_path(service: ServiceName, form: str, path: str, may_be_socket: bool) -> dict[str, Any]:
+def _read_path(service: ServiceName, form: str, path: str, may_be_socket: bool) -> ServerAddress:
     """The field that the path sets: a socket, the number of a Redis database, or none."""
     name = path.strip("/")
     if not name:
-        return {}
+        return NOTHING
     if service == "redis" and re.fullmatch(r"\d{1,5}", name):
-        return {"database_number": int(name)}
+        return ServerAddress(database_number=int(name))
     if may_be_socket:
-        return {"socket": path}
+        return ServerAddress(socket=path)
     raise UsageError(f"the path of the {form} is not a database, which has a number", _EXAMPLES[service])
 
 
-def _require_tls(scheme: str, form: str, fields: dict[str, Any]) -> dict[str, Any]:
-    if "socket" in fields:
+def _require_tls(scheme: str, form: str, address: ServerAddress) -> ServerAddress:
+    if address.socket is not None:
         raise UsageError(f"a {scheme}:// URL names a socket, which is never encrypted", f"Use {scheme[:-1]}://.")
-    if fields.get("ssl_mode") == "DISABLED":
+    if address.ssl_mode == "DISABLED":
         raise UsageError(f"ssl in the {form} contradicts {scheme}://", f"Use {scheme[:-1]}://.")
-    return {"ssl_mode": "VERIFY_CA" if "ssl_ca" in fields else "REQUIRED", **fields}
+    return replace(address, ssl_mode=address.ssl_mode or ("REQUIRED" if address.ssl_ca is None else "VERIFY_CA"))
 
 
 def _fold(name: str) -> str:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from howfar.address.parameters import (
+    ENCRYPTED,
+    NOTHING,
     OWN_TIMEOUTS,
     PASSWORD_SOURCES,
-    Applied,
+    PLAIN,
+    PREFERRED,
+    VERIFIED,
     Ignored,
     Parameter,
     Refused,
@@ -101,19 +105,19 @@ TABLE: Final[dict[str, Parameter]] = {
     "service": text("service"),
     "servicefile": text("service_file"),
     "sslmode": reads("ssl_mode", ssl_mode),
-    "requiressl": by_word(true={"ssl_mode": "REQUIRED"}, false={}),
+    "requiressl": by_word(true=ENCRYPTED, false=NOTHING),
     "sslrootcert": text("ssl_ca"),
     "sslcert": text("ssl_cert"),
     "sslkey": text("ssl_key"),
-    "sslcertmode": by_word(disable={"ssl_cert": NO_FILE, "ssl_key": NO_FILE}, allow={}),
-    "sslnegotiation": by_word(postgres={"tls_direct": False}, direct={"tls_direct": True}),
+    "sslcertmode": by_word(disable=ServerAddress(ssl_cert=NO_FILE, ssl_key=NO_FILE), allow=NOTHING),
+    "sslnegotiation": by_word(postgres=ServerAddress(tls_direct=False), direct=ServerAddress(tls_direct=True)),
     "ssl_min_protocol_version": reads("tls_versions", _parse_min_tls),
     "ssl_max_protocol_version": reads("tls_versions", _parse_max_tls),
-    "sslsni": by_word(true={"sni": True}, false={"sni": False}),
+    "sslsni": by_word(true=ServerAddress(sni=True), false=ServerAddress(sni=False)),
     "channel_binding": by_word(
-        disable={"channel_binding": "disable"},
-        prefer={"channel_binding": "prefer"},
-        require={"channel_binding": "require"},
+        disable=ServerAddress(channel_binding="disable"),
+        prefer=ServerAddress(channel_binding="prefer"),
+        require=ServerAddress(channel_binding="require"),
     ),
     "options": text("options"),
     **ignored("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
@@ -304,13 +308,11 @@ def _keyword_value(words: str, position: int) -> tuple[str, int]:
 
 def build_given(form: str, pairs: Mapping[str, str], extra: Mapping[str, Parameter] | None = None) -> ParsedTarget:
     """The address that the parameters of one source give. `extra`: parameters in addition to libpq's. Raises UsageError."""
-    fields, notes = read_parameters(form, pairs.items(), TABLE if extra is None else {**TABLE, **extra})
-    return _build_given(form, fields, notes)
+    return _with_protocol(read_parameters(form, pairs.items(), TABLE if extra is None else {**TABLE, **extra}))
 
 
-def _build_given(form: str, fields: dict[str, Any], notes: list[str]) -> ParsedTarget:
-    password = fields.pop("password", None)
-    return ParsedTarget(ServerAddress(protocol="postgresql", **fields), password, form, tuple(notes))
+def _with_protocol(parsed: ParsedTarget) -> ParsedTarget:
+    return replace(parsed, address=replace(parsed.address, protocol="postgresql"))
 
 
 def parse_uri(uri: str) -> ParsedTarget:
@@ -439,21 +441,20 @@ def _passfile_fields(line: str) -> list[str]:
 
 # ---------------------------------------------------------------- other programs' forms for PostgreSQL
 
+_SSL_WORDS: Final = {
+    "disable": PLAIN,
+    "prefer": PREFERRED,
+    "require": ENCRYPTED,
+    "verifyca": ServerAddress(ssl_mode="VERIFY_CA"),
+    "verifyfull": ServerAddress(ssl_mode="VERIFY_IDENTITY"),
+}
 _DRIVER_PARAMETERS: Final[dict[str, Parameter]] = {
-    "ssl": by_word(
-        true={"ssl_mode": "REQUIRED"},
-        false={"ssl_mode": "DISABLED"},
-        require={"ssl_mode": "REQUIRED"},
-        disable={"ssl_mode": "DISABLED"},
-        prefer={"ssl_mode": "PREFERRED"},
-        verifyca={"ssl_mode": "VERIFY_CA"},
-        verifyfull={"ssl_mode": "VERIFY_IDENTITY"},
-    ),
+    "ssl": by_word(true=ENCRYPTED, false=PLAIN, **_SSL_WORDS),
     **ignored("timeout", "command_timeout", "connection_timeout", "pool_timeout", why=OWN_TIMEOUTS),
     **ignored("prepared_statement_cache_size", "prepared_statement_name_func", "statement_cache_size", "pgbouncer",
               "connection_limit", "pool", "prepare_threshold", "tcp_keepalive", "sslaccept"),
     "unix_sock": text("socket"),
-    "direct_tls": by_word(true={"tls_direct": True}, false={"tls_direct": False}),
+    "direct_tls": by_word(true=ServerAddress(tls_direct=True), false=ServerAddress(tls_direct=False)),
 }  # fmt: skip
 """Parameters of SQLAlchemy's drivers (psycopg, asyncpg, pg8000), in addition to libpq's."""
 
@@ -469,15 +470,15 @@ def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[
             pairs += [("host", host), ("port", port)]
         else:
             pairs.append((name, value))
-    fields, notes = read_parameters(form, pairs, {**TABLE, **_DRIVER_PARAMETERS}, leading_pairs=leading_pairs)
-    return _build_given(form, fields, notes)
+    table = {**TABLE, **_DRIVER_PARAMETERS}
+    return _with_protocol(read_parameters(form, pairs, table, leading_pairs=leading_pairs))
 
 
-_SCHEMA: Final = Applied(lambda value: {"options": f"-c search_path={value}"})
+_SCHEMA: Final = reads("options", lambda value: f"-c search_path={value}")
 JDBC: Final[dict[str, Parameter]] = {
     "user": text("user"),
     "password": secret(),
-    "ssl": by_word(true={"ssl_mode": "VERIFY_IDENTITY"}, false={}),
+    "ssl": by_word(true=ServerAddress(ssl_mode="VERIFY_IDENTITY"), false=NOTHING),
     "sslmode": TABLE["sslmode"],
     "sslrootcert": text("ssl_ca"),
     "sslcert": text("ssl_cert"),
@@ -485,9 +486,9 @@ JDBC: Final[dict[str, Parameter]] = {
     "sslNegotiation": TABLE["sslnegotiation"],
     "sslpassword": TABLE["sslpassword"],
     "sslfactory": by_word(**{
-        "org.postgresql.ssl.nonvalidatingfactory": {"ssl_mode": "REQUIRED"},
-        "org.postgresql.ssl.defaultjavasslfactory": {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": SYSTEM_CA},
-        "org.postgresql.ssl.libpqfactory": {},
+        "org.postgresql.ssl.nonvalidatingfactory": ENCRYPTED,
+        "org.postgresql.ssl.defaultjavasslfactory": VERIFIED,
+        "org.postgresql.ssl.libpqfactory": NOTHING,
     }),
     "channelBinding": TABLE["channel_binding"],
     "options": text("options"),
@@ -520,9 +521,8 @@ def parse_jdbc(rest: str, query: Iterable[tuple[str, str]]) -> ParsedTarget:
         parameters = {"host": host or "localhost", "port": port, "dbname": _decode(database)}
     elif rest != "/":
         parameters["dbname"] = _decode(rest)
-    fields, notes = read_parameters("JDBC URL", parameters.items(), TABLE)
-    properties, more_notes = read_parameters("JDBC URL", query, JDBC, str.lower)
-    return _build_given("JDBC URL", fields | properties, notes + more_notes)
+    parsed = read_parameters("JDBC URL", parameters.items(), TABLE)
+    return _with_protocol(parsed.updated(read_parameters("JDBC URL", query, JDBC, str.lower)))
 
 
 def _jdbc_host(authority: str) -> tuple[str, str]:
@@ -542,13 +542,7 @@ ADO: Final[dict[str, Parameter]] = {
     **{name: text("user") for name in ("username", "user name", "user id", "userid", "user", "uid")},
     **{name: secret() for name in ("password", "pwd", "psw")},
     "passfile": text("passfile"),
-    "ssl mode": by_word(
-        disable={"ssl_mode": "DISABLED"},
-        prefer={"ssl_mode": "PREFERRED"},
-        require={"ssl_mode": "REQUIRED"},
-        verifyca={"ssl_mode": "VERIFY_CA"},
-        verifyfull={"ssl_mode": "VERIFY_IDENTITY"},
-    ),
+    "ssl mode": by_word(**_SSL_WORDS),
     "ssl negotiation": TABLE["sslnegotiation"],
     "root certificate": text("ssl_ca"),
     "ssl certificate": text("ssl_cert"),
@@ -573,9 +567,7 @@ ADO: Final[dict[str, Parameter]] = {
 
 def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
     """`Host=h;Username=u;Password=p`, as Npgsql reads it. Raises UsageError."""
-    form = "connection string"
-    fields, notes = read_parameters(form, pairs, ADO, lambda name: name.lower().replace(" ", ""))
-    return _build_given(form, fields, notes)
+    return _with_protocol(read_parameters("connection string", pairs, ADO, lambda name: name.lower().replace(" ", "")))
 
 
 def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:

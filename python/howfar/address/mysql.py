@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from howfar.address.parameters import (
     ENCRYPTED,
     IN_PASSWORD,
+    NOTHING,
     OWN_TIMEOUTS,
     PLAIN,
     PREFERRED,
@@ -51,7 +53,7 @@ _ON_LIBMYSQLCLIENT: Final = ("mysqldb", "mariadbconnector")
 _SEVERAL: Final = "several servers are named, and one is measured"
 _STATEMENTS: Final = "it changes the session, and no statement but those of the measurement is sent"
 _KEY_STORE: Final = "Java's key stores are not read"
-_COMPRESS: Final = by_word(true={"compression": "zlib"}, false={})
+_COMPRESS: Final = by_word(true=ServerAddress(compression="zlib"), false=NOTHING)
 
 
 def host_of(value: str) -> str:
@@ -110,12 +112,12 @@ URL: Final[dict[str, Parameter]] = {
     "tls": by_word(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
     "ssl": Applied(ssl_object),
     "use-ssl": by_word(true=ENCRYPTED, false=PLAIN),
-    "ssl-verify": by_word(true=VERIFIED_CHAIN, false={}),
-    "ssl-verify-cert": by_word(true=VERIFIED_CHAIN, false={}),
-    "ssl-verify-server-cert": by_word(true=VERIFIED, false={}),
-    "ssl-verify-identity": by_word(true=VERIFIED, false={}),
-    "ssl-check-hostname": by_word(true=VERIFIED, false={}),
-    "ssl-disabled": by_word(true=PLAIN, false={}),
+    "ssl-verify": by_word(true=VERIFIED_CHAIN, false=NOTHING),
+    "ssl-verify-cert": by_word(true=VERIFIED_CHAIN, false=NOTHING),
+    "ssl-verify-server-cert": by_word(true=VERIFIED, false=NOTHING),
+    "ssl-verify-identity": by_word(true=VERIFIED, false=NOTHING),
+    "ssl-check-hostname": by_word(true=VERIFIED, false=NOTHING),
+    "ssl-disabled": by_word(true=PLAIN, false=NOTHING),
     "ssl-accept": by_word(strict=VERIFIED, acceptinvalidcerts=ENCRYPTED),
     "sni": reads("sni", parse_switch),
     **ignored("ssl-capath", why="the file of ssl-ca is read alone"),
@@ -195,17 +197,23 @@ def query_pairs(query: str, plus_is_space: bool = False) -> list[tuple[str, str]
     return [(decode_url_text(name), decode_url_text(value)) for name, _, value in parts]
 
 
-def build_given(form: str, fields: dict[str, Any], notes: Iterable[str]) -> ParsedTarget:
-    """The address of these fields; a socket takes precedence over a host, as in all drivers."""
-    password = fields.pop("password", None)
-    all_notes = list(notes)
-    if fields.get("socket") is not None and (fields.get("host") or fields.get("port")):
-        all_notes.append("the socket is used, and the host is ignored, as in the programs that accept both")
-        fields |= {"host": None, "port": None}
-    address = ServerAddress(protocol="mysql", **fields)
+def _with_protocol(parsed: ParsedTarget) -> ParsedTarget:
+    """The target as a server of MySQL; a socket takes precedence over a host, as in all drivers."""
+    address, notes = replace(parsed.address, protocol="mysql"), list(parsed.notes)
+    if address.socket is not None and (address.host or address.port):
+        notes.append("the socket is used, and the host is ignored, as in the programs that accept both")
+        address = replace(address, host=None, port=None)
     if address.socket is None and address.host in (None, "localhost"):
-        all_notes.append(_describe_localhost(form, address))
-    return ParsedTarget(address, password, form, tuple(all_notes))
+        notes.append(_describe_localhost(parsed.form, address))
+    return replace(parsed, address=address, notes=tuple(notes))
+
+
+def _by_libmysqlclient(parsed: ParsedTarget) -> ParsedTarget:
+    """The target for a program that uses libmysqlclient."""
+    address = parsed.address
+    if address.socket is None and address.host in (None, "localhost"):
+        parsed = replace(parsed, address=replace(address, localhost_is_socket=True))
+    return _with_protocol(parsed)
 
 
 def _describe_localhost(form: str, address: ServerAddress) -> str:
@@ -231,8 +239,7 @@ def parse_url(url: str) -> ParsedTarget:
         parameters.append(("socket", path))
     elif path.strip("/"):
         parameters.append(("db", path.strip("/")))
-    fields, notes = read_parameters(form, [*parameters, *query_pairs(query)], URL, _fold, len(parameters))
-    return build_given(form, fields, notes)
+    return _with_protocol(read_parameters(form, [*parameters, *query_pairs(query)], URL, _fold, len(parameters)))
 
 
 def _is_socket(path: str) -> bool:
@@ -245,10 +252,8 @@ def parse_sqlalchemy(
 ) -> ParsedTarget:
     """A URL `mysql+driver://…`, split as SQLAlchemy splits it."""
     parameters = [(name, value) for name, value in parts.items() if value]
-    fields, notes = read_parameters(form, [*parameters, *query], URL, _fold)
-    if driver in _ON_LIBMYSQLCLIENT and "socket" not in fields and fields.get("host") in (None, "localhost"):
-        fields["localhost_is_socket"] = True
-    return build_given(form, fields, notes)
+    parsed = read_parameters(form, [*parameters, *query], URL, _fold)
+    return _by_libmysqlclient(parsed) if driver in _ON_LIBMYSQLCLIENT else _with_protocol(parsed)
 
 
 # ---------------------------------------------------------------- JDBC
@@ -257,7 +262,7 @@ _JDBC_COMMON: Final[dict[str, Parameter]] = {
     "user": text("user"),
     "password": secret(),
     "useSSL": by_word(true=ENCRYPTED, false=PLAIN),
-    "requireSSL": by_word(true=ENCRYPTED, false={}),
+    "requireSSL": by_word(true=ENCRYPTED, false=NOTHING),
     "allowPublicKeyRetrieval": reads("fetch_server_key", parse_switch),
     "useCompression": _COMPRESS,
     "tlsVersions": reads("tls_versions", tls_versions),
@@ -295,7 +300,7 @@ _CONNECTOR_J: Final[dict[str, Parameter]] = {
     "sslMode": by_word(
         disabled=PLAIN, preferred=PREFERRED, required=ENCRYPTED, verifyca=VERIFIED_CHAIN, verifyidentity=VERIFIED
     ),
-    "verifyServerCertificate": by_word(true=VERIFIED_CHAIN, false={}),
+    "verifyServerCertificate": by_word(true=VERIFIED_CHAIN, false=NOTHING),
     "fallbackToSystemTrustStore": Ignored("the authorities of this machine are trusted"),
 }
 _MARIADB_J: Final[dict[str, Parameter]] = {
@@ -304,8 +309,8 @@ _MARIADB_J: Final[dict[str, Parameter]] = {
                        required=ENCRYPTED, disabled=PLAIN, verifyidentity=VERIFIED),
     "useSsl": by_word(true=VERIFIED, false=PLAIN),
     "useSSL": by_word(true=VERIFIED, false=PLAIN),
-    "trustServerCertificate": by_word(true={}, false={}),
-    "disableSslHostnameVerification": by_word(true={}, false={}),
+    "trustServerCertificate": by_word(true=NOTHING, false=NOTHING),
+    "disableSslHostnameVerification": by_word(true=NOTHING, false=NOTHING),
     "serverSslCert": text("ssl_ca"),
     "enabledSslCipherSuites": text("ssl_cipher"),
     "localSocket": text("socket"),
@@ -338,16 +343,17 @@ def parse_jdbc(product: str, rest: str) -> ParsedTarget:
         "port": port and str(port),
         "db": decode_url_text(path).strip("/"),
     }
-    fields, notes = read_parameters(form, [(name, value) for name, value in parameters.items() if value], URL, _fold)
+    parsed = read_parameters(form, [(name, value) for name, value in parameters.items() if value], URL, _fold)
     table = _MARIADB_J if product == "mariadb" else _CONNECTOR_J
-    properties, more_notes = read_parameters(form, query_pairs(query), table, str.lower)
-    if product == "mariadb" and properties.get("ssl_mode") == "VERIFY_IDENTITY":
+    properties = read_parameters(form, query_pairs(query), table, str.lower)
+    parsed = parsed.updated(properties)
+    if product == "mariadb" and properties.address.ssl_mode == "VERIFY_IDENTITY":
         enabled = {name.lower() for name, value in query_pairs(query) if value.lower() in ("true", "1")}
         if "trustservercertificate" in enabled:
-            properties["ssl_mode"] = "REQUIRED"
+            parsed = replace(parsed, address=replace(parsed.address, ssl_mode="REQUIRED"))
         elif "disablesslhostnameverification" in enabled:
-            properties["ssl_mode"] = "VERIFY_CA"
-    return build_given(form, fields | properties, [*notes, *more_notes])
+            parsed = replace(parsed, address=replace(parsed.address, ssl_mode="VERIFY_CA"))
+    return _with_protocol(parsed)
 
 
 # ---------------------------------------------------------------- Go
@@ -382,26 +388,24 @@ def parse_go(dsn: str) -> ParsedTarget:
     if bracket and not endpoint.endswith(")"):
         raise UsageError("the Go DSN has an address without its closing bracket", "Write USER@tcp(HOST:PORT)/DATABASE.")
     endpoint = endpoint.removesuffix(")")
-    fields: dict[str, Any] = {"user": user} if user else {}
-    fields |= {"password": Secret(password)} if colon and at else {}
     if net in ("", "tcp", "tcp4", "tcp6"):
         host, port = split_host(form, endpoint, PORT)
-        fields |= {"host": host or "127.0.0.1"} | ({"port": port} if port else {})
+        address = ServerAddress(host=host or "127.0.0.1", port=port)
     elif net == "unix":
-        fields["socket"] = endpoint or "/tmp/mysql.sock"
+        address = ServerAddress(socket=endpoint or "/tmp/mysql.sock")
     else:
         raise UsageError("the network of the Go DSN is not supported", "Write tcp(HOST:PORT) or unix(PATH).")
     database, _, query = tail.partition("?")
     if "@" in database:
         raise UsageError("the Go DSN has an @ behind its last /", "Write %40 for an @ in the name of the database.")
-    fields |= {"database": decode_url_text(database)} if database else {}
+    address = replace(address, user=user or None, database=decode_url_text(database) or None)
     try:
-        properties, notes = read_parameters(form, query_pairs(query), _GO)
+        properties = read_parameters(form, query_pairs(query), _GO)
     except UsageError as error:
         if "is not known" in error.message:
             error.advice = f"The driver would set a system variable of this name: {_STATEMENTS}. {error.advice}"
         raise
-    return build_given(form, fields | properties, notes)
+    return _with_protocol(ParsedTarget(address, Secret(password) if colon and at else None, form).updated(properties))
 
 
 # ---------------------------------------------------------------- pairs
@@ -450,17 +454,12 @@ _PDO: Final[dict[str, Parameter]] = {
 
 def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
     """`Server=h;Uid=u;Pwd=p`. Raises UsageError."""
-    form = "connection string"
-    fields, notes = read_parameters(form, pairs, ADO, lambda name: name.lower().replace(" ", ""))
-    if str(fields.get("host", "")).startswith("/"):
-        fields["socket"] = fields.pop("host")
-    return build_given(form, fields, notes)
+    parsed = read_parameters("connection string", pairs, ADO, lambda name: name.lower().replace(" ", ""))
+    if (parsed.address.host or "").startswith("/"):
+        parsed = replace(parsed, address=replace(parsed.address, host=None, socket=parsed.address.host))
+    return _with_protocol(parsed)
 
 
 def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:
     """`mysql:host=h;dbname=d`. PHP's client uses the socket if the host is localhost or missing. Raises UsageError."""
-    form = "PDO DSN"
-    fields, notes = read_parameters(form, pairs.items(), _PDO)
-    if "socket" not in fields and fields.get("host") in (None, "localhost"):
-        fields["localhost_is_socket"] = True
-    return build_given(form, fields, notes)
+    return _by_libmysqlclient(read_parameters("PDO DSN", pairs.items(), _PDO))

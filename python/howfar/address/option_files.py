@@ -8,9 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from howfar.address.parameters import (
+    ENCRYPTED,
+    NOTHING,
+    PLAIN,
     Applied,
     Ignored,
     Parameter,
@@ -29,7 +32,7 @@ from howfar.address.parameters import (
     text,
     tls_versions,
 )
-from howfar.address.server_address import ParsedTarget, ServerAddress
+from howfar.address.server_address import ParsedTarget, ServerAddress, SslMode
 from howfar.errors import UsageError
 
 GROUPS: Final = ("mysql", "mariadb-client", "client", "client-server", "client-mariadb")
@@ -158,16 +161,18 @@ TABLE: Final[dict[str, Parameter]] = {
     "user": text("user"),
     "password": secret(),
     "database": text("database"),
-    "protocol": by_word(tcp={"protocol": "tcp"}, socket={"protocol": "socket"}, default={}),
-    "ssl": by_word(true={"ssl_mode": "REQUIRED"}, false={"ssl_mode": "DISABLED"}),
+    "protocol": by_word(
+        tcp=ServerAddress(localhost_is_socket=False), socket=ServerAddress(localhost_is_socket=True), default=NOTHING
+    ),
+    "ssl": by_word(true=ENCRYPTED, false=PLAIN),
     "ssl-mode": reads("ssl_mode", ssl_mode),
     "ssl-ca": text("ssl_ca"),
     "ssl-cert": text("ssl_cert"),
     "ssl-key": text("ssl_key"),
     "ssl-cipher": text("ssl_cipher"),
-    "ssl-verify-server-cert": by_word(true={"ssl_mode": "VERIFY_IDENTITY"}, false={}),
+    "ssl-verify-server-cert": by_word(true=ServerAddress(ssl_mode="VERIFY_IDENTITY"), false=NOTHING),
     "tls-version": reads("tls_versions", tls_versions),
-    "compress": by_word(true={"compression": "zlib"}, false={}),
+    "compress": by_word(true=ServerAddress(compression="zlib"), false=NOTHING),
     "compression-algorithms": reads("compression", lambda value: parse_algorithm(value.split(",")[0])),
     "zstd-compression-level": reads("compression_level", parse_level),
     "get-server-public-key": reads("fetch_server_key", parse_switch),
@@ -199,20 +204,15 @@ def parse(source: str, files: Files, suffix: str = "") -> ParsedTarget:
         if resolved is not None:
             values.pop(resolved[0], None)
             values[resolved[0]] = (line, resolved[1])
-    fields: dict[str, Any] = {}
-    notes: list[str] = []
+    parsed = ParsedTarget(ServerAddress(protocol="mysql"), form="option file")
     for name, (line, value) in values.items():
-        new_fields, new_notes = read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)
-        notes += new_notes
-        fields |= {field: value for field, value in new_fields.items() if field != "ssl_mode"}
-    fields |= _tls_mode(values)
-    password, protocol = fields.pop("password", None), fields.pop("protocol", None)
-    return ParsedTarget(
-        _choose_host_or_socket(ServerAddress(protocol="mysql", **fields), protocol),
-        password,
-        "option file",
-        tuple(notes),
-    )
+        parsed = parsed.updated(_read_option(name, line, value))
+    address = replace(parsed.address, ssl_mode=_tls_mode(values))
+    return replace(parsed, address=_choose_host_or_socket(address))
+
+
+def _read_option(name: str, line: OptionLine, value: str) -> ParsedTarget:
+    return read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)
 
 
 def _resolve_name(line: OptionLine) -> tuple[str, str] | None:
@@ -249,15 +249,13 @@ def _resolve_name(line: OptionLine) -> tuple[str, str] | None:
 _SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-public-key", "enable-cleartext-plugin"}
 
 
-def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
+def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> SslMode | None:
     """The TLS mode. As in MariaDB's client, naming a file for TLS requests TLS, and the last value of `ssl` counts."""
-    mode: str | None = None
+    mode: SslMode | None = None
     verifies = False
     for name, (line, value) in values.items():
         if name in ("ssl", "ssl-mode"):
-            mode = str(
-                read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)[0].get("ssl_mode")
-            )
+            mode = _read_option(name, line, value).address.ssl_mode
         elif name in ("ssl-cert", "ssl-key", "ssl-cipher") and value:
             mode = "REQUIRED" if mode in (None, "DISABLED") else mode
         elif name == "ssl-ca" and value:
@@ -266,16 +264,13 @@ def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
             name == "ssl-verify-server-cert" and value not in ("0", "") and value.lower() not in ("off", "false", "no")
         ):
             verifies = True  # regardless of `ssl`: the client verifies even after skip-ssl
-    if verifies:
-        mode = "VERIFY_IDENTITY"
-    return {} if mode is None else {"ssl_mode": mode}
+    return "VERIFY_IDENTITY" if verifies else mode
 
 
-def _choose_host_or_socket(address: ServerAddress, protocol: str | None) -> ServerAddress:
-    """The address reduced to a host or a socket: `protocol` decides, else a host other than localhost selects TCP."""
-    is_local = address.host in (None, "localhost")
-    if protocol == "tcp" or (protocol != "socket" and not is_local):
-        return replace(address, socket=None, host=address.host or "localhost")
-    if address.socket is not None:
-        return replace(address, host=None, port=None)
-    return replace(address, host=None, port=None, localhost_is_socket=True)
+def _choose_host_or_socket(address: ServerAddress) -> ServerAddress:
+    """The address reduced to a host or a socket: the option `protocol` decides (`localhost_is_socket`), else a host other than
+    localhost selects TCP."""
+    uses_socket = address.localhost_is_socket
+    if uses_socket is False or (uses_socket is None and address.host not in (None, "localhost")):
+        return replace(address, socket=None, host=address.host or "localhost", localhost_is_socket=None)
+    return replace(address, host=None, port=None, localhost_is_socket=None if address.socket is not None else True)

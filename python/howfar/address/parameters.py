@@ -8,15 +8,20 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 from urllib.parse import unquote
 
-from howfar.address.server_address import SSL_MODES, SYSTEM_CA, Secret
+from howfar.address.server_address import SSL_MODES, SYSTEM_CA, ParsedTarget, Secret, ServerAddress
 from howfar.errors import UsageError
 
-Fields = Mapping[str, Any]
-"""Values of fields of `ServerAddress`, and `password`."""
+AddressField = Literal[
+    "host", "port", "socket", "user", "database", "database_number", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher",
+    "tls_versions", "sni", "compression", "compression_level", "fetch_server_key", "allow_cleartext_password", "server_key_file",
+    "options", "hostaddr", "service", "service_file", "passfile",
+]  # fmt: skip
+"""A field of `ServerAddress` that a parameter sets to its value."""
+NOTHING = ServerAddress()
 NO_EFFECT = "it changes nothing that is measured here"
 OWN_TIMEOUTS = "howfar has time limits of its own"
 IN_PASSWORD = "If a user or password has one of / ? # @ : % & in it, write %2F, %3F, %23, %40, %3A, %25 or %26 instead."
@@ -25,9 +30,10 @@ PASSWORD_SOURCES = "--env NAME, --password-file FILE or --ask-password"
 
 @dataclass(frozen=True)
 class Applied:
-    """A parameter that takes effect. `read` raises ValueError, whose message contains no part of the value."""
+    """A parameter that takes effect. `read` returns the fields that it sets, or the password; it raises ValueError, whose message
+    contains no part of the value."""
 
-    read: Callable[[str], Fields]
+    read: Callable[[str], ServerAddress | Secret]
 
 
 @dataclass(frozen=True)
@@ -54,22 +60,17 @@ Parameter = Applied | Ignored | Refused
 Table = Mapping[str, Parameter]
 
 
-def text(field: str) -> Applied:
-    return Applied(lambda value: {field: value})
+def text(field: AddressField) -> Applied:
+    return reads(field, str)
 
 
 def secret() -> Applied:
-    return Applied(lambda value: {"password": Secret(value)})
+    return Applied(Secret)
 
 
-def reads(field: str, read: Callable[[str], Any]) -> Applied:
+def reads(field: AddressField, read: Callable[[str], Any]) -> Applied:
     """A parameter whose value is converted; if `read` returns None, no field is set."""
-
-    def fields(value: str) -> Fields:
-        converted = read(value)
-        return {} if converted is None else {field: converted}
-
-    return Applied(fields)
+    return Applied(lambda value: ServerAddress(**{field: read(value)}))
 
 
 def ignored(*names: str, why: str = NO_EFFECT) -> dict[str, Parameter]:
@@ -88,14 +89,15 @@ def read_parameters(
     table: Table,
     fold: Callable[[str], str] = lambda name: name,
     leading_pairs: int = 0,
-) -> tuple[dict[str, Any], list[str]]:
-    """The fields that parameters set, and a note for each that is ignored. `fold`: the spelling under which names are compared;
-    `leading_pairs`: the number of leading pairs that come from the part of a URL before its parameters.
+) -> ParsedTarget:
+    """What parameters set, with a note for each that is ignored. `fold`: the spelling under which names are compared; `leading_pairs`:
+    the number of leading pairs that come from the part of a URL before its parameters.
 
     The strongest mode of TLS wins; other contradictions are refused. Raises UsageError.
     """
     by_spelling = {fold(name): (name, parameter) for name, parameter in table.items()}
-    fields: dict[str, Any] = {}
+    address = NOTHING
+    password: Secret | None = None
     notes: list[str] = []
     for position, (given_name, value) in enumerate(pairs, 1 - leading_pairs):
         if fold(given_name) not in by_spelling:
@@ -107,8 +109,14 @@ def read_parameters(
         elif isinstance(parameter, Ignored):
             notes.append(f"{name} is ignored: {parameter.why}")
         elif value:
-            _merge(form, name, fields, _read_value(form, name, parameter, value))
-    return fields, list(dict.fromkeys(notes))
+            given = _read_value(form, name, parameter, value)
+            if isinstance(given, ServerAddress):
+                address = _merge(form, name, address, given)
+            elif password not in (None, given):
+                raise _contradiction(form, name, "password")
+            else:
+                password = given
+    return ParsedTarget(address, password, form, tuple(dict.fromkeys(notes)))
 
 
 def _unknown_parameter(
@@ -120,26 +128,31 @@ def _unknown_parameter(
     return UsageError(f"parameter {position} of the {form} is not known", f"{suggestion}Known: {usable}. {IN_PASSWORD}")
 
 
-def _read_value(form: str, name: str, parameter: Applied, value: str) -> Fields:
+def _read_value(form: str, name: str, parameter: Applied, value: str) -> ServerAddress | Secret:
     try:
         return parameter.read(value)
     except ValueError as error:
         raise UsageError(f"{name} in the {form}: {error}", "Correct its value, or leave it out.") from None
 
 
-def _merge(form: str, name: str, merged: dict[str, Any], new: Fields) -> None:
-    for field, value in new.items():
-        old = merged.get(field)
+def _merge(form: str, name: str, merged: ServerAddress, new: ServerAddress) -> ServerAddress:
+    for field in (each.name for each in fields(new)):
+        old, value = getattr(merged, field), getattr(new, field)
+        if value is None:
+            continue
         if field == "ssl_mode" and old is not None and "DISABLED" not in (old, value):
             value = max(old, value, key=SSL_MODES.index)
         elif field == "ssl_ca" and SYSTEM_CA in (old, value) and old is not None:
             value = old if value == SYSTEM_CA else value
         elif old is not None and old != value:
-            shown_field = field.replace("_", "-")
-            raise UsageError(
-                f"{name} in the {form} contradicts another parameter: {shown_field} is given twice", "Give one."
-            )
-        merged[field] = value
+            raise _contradiction(form, name, field)
+        merged = replace(merged, **{field: value})
+    return merged
+
+
+def _contradiction(form: str, name: str, field: str) -> UsageError:
+    shown_field = field.replace("_", "-")
+    return UsageError(f"{name} in the {form} contradicts another parameter: {shown_field} is given twice", "Give one.")
 
 
 # ---------------------------------------------------------------- values
@@ -196,28 +209,28 @@ def parse_level(value: str) -> int:
     return int(value)
 
 
-def by_word(**meanings: Fields) -> Applied:
+def by_word(**meanings: ServerAddress) -> Applied:
     """A parameter with a few fixed values, compared in lower case without dashes and underscores. 1, on and yes mean true."""
 
-    def fields(value: str) -> Fields:
+    def read(value: str) -> ServerAddress:
         word = value.lower().replace("-", "").replace("_", "")
         word = {"1": "true", "on": "true", "yes": "true", "0": "false", "off": "false", "no": "false"}.get(word, word)
         if word not in meanings:
             raise ValueError(f"known values: {', '.join(meanings)}")
         return meanings[word]
 
-    return Applied(fields)
+    return Applied(read)
 
 
-VERIFIED: Fields = {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": SYSTEM_CA}
+VERIFIED = ServerAddress(ssl_mode="VERIFY_IDENTITY", ssl_ca=SYSTEM_CA)
 """TLS verified against the authorities that this machine trusts, including the host name."""
-VERIFIED_CHAIN: Fields = {"ssl_mode": "VERIFY_CA", "ssl_ca": SYSTEM_CA}
-ENCRYPTED: Fields = {"ssl_mode": "REQUIRED"}
-PLAIN: Fields = {"ssl_mode": "DISABLED"}
-PREFERRED: Fields = {"ssl_mode": "PREFERRED"}
+VERIFIED_CHAIN = ServerAddress(ssl_mode="VERIFY_CA", ssl_ca=SYSTEM_CA)
+ENCRYPTED = ServerAddress(ssl_mode="REQUIRED")
+PLAIN = ServerAddress(ssl_mode="DISABLED")
+PREFERRED = ServerAddress(ssl_mode="PREFERRED")
 
 
-def ssl_object(value: str) -> Fields:
+def ssl_object(value: str) -> ServerAddress:
     """Node's `ssl`: a switch, or JSON as in `{"rejectUnauthorized":true}`. Raises ValueError."""
     if not value.startswith("{"):
         return ENCRYPTED if parse_switch(value) else PLAIN

@@ -97,8 +97,12 @@ class ServerAddress:
         """This address, completed from `fallback`. A host here overrides a socket below, and vice versa."""
         if self.host is not None or self.socket is not None:
             fallback = replace(fallback, host=None, port=None, socket=None, localhost_is_socket=None)
-        own_values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(fallback, **{name: value for name, value in own_values.items() if value is not None})
+        return fallback.updated(self)
+
+    def updated(self, other: ServerAddress) -> ServerAddress:
+        """This address with the fields that another one sets."""
+        values = {field.name: getattr(other, field.name) for field in fields(other)}
+        return replace(self, **{name: value for name, value in values.items() if value is not None})
 
     @property
     def names_a_server(self) -> bool:
@@ -124,6 +128,11 @@ class ParsedTarget:
     """The kind of text, such as "libpq URI"."""
     notes: tuple[str, ...] = ()
     """What was ignored or chosen, one sentence each."""
+
+    def updated(self, other: ParsedTarget) -> ParsedTarget:
+        """This target with what another one sets, and the notes of both."""
+        password, notes = other.password or self.password, self.notes + other.notes
+        return ParsedTarget(self.address.updated(other.address), password, self.form, notes)
 
 
 @dataclass(frozen=True)

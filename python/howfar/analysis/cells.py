@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean, pvariance
-from typing import Any
+from typing import Annotated
+
+from pydantic import PlainSerializer
 
 from howfar.analysis import diagnostics
 from howfar.analysis.controls import SAME_OTHER_KIND, SAME_OVER_LINK, Control
@@ -18,7 +20,8 @@ from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
 from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
-from howfar.plan.factors import has_fault, offered_per_s, scatter_kind, waits_for_link
+from howfar.contract.receipt import TrialReceipt
+from howfar.plan.factors import Level, has_fault, offered_per_s, scatter_kind, waits_for_link
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
@@ -33,8 +36,7 @@ from howfar.stats.intervals import (
     noise_floor,
 )
 from howfar.stats.trials import TrialTable, Value, median_latency_ns, p99_ms, transaction_histogram
-from howfar.store.receipts import number_in
-from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
+from howfar.store.records import Arm, ArmRole, Measured, Run, Trial, TrialStatus
 
 DEFAULT_TARGET = 0.02
 """Target half-width of an interval where a plan does not set one."""
@@ -92,7 +94,7 @@ class Bound(StrEnum):
 class CellSummary(Part):
     """One arm. An operation is a query, a request or a page: `Summary.operation_unit`."""
 
-    factors: dict[str, FactorValue]
+    factors: dict[str, Level]
     arm: str
     role: ArmRole
     trials: int
@@ -128,7 +130,7 @@ class CellSummary(Part):
     """A transaction's mean time by `PARTS`. Adds up to the cycle of a connection: connections x elapsed / transactions."""
     rest_rtt_ns: float | None
     """The link's RTT measured at rest, median over trials. None: no link on this path, or not measured."""
-    receipt: dict[str, Any]
+    receipt: Annotated[TrialReceipt, PlainSerializer(TrialReceipt.as_json)]
     published: Published | None
     warnings: tuple[Diagnostic, ...]
     settled_after: int | None = None
@@ -207,7 +209,7 @@ class NoiseFloors:
         known = (noise_floor(kind[figure]) for kind in kinds if figure in kind)
         return max((floor for floor in known if floor is not None), default=None)
 
-    def of(self, cell: Mapping[str, FactorValue], figure: Metric = Metric.THROUGHPUT) -> Threshold:
+    def of(self, cell: Mapping[str, Level], figure: Metric = Metric.THROUGHPUT) -> Threshold:
         """The threshold that a ratio of a cell with these factors must exceed."""
         floor = self.floor(figure, over_link=waits_for_link(cell), kind=scatter_kind(cell))
         return Threshold(floor, self.comparisons)
@@ -223,8 +225,7 @@ def floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
     """The noise floors of a run. `table`: including the control arms."""
     duplicate = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
     reference = None if duplicate is None else table.reference(duplicate)
-    timing = table.run.info.plan.get("timing")
-    target = timing.get("target_half_width") if isinstance(timing, dict) else None
+    timing = table.run.info.stored_plan.timing
     over_link = next((control for control in controls if control.name == SAME_OVER_LINK), None)
     factors = {arm.name: arm.factors for arm in table.run.info.arms}
     return NoiseFloors(
@@ -235,7 +236,7 @@ def floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
             for control in controls
             if control.name == SAME_OTHER_KIND
         },
-        target=float(target) if isinstance(target, int | float) and target > 0 else DEFAULT_TARGET,
+        target=timing.target_half_width if timing else DEFAULT_TARGET,
         comparisons=count_comparisons(table),
     )
 
@@ -307,7 +308,7 @@ def cell(table: TrialTable, arm: Arm, noise: NoiseFloors, paused: bool, acknowle
         bytes_per_txn=_bytes_per_txn(trials, transactions, counted=arm.factors.get("application") != "php"),
         time_split_us={} if is_page or has_given_rate else time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
-        receipt=receipts[-1] if receipts else {},
+        receipt=receipts[-1] if receipts else TrialReceipt(),
         published=_published_figure(table.run, arm),
         settled_after=len(trials) if paused else None,
         warnings=tuple(warnings),
@@ -338,7 +339,7 @@ def time_split_us(cycle: Cycle) -> dict[str, float]:
 def _published_figure(run: Run, arm: Arm) -> Published | None:
     if arm.role not in (ArmRole.BASELINE, ArmRole.CONTENDER):
         return None
-    return find_published(run.info.plan_name, arm.factors, run.info.plan.get("workload", {}), run.info.server_kind)
+    return find_published(run.info.plan_name, arm.factors, run.info.stored_plan.workload, run.info.server_kind)
 
 
 def _bytes_per_txn(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:
@@ -433,7 +434,7 @@ def scatter(
     rtts = {
         trial.block: rtt_ns
         for trial in trials
-        if (rtt_ns := number_in(trial.receipt, "link", "rtt_at_rest_ns", "p50")) is not None
+        if trial.receipt.link is not None and (rtt_ns := trial.receipt.link.rest_rtt_ns) is not None
     }
     if judged is None or judged.sd_log is None or len(rtts) < MIN_BLOCKS:
         return None

@@ -7,13 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from howfar.analysis.confirmation import TOLERANCE
 from howfar.plan.distances import EVEN
-from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, node_rtts_ns, offered_per_s
+from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, FactorLevels, node_rtts_ns, offered_per_s
 from howfar.plan.page import Keys
-from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part, rtt_void_ns
+from howfar.plan.quantities import RTT_OFF_MAX_SHARE, PlanPart, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
@@ -77,7 +77,7 @@ class ArmComparison:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """The result of `compare`. `comparable` is False if the runs had different plans or machines; figures are given nevertheless."""
 
     before: str
@@ -111,7 +111,7 @@ _MEASURED_FACTORS = (*_LINK_LEVELS, DISTANCES.name)
 
 def _on_hosts(run: Run) -> bool:
     """Whether the run was between hosts, so that its link was measured and not set."""
-    return run.info.environment.get("testbed") == "hosts"
+    return run.info.environment.on_hosts
 
 
 def _agreement_sentence(arms: Sequence[ArmComparison]) -> str:
@@ -189,12 +189,12 @@ def _incomparable_links_sentence(before: Run, after: Run, arms: Sequence[ArmComp
     return f"{text}. Run the laboratory with what was measured between the hosts: {options}." if options else f"{text}."
 
 
-def _link_text(levels: Mapping[str, Any]) -> str:
+def _link_text(levels: FactorLevels) -> str:
     known = [f"{label} {_with_unit(name, levels[name])}" for name, label in _LINK_LEVELS.items() if levels.get(name)]
     return ", ".join(known)
 
 
-def compare(before: Run, after: Run) -> Comparison:
+def compare(before: Run, after: Run) -> RunComparison:
     """Compare two runs. Arms are matched by name; intervals are Welch's on log values across blocks."""
     before, after = compared_part(before), compared_part(after)
     old, new = trial_table(before), trial_table(after)
@@ -211,7 +211,7 @@ def compare(before: Run, after: Run) -> Comparison:
         sentences = [_link_difference_sentence(before, after, arms), _incomparable_links_sentence(before, after, arms)]
     if _on_hosts(before) != _on_hosts(after):
         sentences = [_agreement_sentence(arms), *sentences]
-    return Comparison(
+    return RunComparison(
         before=before.info.run_id,
         after=after.info.run_id,
         comparable=not differences,
@@ -252,16 +252,16 @@ def _compare_arm(old: TrialTable, new: TrialTable, name: str, measured: bool) ->
     )
 
 
-def _are_same_levels(one: Mapping[str, Any], other: Mapping[str, Any], measured: bool) -> bool:
+def _are_same_levels(one: FactorLevels, other: FactorLevels, measured: bool) -> bool:
     """Whether two arms have the same levels. `measured`: the link of one was measured and not set, so it need only be near."""
     if not measured:
         return _are_same_except((), one, other)
     both = [name for name in _LINK_LEVELS if one.get(name) and other.get(name)]
-    links = all(_is_near(name, one[name], other[name]) for name in both)
+    links = all(_is_near(name, float(one[name]), float(other[name])) for name in both)
     return links and _are_nodes_near(one, other) and _are_same_except(_MEASURED_FACTORS, one, other)
 
 
-def _are_same_except(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _are_same_except(names: Iterable[str], one: FactorLevels, other: FactorLevels) -> bool:
     """Whether all levels except those of the factors `names` are the same."""
     return all(one.get(name) == other.get(name) for name in {*one, *other}.difference(names))
 
@@ -274,12 +274,12 @@ def _is_near(name: str, one: float, other: float) -> bool:
     return min(one, other) > 0 and abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
 
 
-def _levels(arm: Arm) -> dict[str, Any]:
+def _levels(arm: Arm) -> FactorLevels:
     """Levels of an arm's cell, with defaults filled in: a run that does not vary a factor may omit it."""
     return {**ORDINARY, **arm.factors}
 
 
-def _are_nodes_near(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _are_nodes_near(one: FactorLevels, other: FactorLevels) -> bool:
     """Whether each pair of nodes of a cluster has nearly the same RTT in both."""
     one_rtts, other_rtts = node_rtts_ns(one), node_rtts_ns(other)
     return one_rtts.keys() == other_rtts.keys() and all(
@@ -309,29 +309,31 @@ COMPARED_TIMING = ("warmup_ns", "measure_ns")
 """Timing that defines a trial. The number of trials is not compared, because the intervals reflect it."""
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: Run) -> dict[str, object]:
     """Facts that affect figures, by the name that a reader sees."""
     info = run.info
     baseline = next((arm for arm in info.arms if arm.role is ArmRole.BASELINE), None)
     levels = _levels(baseline) if baseline else {}
-    facts: dict[str, Any] = {"plan": info.plan_name, "quick": info.quick}
+    facts: dict[str, object] = {"plan": info.plan_name, "quick": info.quick}
     if baseline is not None:
         facts["baseline"] = {name: level for name, level in sorted(levels.items()) if ORDINARY.get(name) != level}
     for table in ("factors", "workload", "data", "timing", "keys", "pages"):
         for key, value in _plan_table(run, table).items():
             if table != "timing" or key in COMPARED_TIMING:
-                several = isinstance(value, list | tuple)
-                shown = [_with_unit(key, each) for each in value] if several else _with_unit(key, value)
-                facts[f"{table}: {_without_unit(key)}"] = shown
+                facts[f"{table}: {_without_unit(key)}"] = (
+                    [_with_unit(key, level) for level in value]
+                    if isinstance(value, list | tuple)
+                    else _with_unit(key, value)
+                )
     facts |= {"server": f"{info.server_kind} {info.server_version}", "howfar": info.howfar_version}
-    return facts | {key: info.environment.get(key) for key in COMPARED_ENVIRONMENT}
+    return facts | {key: getattr(info.environment, key) for key in COMPARED_ENVIRONMENT}
 
 
-_PLAN_TABLES: dict[str, type[Part]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
+_PLAN_TABLES: dict[str, type[PlanPart]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
 """Models of a plan's tables. `pages` has none, because the plan itself names its entries."""
 
 
-def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
+def _plan_table(run: Run, table: str) -> Mapping[str, object]:
     """A plan's table with defaults filled in, because an older plan lacks entries that were added later."""
     value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
@@ -354,14 +356,14 @@ def _without_unit(key: str) -> str:
     return next((key.removesuffix(unit) for unit in _FORMAT_BY_UNIT if key.endswith(unit)), key)
 
 
-def _with_unit(key: str, value: Any) -> Any:
+def _with_unit(key: str, value: object) -> object:
     """A level as a plan writes it; one that has no unit stays as it is."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return value
     return next((show(value) for unit, show in _FORMAT_BY_UNIT.items() if key.endswith(unit)), value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{_without_unit(key)} {_with_unit(key, inner)}" for key, inner in value.items())
     if isinstance(value, list):

@@ -8,15 +8,15 @@ the machine affect both.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.plateau import curves
 from howfar.bottleneck.cycle import ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit, Unconfirmed
+from howfar.contract.environment import RunEnvironment
 from howfar.model.resource import Resource
 from howfar.plan.estimate import CONFIRMED_LIMITS
 from howfar.stats.estimate import Estimate
@@ -52,7 +52,7 @@ _REASONS_AGAINST = {
 
 
 def intervention(
-    cell: CellSummary, limit: Limit, environment: Mapping[str, Any], trials: Sequence[Trial] = ()
+    cell: CellSummary, limit: Limit, environment: RunEnvironment, trials: Sequence[Trial] = ()
 ) -> Intervention | str:
     """The change to an arm that tests a limit, or the reason why this laboratory cannot make one. `trials`: the arm's good trials."""
     factors, resource = cell.factors, limit.resource
@@ -117,7 +117,7 @@ def _half_the_rtt(cell: CellSummary) -> float:
     return 1 / (1 - min(waits_ns / cycle_ns, 1.0) / 2)
 
 
-def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any], trials: Sequence[Trial]) -> float:
+def _next_ceiling(cell: CellSummary, environment: RunEnvironment, trials: Sequence[Trial]) -> float:
     """Factor by which throughput can grow before a host's processors are full, given what other programs use of them."""
     cpu = cell.cpu_us_per_query
     between_us = cpu.forwarder.value if cpu.forwarder else 0.0

@@ -85,7 +85,7 @@ class Machine:
 
 def machine_cpus(run: Run) -> int | None:
     """CPUs of the machine. None: not in the run file."""
-    return next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
+    return run.info.environment.cpu_count
 
 
 def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:

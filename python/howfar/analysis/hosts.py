@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from howfar.contract.receipt import HostReport
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import welch_ratio
 from howfar.stats.trials import TrialTable
@@ -40,21 +40,21 @@ class HostsSeen(Part):
     measured with both."""
 
 
-_ReadFact = Callable[[Mapping[str, Any]], float | None]
+_ReadFact = Callable[[HostReport], float | None]
 _LIMIT_RULES: tuple[tuple[str, _ReadFact, float], ...] = (
-    ("late", lambda host: host.get("late_ns"), LATE_NS),
-    ("clipped", lambda host: host.get("lateness_p99_ns"), LATE_NS),
-    ("limited", lambda host: host.get("busiest_thread_share"), BUSY_SHARE),
+    ("late", lambda host: host.late_ns, LATE_NS),
+    ("clipped", lambda host: host.lateness_p99_ns, LATE_NS),
+    ("limited", lambda host: host.busiest_thread_share, BUSY_SHARE),
 )
 
 
 def hosts_seen(run: Run, table: TrialTable) -> HostsSeen | None:
     """Notes about hosts. None: the run was in the laboratory."""
-    good = [trial for trial in run.trials if trial.status is TrialStatus.OK and "hosts" in trial.receipt]
+    good = [trial for trial in run.trials if trial.status is TrialStatus.OK and trial.receipt.hosts is not None]
     if not good:
         return None
-    assignment = run.info.environment.get("place", {})
-    swapped = (str(assignment["server"]), str(assignment["client"])) if assignment.get("swaps") else None
+    roles = run.info.environment.roles
+    swapped = (roles.server, roles.client) if roles is not None and roles.swaps else None
     return HostsSeen(
         notes=tuple(_notes(good)), swapped=swapped, machines=_machines(good, table, swapped) if swapped else None
     )
@@ -62,13 +62,11 @@ def hosts_seen(run: Run, table: TrialTable) -> HostsSeen | None:
 
 def _notes(trials: list[Trial]) -> list[HostNote]:
     notes = []
-    names = dict.fromkeys(name for trial in trials for name in trial.receipt["hosts"]["start"])
-    for host in names:
-        facts = [
-            host_facts for trial in trials if (host_facts := trial.receipt["hosts"]["start"].get(host)) is not None
-        ]
+    reports_of_trials = [trial.receipt.hosts.start for trial in trials if trial.receipt.hosts is not None]
+    for host in dict.fromkeys(name for reports in reports_of_trials for name in reports):
+        own_reports = [reports[host] for reports in reports_of_trials if host in reports]
         for what, read_fact, limit in _LIMIT_RULES:
-            values = [value for host_facts in facts if (value := read_fact(host_facts)) is not None]
+            values = [value for report in own_reports if (value := read_fact(report)) is not None]
             exceeding = [value for value in values if value > limit]
             if exceeding:
                 notes.append(HostNote(host=host, what=what, trials=len(exceeding), of=len(values), most=max(exceeding)))
@@ -82,7 +80,7 @@ def _machines(trials: list[Trial], table: TrialTable, swapped: tuple[str, str]) 
     logs: dict[str, list[float]] = {name: [] for name in swapped}
     for trial in trials:
         rate = table.rate(trial.measured) if trial.arm == baseline.name and trial.measured else None
-        if rate:
-            logs[trial.receipt["hosts"]["server"]].append(math.log(rate))
+        if rate and trial.receipt.hosts is not None and trial.receipt.hosts.server is not None:
+            logs[trial.receipt.hosts.server].append(math.log(rate))
     first, second = (logs[name] for name in swapped)
     return welch_ratio(first, second) if first and second else None

@@ -33,17 +33,17 @@ class IdleStates(Part):
 
 def idle_states(run: Run) -> IdleStates | None:
     """Idle states of a run. None: an older run file, or no good trial."""
-    receipts = [t.receipt["idle"] for t in run.trials if t.status is TrialStatus.OK and "idle" in t.receipt]
+    receipts = [idle for t in run.trials if t.status is TrialStatus.OK and (idle := t.receipt.idle) is not None]
     if not receipts:
         return None
-    levels = dict.fromkeys(str(receipt["level"]) for receipt in receipts)
+    levels = dict.fromkeys(receipt.level for receipt in receipts)
     return IdleStates(
-        driver=receipts[-1]["driver"],
-        governor=receipts[-1]["governor"],
+        driver=receipts[-1].driver,
+        governor=receipts[-1].governor,
         levels=tuple(
             IdleLevel(
                 level=level,
-                halts_per_s=_median_of_maxima(r["halts_per_s"].values() for r in receipts if r["level"] == level),
+                halts_per_s=_median_of_maxima(r.halts_per_s.values() for r in receipts if r.level == level),
             )
             for level in levels
         ),

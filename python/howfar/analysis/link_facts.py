@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
+from howfar.contract.receipt import LinkReceipt, TrialReceipt
+from howfar.plan.factors import Level
 from howfar.plan.quantities import rtt_tolerance_ns
-from howfar.store.receipts import number_in
-from howfar.store.records import FactorValue
 
 GOODPUT_TOLERANCE_SHARE = 0.05
 """Largest difference of bulk transfer, measured at calibration, from what the link's rate permits."""
@@ -55,33 +54,33 @@ class LinkFacts:
         return self.requested_rtt_ns if self.ping_rtt_ns is None else self.ping_rtt_ns
 
 
-def _goodput_share(receipt: Mapping[str, Any]) -> float | None:
-    expected = number_in(receipt, "link", "calibration", "expected_goodput_bps")
-    measured = [number_in(receipt, "link", "calibration", "goodput_bps", to) for to in ("to_server", "to_client")]
-    known = [bps for bps in measured if bps is not None]
+def _goodput_share(link: LinkReceipt) -> float | None:
+    calibration = link.calibration
+    if calibration is None or calibration.goodput_bps is None:
+        return None
+    expected, measured = calibration.expected_goodput_bps, calibration.goodput_bps
+    known = [bps for bps in (measured.to_server, measured.to_client) if bps is not None]
     return min((bps / expected for bps in known), key=lambda share: -abs(share - 1)) if expected and known else None
 
 
-def level(factors: Mapping[str, FactorValue], name: str) -> int | None:
+def level(factors: Mapping[str, Level], name: str) -> int | None:
     """The level of a numeric factor. None: the level is not a number, or this cell does not have the factor."""
     value = factors.get(name)
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[str, Any]]) -> LinkFacts:
+def link_facts(factors: Mapping[str, Level], receipts: Sequence[TrialReceipt]) -> LinkFacts:
     """Facts from an arm's factor levels and the receipts of its good trials. A path without a link section has no link."""
-    if not any(receipt.get("link") for receipt in receipts):
+    links = [receipt.link for receipt in receipts if receipt.link is not None]
+    if not links:
         return LinkFacts(None, None, None)
-
-    def known(*path: str) -> list[float]:
-        return [value for receipt in receipts if (value := number_in(receipt, *path)) is not None]
-
-    measured = known("link", "rtt_at_rest_ns", "p50")
+    measured = [rtt_ns for link in links if (rtt_ns := link.rest_rtt_ns) is not None]
+    left_out = [left_out_ns for link in links if (left_out_ns := link.compensate_ns) is not None]
     return LinkFacts(
         requested_rtt_ns=level(factors, "rtt_ns"),
         rest_rtt_ns=median(measured) if measured else None,
-        ping_rtt_ns=next(iter(known("link", "asked", "rest_rtt_ns")), None),
-        hosts_rtt_ns=2 * median(left_out) if (left_out := known("link", "compensate_ns")) else None,
-        is_real=any(isinstance(link := receipt.get("link"), Mapping) and link.get("real") for receipt in receipts),
-        goodput_share=next((share for receipt in receipts if (share := _goodput_share(receipt)) is not None), None),
+        ping_rtt_ns=next((rtt_ns for link in links if (rtt_ns := link.expected_rtt_ns) is not None), None),
+        hosts_rtt_ns=2 * median(left_out) if left_out else None,
+        is_real=any(link.real for link in links),
+        goodput_share=next((share for link in links if (share := _goodput_share(link)) is not None), None),
     )

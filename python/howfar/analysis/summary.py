@@ -1,5 +1,5 @@
-"""The result of a run as one value, and `summarise`, which computes it. Its JSON form is public (`howfar report RUN --json`, schema in
-`schema/report.json`)."""
+"""The result of a run as one value, and `build_summary`, which computes it. Its JSON form is public (`howfar report RUN --json`,
+schema in `schema/report.json`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from statistics import fmean
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-from pydantic import AliasChoices, Field, SerializeAsAny, ValidationError
+from pydantic import AliasChoices, Field, PlainSerializer, SerializeAsAny
 
 from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise
@@ -33,10 +33,12 @@ from howfar.analysis.hosts import HostsSeen, hosts_seen
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, saturated_arms
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
+from howfar.contract.environment import RunEnvironment
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
-from howfar.plan.factors import SHORT_ROW
-from howfar.plan.page import PageShape
+from howfar.plan.factors import SHORT_ROW, Level
+from howfar.plan.page import Keys
+from howfar.plan.types import StoredPlan, Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, simultaneous
 from howfar.stats.resample import analyse_with_intervals
@@ -44,7 +46,6 @@ from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_
 from howfar.store.records import (
     Arm,
     ArmRole,
-    FactorValue,
     Measured,
     Run,
     TrialStatus,
@@ -56,94 +57,87 @@ from howfar.store.records import (
 )
 from howfar.units import format_duration_ns, format_size_bytes
 
-_WRITE_LABELS = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
 _FLUSH_LABELS = {
     "strict": "each commit is flushed",
     "relaxed": "flushed every second",
     "off": "no commit is flushed",
 }
 _WRITING_KINDS = ("oltp_read_write", "oltp_write_only")
-RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
-def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+def workload_line(plan: StoredPlan, environment: RunEnvironment) -> str:
     """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows per transaction, 10 tables x 100000 rows, pareto ids`, and
     the parts of the plan that were not available here."""
-    missed = environment.get("not_as_asked")
-    return "; ".join(
-        [_workload_text(plan), *_durability_text(plan, environment), *(str(sentence) for sentence in missed or ())]
-    )
+    return "; ".join([_workload_text(plan), *_durability_text(plan, environment), *environment.not_as_requested])
 
 
-def _durability_text(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
+def _durability_text(plan: StoredPlan, environment: RunEnvironment) -> list[str]:
     """For plans with replication: when a commit is on disk, and what a flush costs on the file system of the data."""
-    factors = table_in(plan, "factors")
-    if set(factors.get("replication", ("off",))) <= {"off"}:
+    if plan.factors is None or set(plan.factors.replication) <= {"off"}:
         return []
-    levels = " and ".join(f"{level} ({_FLUSH_LABELS[level]})" for level in factors.get("durability", ("strict",)))
-    fsync = table_in(table_in(environment, "data_fsync_ns"), "512").get("p50")
-    location = f", on {environment['work_file_system']}" if environment.get("work_file_system") else ""
-    flush_cost = f"{location}, where a write with fsync takes {format_duration_ns(float(fsync))}" if fsync else location
+    levels = " and ".join(f"{level} ({_FLUSH_LABELS[level]})" for level in plan.factors.durability)
+    fsync_ns = environment.fsync_ns
+    location = f", on {environment.work_file_system}" if environment.work_file_system else ""
+    flush_cost = f"{location}, where a write with fsync takes {format_duration_ns(fsync_ns)}" if fsync_ns else location
     return [f"durability {levels}{flush_cost}"]
 
 
-def _workload_text(plan: Mapping[str, Any]) -> str:
-    workload, data = table_in(plan, "workload"), table_in(plan, "data")
-    kind = str(workload.get("kind", "workload"))
+def _workload_text(plan: StoredPlan) -> str:
+    workload = plan.workload
+    if workload is None:
+        return "workload: queries per transaction"
+    kind = workload.kind
     if kind == "single_row_inserts":
-        lengths = table_in(plan, "factors").get("row_bytes", (SHORT_ROW,))
+        lengths = plan.factors.row_bytes if plan.factors else (SHORT_ROW,)
         row = "short row" if set(lengths) == {SHORT_ROW} else f"row of {' or '.join(map(format_size_bytes, lengths))}"
         return f"{kind}: one {row} per transaction, autocommit, into an empty table"
     if kind == "single_row_updates":
         return f"{kind}: one row updated per transaction, autocommit, the same one by all clients of a node"
     if kind == "key_value":
-        return _key_value_text(table_in(plan, "keys"))
+        return _key_value_text(plan.keys or Keys())
     if kind == "page":
-        return _pages_text(plan)
+        return _pages_text(plan, workload.range_size)
     parts = [] if kind == "oltp_write_only" else _reads_text(workload)
     if kind in _WRITING_KINDS:
-        parts += [f"{count} {word}" for option, word in _WRITE_LABELS.items() if (count := workload.get(option))]
-    has_known_statements = kind in ("oltp_read_only", *_WRITING_KINDS, "workload")
+        writes = {
+            "indexed updates": workload.index_updates,
+            "updates": workload.non_index_updates,
+            "delete-inserts": workload.delete_inserts,
+        }
+        parts += [f"{count} {name}" for name, count in writes.items() if count]
+    has_known_statements = kind in ("oltp_read_only", *_WRITING_KINDS)
     line = f"{kind}: {' + '.join(parts) or 'queries'} per transaction" if has_known_statements else kind
-    if data.get("tables"):
-        line += f", {data['tables']} tables x {data.get('table_size', '?')} rows"
-    ids = table_in(workload, "distribution").get("kind")
-    return line + (f", {ids} ids" if ids else "")
+    if plan.data:
+        line += f", {plan.data.tables} tables x {plan.data.table_size} rows"
+    has_distribution = "distribution" in workload.model_fields_set
+    return line + (f", {workload.distribution.kind} ids" if has_distribution else "")
 
 
-def _key_value_text(keys: Mapping[str, Any]) -> str:
+def _key_value_text(keys: Keys) -> str:
     """Workload of key lookups: `key_value: 9 get : 1 set, 10000 keys with values of 100 bytes, drawn evenly`."""
-    mix = " : ".join(f"{keys[name]} {name}" for name in ("get", "set", "multi_get") if keys.get(name))
-    pipeline = keys.get("pipeline", 1)
-    return f"key_value: {mix or 'commands'}{f', {pipeline} at once' if pipeline > 1 else ''}, {_keys_text(keys)}"
+    commands = (keys.get, "get"), (keys.set, "set"), (keys.multi_get, "multi_get")
+    mix = " : ".join(f"{weight} {command}" for weight, command in commands if weight)
+    return f"key_value: {mix}{f', {keys.pipeline} at once' if keys.pipeline > 1 else ''}, {_keys_text(keys)}"
 
 
-def _keys_text(keys: Mapping[str, Any]) -> str:
-    return f"{keys.get('count', '?')} keys with values of {keys.get('value_bytes', '?')} bytes, drawn evenly"
+def _keys_text(keys: Keys | None) -> str:
+    count, value_bytes = (keys.count, keys.value_bytes) if keys else "??"
+    return f"{count} keys with values of {value_bytes} bytes, drawn evenly"
 
 
-def _pages_text(plan: Mapping[str, Any]) -> str:
+def _pages_text(plan: StoredPlan, range_size: int) -> str:
     """Pages with their round trips; just `pages` if the plan is damaged."""
-    size = int(table_in(plan, "workload").get("range_size", 100))
-    try:
-        shapes = {name: PageShape.model_validate(shape) for name, shape in table_in(plan, "pages").items()}
-    except ValidationError:
+    pages = plan.pages or {}
+    described = [f"{name} page: {shape.described(range_size)}" for name, shape in pages.items() if shape]
+    if len(described) < len(pages):
         return "pages"
-    described = [f"{name} page: {shape.described(size)}" for name, shape in shapes.items()]
-    rows = f"table of {table_in(plan, 'data').get('table_size', '?')} rows, drawn evenly"
-    return "; ".join([*described, rows, _keys_text(table_in(plan, "keys"))])
+    rows = f"table of {plan.data.table_size if plan.data else '?'} rows, drawn evenly"
+    return "; ".join([*described, rows, _keys_text(plan.keys)])
 
 
-def _reads_text(workload: Mapping[str, Any]) -> list[str]:
-    parts = [f"{workload['point_selects']} point selects"] if workload.get("point_selects") else []
-    ranges = sum(int(workload.get(kind, 0)) for kind in RANGE_KINDS) if workload.get("range_selects", True) else 0
-    return [*parts, f"{ranges} ranges of {workload.get('range_size', '?')} rows"] if ranges else parts
-
-
-def table_in(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """A table of a plan; empty where it has none of this name."""
-    value = plan.get(key)
-    return value if isinstance(value, Mapping) else {}
+def _reads_text(workload: Workload) -> list[str]:
+    parts = [f"{workload.point_selects} point selects"] if workload.point_selects else []
+    return [*parts, f"{workload.ranges} ranges of {workload.range_size} rows"] if workload.ranges else parts
 
 
 F = TypeVar("F", bound=Part)
@@ -155,7 +149,7 @@ class Unmeasured(Part):
     """An arm without a good trial, listed although it has no figures."""
 
     arm: str
-    factors: dict[str, FactorValue]
+    factors: dict[str, Level]
     void_trials: int
     reasons: dict[str, int]
 
@@ -237,7 +231,7 @@ class Summary(Part):
     cells: tuple[CellSummary, ...]
     unmeasured: tuple[Unmeasured, ...]
     trials: tuple[TrialPoint, ...]
-    environment: dict[str, Any]
+    environment: Annotated[RunEnvironment, PlainSerializer(RunEnvironment.as_json)]
     warnings: tuple[Diagnostic, ...]
     confirmations: tuple[Confirmation, ...] = ()
     unconfirmed: tuple[Unconfirmed, ...] = ()
@@ -282,17 +276,12 @@ class RunEvidence:
         return replace(self, table=trial_table(kept), facts=facts)
 
     @property
-    def plan(self) -> Mapping[str, Any]:
-        return self.table.run.info.plan
-
-    @property
-    def workload(self) -> Mapping[str, Any]:
-        workload = self.plan.get("workload")
-        return workload if isinstance(workload, Mapping) else {}
+    def workload(self) -> Workload | None:
+        return self.table.run.info.stored_plan.workload
 
 
 class Analysis:
-    """The part of an experiment that `summarise` needs; the complete interface is in `howfar.experiments.experiment`."""
+    """The part of an experiment that `build_summary` needs; the complete interface is in `howfar.experiments.experiment`."""
 
     findings: ClassVar[Mapping[str, type[Part]]] = {}
     """Types of the findings that `analyse` may return, by their key in `report --json`."""
@@ -320,7 +309,7 @@ class Analysis:
         return None
 
 
-def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
+def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """The answer of a run. Pure: the same run gives the same summary anywhere. The first experiment with a verdict gives it."""
     confirmed, plan_run, left_out_count = confirmation_part(run), plan_part(run), len(left_out(run))
     measured, table = run, trial_table(run := compared_part(plan_run))
@@ -348,11 +337,17 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         created=datetime.fromtimestamp(run.info.created_unix_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=shlex.join(run.info.command),
         server={"kind": run.info.server_kind, "version": run.info.server_version},
-        workload=workload_line(run.info.plan, run.info.environment),
+        workload=workload_line(run.info.stored_plan, run.info.environment),
         operation_unit=table.unit,
         blocks=max((len(_good_blocks(run, arm.name)) for arm in run.info.arms), default=0),
         complete_blocks=complete_blocks(table, floors.target),
-        **_noise_fields(floors),
+        noise_floor=floors.floor(),
+        link_noise_floor=floors.floor(over_link=True),
+        aa_ratio=floors.same.get(Metric.THROUGHPUT),
+        cpu_noise_floor=floors.floor(Metric.CPU),
+        link_cpu_noise_floor=floors.floor(Metric.CPU, over_link=True),
+        claims=floors.comparisons,
+        target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
         void_rate=voids / (len(plan_run.trials) + left_out_count) if plan_run.trials else None,
@@ -494,19 +489,6 @@ def _trial_points(table: TrialTable) -> tuple[TrialPoint, ...]:
             )
         )
     return tuple(points)
-
-
-def _noise_fields(floors: NoiseFloors) -> dict[str, Any]:
-    """The fields of a summary about noise: noise floors, the A/A ratio, and the confidence of claims."""
-    return {
-        "noise_floor": floors.floor(),
-        "link_noise_floor": floors.floor(over_link=True),
-        "aa_ratio": floors.same.get(Metric.THROUGHPUT),
-        "cpu_noise_floor": floors.floor(Metric.CPU),
-        "link_cpu_noise_floor": floors.floor(Metric.CPU, over_link=True),
-        "claims": floors.comparisons,
-        "target_half_width": floors.target,
-    }
 
 
 def _session_warnings(

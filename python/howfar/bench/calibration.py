@@ -249,14 +249,14 @@ POINT_SELECT: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_sel
 
 
 @dataclass(frozen=True)
-class Request:
+class CalibrationRequest:
     transports: tuple[Transport, ...] = ("socket", "tcp")
     blocks: int = 8
     block_ns: int = 500_000_000
 
 
 @dataclass(frozen=True)
-class Arm:
+class CalibrationArm:
     """One measurement of every block; `connections` is None for the ping-pong."""
 
     transport: Transport
@@ -281,19 +281,19 @@ def cpu_splits() -> dict[Cpus, Shares]:
     return splits
 
 
-def arms(transport: Transport, apart: bool) -> tuple[Arm, ...]:
+def arms(transport: Transport, apart: bool) -> tuple[CalibrationArm, ...]:
     """The measurements of a block: one connection in each arrangement, and many connections on separate CPUs."""
     arrangements: tuple[Cpus, ...] = ("together", "apart") if apart else ("together",)
-    lone = [Arm(transport, cpus, count) for cpus in arrangements for count in (None, 1)]
-    many = [Arm(transport, arrangements[-1], count) for count in CONNECTIONS if count != 1]
+    lone = [CalibrationArm(transport, cpus, count) for cpus in arrangements for count in (None, 1)]
+    many = [CalibrationArm(transport, arrangements[-1], count) for count in CONNECTIONS if count != 1]
     return (*lone, *many)
 
 
-def calibrate(request: Request, on_block: Callable[[int], None] = lambda _: None) -> Calibration:
+def calibrate(request: CalibrationRequest, on_block: Callable[[int], None] = lambda _: None) -> Calibration:
     """Measure and summarize. Raises EngineError, MissingError."""
     splits = cpu_splits()
     arms_to_measure = [arm for transport in request.transports for arm in arms(transport, "apart" in splits)]
-    measured: dict[Arm, list[Part]] = defaultdict(list)
+    measured: dict[CalibrationArm, list[Part]] = defaultdict(list)
     order = random.Random(0)
     with _servers(request.transports, splits) as servers:
         for block in range(request.blocks):
@@ -344,7 +344,7 @@ def null_server(job: NullJob, launcher: Launcher) -> Iterator[tuple[int, int | N
         yield process.pid, ready.port
 
 
-def _measure(arm: Arm, server: _Server, splits: Shares, block_ns: int) -> Part:
+def _measure(arm: CalibrationArm, server: _Server, splits: Shares, block_ns: int) -> Part:
     for _ in range(ATTEMPTS):
         measured = _attempt(arm, server, _pinned_launcher(splits.client), block_ns)
         if measured is not None:
@@ -355,7 +355,7 @@ def _measure(arm: Arm, server: _Server, splits: Shares, block_ns: int) -> Part:
     )
 
 
-def _attempt(arm: Arm, server: _Server, launcher: Launcher, block_ns: int) -> Part | None:
+def _attempt(arm: CalibrationArm, server: _Server, launcher: Launcher, block_ns: int) -> Part | None:
     if arm.connections is None:
         job = PingPongJob(target=server.target, warmup_ns=WARMUP_NS, measure_ns=block_ns)
         result = run_probe(job, launcher)
@@ -405,17 +405,23 @@ def _load(outcome: LoadOutcome) -> Load | None:
 # ---------------------------------------------------------------- the summary
 
 
-def _summarize(request: Request, splits: dict[Cpus, Shares], measured: dict[Arm, list[Part]]) -> Calibration:
+def _summarize(
+    request: CalibrationRequest, splits: dict[Cpus, Shares], measured: dict[CalibrationArm, list[Part]]
+) -> Calibration:
     widest_split: Cpus = "apart" if "apart" in splits else "together"
     shares = splits[widest_split]
 
-    def blocks_of(kind: type[B], arm: Arm) -> list[B]:
+    def blocks_of(kind: type[B], arm: CalibrationArm) -> list[B]:
         return [block for block in measured[arm] if isinstance(block, kind)]
 
     def summarize_transport(transport: Transport) -> OverTransport:
-        loads = {count: blocks_of(Load, Arm(transport, widest_split, count)) for count in CONNECTIONS}
+        loads = {count: blocks_of(Load, CalibrationArm(transport, widest_split, count)) for count in CONNECTIONS}
         floors = tuple(
-            floor(cpus, blocks_of(Exchange, Arm(transport, cpus, None)), blocks_of(Load, Arm(transport, cpus, 1)))
+            floor(
+                cpus,
+                blocks_of(Exchange, CalibrationArm(transport, cpus, None)),
+                blocks_of(Load, CalibrationArm(transport, cpus, 1)),
+            )
             for cpus in splits
         )
         return OverTransport(

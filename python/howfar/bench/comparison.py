@@ -24,7 +24,7 @@ import howfar
 from howfar.bench import meter
 from howfar.bench.clients import CLIENTS, find_client
 from howfar.bench.meter import Trial
-from howfar.bench.peers import Counters, Peer
+from howfar.bench.peers import PeerProgram, ServerCounters
 from howfar.contract.messages import (
     LoadJob,
     Ready,
@@ -35,7 +35,7 @@ from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, LabError, MissingError, PlanError
 from howfar.lab.cache import work_directory
 from howfar.lab.network import Host, Shares, format_cpus, share_cpus, usable_cpus
-from howfar.lab.servers import DATABASE, USER, Server, ServerContext, Store, Tables, find_store
+from howfar.lab.servers import DATABASE, USER, ServerContext, ServerProcess, Store, Tables, find_store
 from howfar.services import SERVICES
 from howfar.stats.estimate import Described, Estimate
 from howfar.stats.intervals import judge_ratio
@@ -148,7 +148,9 @@ def side(trials: Sequence[Trial]) -> Side:
     )
 
 
-def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against: Peer = CLIENTS["sysbench"]) -> Row:
+def row(
+    connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against: PeerProgram = CLIENTS["sysbench"]
+) -> Row:
     """One row from the blocks of both clients, in the same order."""
     pairs = list(zip(ours, peer, strict=True))
     return Row(
@@ -184,7 +186,7 @@ _MAX_RUN_NS: Final = 3_600_000_000_000
 
 
 @dataclass(frozen=True)
-class Request:
+class ComparisonRequest:
     connections: tuple[int, ...] = (1, 64, 512, 2048)
     blocks: int = 8
     seconds: float = 4.0
@@ -196,27 +198,27 @@ class Request:
     """Name of the peer, one of CLIENTS."""
 
     @property
-    def peer(self) -> Peer:
+    def peer(self) -> PeerProgram:
         return find_client(self.against, self.server)
 
 
 @dataclass(frozen=True)
-class Testbed:
+class BenchServer:
     """A running server, and how its clients are started."""
 
-    server: Server
+    server: ServerProcess
     password: str
     launcher: Launcher
-    peer: Peer
+    peer: PeerProgram
     folder: Path
     """Folder with the peer's file of options or passwords."""
     client_cpus: int
-    counters: Counters
+    counters: ServerCounters
     driver: Driver
 
 
 @dataclass(frozen=True)
-class Client:
+class RunningClient:
     """A running client. `check` raises if it has ended."""
 
     pid: int
@@ -224,7 +226,7 @@ class Client:
     driver: str | None = None
 
 
-def compare(request: Request, on_trial: Callable[[int, int], None] = lambda step, total: None) -> Comparison:
+def compare(request: ComparisonRequest, on_trial: Callable[[int, int], None] = lambda step, total: None) -> Comparison:
     """Measure and summarize. Raises MissingError, LabError, EngineError."""
     peer = request.peer
     version = peer.version()
@@ -264,7 +266,7 @@ def _raise_file_limit(connections: int) -> None:
 
 
 @contextmanager
-def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
+def _testbed(request: ComparisonRequest, cpus: Shares) -> Iterator[BenchServer]:
     peer = request.peer
     tables = (
         Tables(peer.workload.tables, peer.workload.table_size) if isinstance(peer.workload, Sysbench) else Tables(0, 1)
@@ -293,13 +295,13 @@ def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
         # Both clients stay in this session, and so in one scheduling group.
         prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(cpus.client))
         launcher = Launcher(prefix=prefix)
-        yield Testbed(server, store.password, launcher, peer, folder, len(cpus.client), counters, request.driver)
+        yield BenchServer(server, store.password, launcher, peer, folder, len(cpus.client), counters, request.driver)
 
 
 # ---------------------------------------------------------------- one client, once
 
 
-def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Trial:
+def _trial(tool: Tool, connections: int, seconds: float, testbed: BenchServer) -> Trial:
     start = _ours if tool == "ours" else _peer
     counters = testbed.counters
     meter.wait_until(lambda: counters.connected() == 0, "the sessions of the previous client to end", TIMEOUT_S)
@@ -322,7 +324,9 @@ def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Tr
 
 
 @contextmanager
-def _ours(connections: int, testbed: Testbed, subcommand: Literal["load", "bare"] = "load") -> Iterator[Client]:
+def _ours(
+    connections: int, testbed: BenchServer, subcommand: Literal["load", "bare"] = "load"
+) -> Iterator[RunningClient]:
     job = LoadJob(
         target=UnixTarget(path=str(testbed.server.socket)),
         user=USER,
@@ -351,13 +355,13 @@ def _ours(connections: int, testbed: Testbed, subcommand: Literal["load", "bare"
                 raise EngineError("the engine ended before its window did", "Please report this.")
 
         try:
-            yield Client(engine.pid, check, ready.receipt.driver)
+            yield RunningClient(engine.pid, check, ready.receipt.driver)
         finally:
             engine.kill()
 
 
 @contextmanager
-def _peer(connections: int, testbed: Testbed) -> Iterator[Client]:
+def _peer(connections: int, testbed: BenchServer) -> Iterator[RunningClient]:
     peer, server = testbed.peer, testbed.server
     if peer.bare:
         with _ours(connections, testbed, "bare") as client:
@@ -376,7 +380,7 @@ def _peer(connections: int, testbed: Testbed) -> Iterator[Client]:
                 raise LabError(f"{peer.program} ended before its window did: {output.read()[-2000:].strip()}")
 
         try:
-            yield Client(process.pid, check)
+            yield RunningClient(process.pid, check)
         finally:
             process.kill()
             process.wait()
@@ -385,7 +389,7 @@ def _peer(connections: int, testbed: Testbed) -> Iterator[Client]:
 # ---------------------------------------------------------------- the setting
 
 
-def _setting(request: Request, cpus: Shares, peer: str, running: Server) -> Setting:
+def _setting(request: ComparisonRequest, cpus: Shares, peer: str, running: ServerProcess) -> Setting:
     return Setting(
         howfar=howfar.__version__,
         peer=peer,

@@ -16,11 +16,11 @@ import pymysql
 
 from howfar.contract.messages import Pgbench, Sysbench
 from howfar.errors import LabError, MissingError
-from howfar.lab.servers import DATABASE, USER, Server
+from howfar.lab.servers import DATABASE, USER, ServerProcess
 from howfar.services import SqlProtocol
 
 
-class Counters(Protocol):
+class ServerCounters(Protocol):
     """A server's counters, over a separate connection."""
 
     def align(self) -> None:
@@ -38,7 +38,7 @@ class Counters(Protocol):
     def close(self) -> None: ...
 
 
-class Peer(Protocol):
+class PeerProgram(Protocol):
     program: str
     server: str
     """Kind of server that is started unless another is named."""
@@ -57,15 +57,15 @@ class Peer(Protocol):
         """The peer's version. Raises MissingError."""
         ...
 
-    def prepare(self, server: Server, password: str, folder: Path) -> None:
+    def prepare(self, server: ServerProcess, password: str, folder: Path) -> None:
         """Make tables that the laboratory does not load, and a file for the password: every user can read a command line."""
         ...
 
-    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]: ...
+    def command(self, server: ServerProcess, folder: Path, connections: int, threads: int) -> list[str]: ...
 
-    def environment(self, server: Server, folder: Path) -> dict[str, str]: ...
+    def environment(self, server: ServerProcess, folder: Path) -> dict[str, str]: ...
 
-    def counters(self, server: Server, password: str) -> Counters: ...
+    def counters(self, server: ServerProcess, password: str) -> ServerCounters: ...
 
 
 def version_of(program: str, package: str) -> str:
@@ -93,10 +93,10 @@ class SysbenchPeer:
     def version(self) -> str:
         return version_of("sysbench", "sysbench")
 
-    def prepare(self, server: Server, password: str, folder: Path) -> None:
+    def prepare(self, server: ServerProcess, password: str, folder: Path) -> None:
         write_secret(folder / "sysbench.cnf", f"mysql-password={password}\n")
 
-    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
+    def command(self, server: ServerProcess, folder: Path, connections: int, threads: int) -> list[str]:
         """The command line; sysbench has a thread for each connection."""
         return [
             "sysbench",
@@ -112,10 +112,10 @@ class SysbenchPeer:
             "run",
         ]
 
-    def environment(self, server: Server, folder: Path) -> dict[str, str]:
+    def environment(self, server: ServerProcess, folder: Path) -> dict[str, str]:
         return dict(os.environ)
 
-    def counters(self, server: Server, password: str) -> Counters:
+    def counters(self, server: ServerProcess, password: str) -> ServerCounters:
         return MysqlCounters(server.socket, USER, password)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
 
-from howfar.bench.peers import BARE_CPU_BARS, Counters, version_of, write_secret
+from howfar.bench.peers import BARE_CPU_BARS, ServerCounters, version_of, write_secret
 from howfar.contract.messages import Pgbench
 from howfar.errors import LabError
-from howfar.lab.servers import DATABASE, USER, Server
+from howfar.lab.servers import DATABASE, USER, ServerProcess
 from howfar.services import SqlProtocol
 
 _FLUSH_S = 1.5
@@ -36,7 +36,7 @@ class PgbenchPeer:
     def version(self) -> str:
         return version_of("pgbench", "postgresql")
 
-    def prepare(self, server: Server, password: str, folder: Path) -> None:
+    def prepare(self, server: ServerProcess, password: str, folder: Path) -> None:
         write_secret(folder / "pgpass", f"*:*:*:*:{password}\n")
         completed = subprocess.run(
             ["pgbench", "--initialize", "--quiet", f"--scale={self.workload.scale}"],
@@ -47,7 +47,7 @@ class PgbenchPeer:
         if completed.returncode != 0:
             raise LabError(f"pgbench did not make its tables: {completed.stderr.strip()[-500:]}")
 
-    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
+    def command(self, server: ServerProcess, folder: Path, connections: int, threads: int) -> list[str]:
         return [
             "pgbench",
             "--builtin=select-only",
@@ -58,12 +58,12 @@ class PgbenchPeer:
             "--time=3600",
         ]
 
-    def environment(self, server: Server, folder: Path) -> dict[str, str]:
+    def environment(self, server: ServerProcess, folder: Path) -> dict[str, str]:
         name = server.socket.name  # .s.PGSQL.5432
         location = {"PGHOST": str(server.socket.parent), "PGPORT": name.rpartition(".")[2]}
         return {**os.environ, **location, "PGUSER": USER, "PGDATABASE": DATABASE, "PGPASSFILE": str(folder / "pgpass")}
 
-    def counters(self, server: Server, password: str) -> Counters:
+    def counters(self, server: ServerProcess, password: str) -> ServerCounters:
         return PostgresCounters(server.socket, password)
 
 

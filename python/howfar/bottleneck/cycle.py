@@ -28,11 +28,10 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from howfar.bottleneck.evidence import RTO_S, Evidence, Setting
+from howfar.bottleneck.evidence import RTO_S, ArmSetting, Evidence
 from howfar.model.facts import unevenness
 from howfar.paths import crosses_link
 from howfar.stats.estimate import Part
-from howfar.store.receipts import cpus_in, number_in
 from howfar.store.records import Arm, RunInfo
 
 
@@ -243,23 +242,22 @@ def setting_of(
     rest_rtt_s: float | None,
     acknowledgement_s: float | None = None,
     hosts_rtt_s: float | None = None,
-) -> Setting:
+) -> ArmSetting:
     """Facts that the arm's trials share. Client and server share CPUs on local paths of the placement `share_cpus`."""
     environment = info.environment
-    server_cpus = cpus_in(environment, "server_cpus")
-    fsync_ns = number_in(environment, *_FSYNC)
-    share_cpus = arm.factors.get("placement", environment.get("placement")) == "machines" and not crosses_link(
+    server_cpus, fsync_ns = tuple(environment.server_cpus), environment.fsync_ns
+    share_cpus = arm.factors.get("placement", environment.placement) == "machines" and not crosses_link(
         arm.factors.get("path")
     )
-    return Setting(
+    return ArmSetting(
         connections=connections,
         factors=arm.factors,
-        client_cpus=server_cpus if share_cpus else cpus_in(environment, "client_cpus"),
+        client_cpus=server_cpus if share_cpus else tuple(environment.client_cpus),
         server_cpus=server_cpus,
         rest_rtt_s=rest_rtt_s,
-        machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),
+        machine_cpus=environment.cpu_count,
         fsync_s=fsync_ns / 1e9 if fsync_ns else None,
         acknowledgement_s=acknowledgement_s,
         hosts_rtt_s=hosts_rtt_s,
-        unevenness=unevenness(info.plan.get("workload", {})),
+        unevenness=unevenness(info.stored_plan.workload),
     )

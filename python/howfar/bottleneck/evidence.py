@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
-from typing import Any, Literal
+from typing import Literal
 
 from howfar.bottleneck.traffic import CarriedTraffic, link_direction
-from howfar.plan.factors import ORDINARY
+from howfar.contract.receipt import TrialReceipt
+from howfar.contract.receipt_messages import Receipt
+from howfar.plan.factors import ORDINARY, Level
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.trials import others_in
-from howfar.store.receipts import number_in
-from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
+from howfar.store.records import Measured, TcpRecord, Trial
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 ROLES = ("client", "server", "forwarder", "link")
@@ -27,11 +28,11 @@ RTO_S = 0.2
 
 
 @dataclass(frozen=True)
-class Setting:
+class ArmSetting:
     """Facts that an arm's trials have in common."""
 
     connections: int
-    factors: Mapping[str, FactorValue]
+    factors: Mapping[str, Level]
     client_cpus: tuple[int, ...]
     server_cpus: tuple[int, ...]
     rest_rtt_s: float | None
@@ -98,7 +99,7 @@ class Tcp:
 class Evidence:
     """All facts about an arm. Times are in seconds; `*_share` are between 0 and 1."""
 
-    setting: Setting
+    setting: ArmSetting
     elapsed_s: float
     transactions: int
     round_trips: float
@@ -178,7 +179,7 @@ class Evidence:
         return self.fsyncs * self.throughput * self.setting.fsync_s
 
 
-def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
+def gather(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
     """Evidence from good trials, at least one."""
     good = [trial.measured for trial in trials if trial.measured is not None]
     transactions = sum(m.transactions for m in good)
@@ -229,7 +230,7 @@ def _role(good: Sequence[Measured], name: str) -> Role | None:
     )
 
 
-def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting: Setting) -> CpuSet:
+def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting: ArmSetting) -> CpuSet:
     """CPUs of a host, by the medians of `stats.host_cpus`. Without readings, emulator and others count as spread over all CPUs."""
     cpus = setting.server_cpus if name == "server" else setting.client_cpus
     number = max(len(cpus), 1)
@@ -340,8 +341,8 @@ def _threads_running(trials: Sequence[Trial]) -> float | None:
 
 
 def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
-    waits = [number_in(trial.receipt, "replication", "window", "mean_wait_us") for trial in trials]
-    known = [wait / 1e6 for wait in waits if wait]
+    windows = [receipt.window for trial in trials if (receipt := trial.receipt.replication) is not None]
+    known = [window.mean_wait_us / 1e6 for window in windows if window is not None and window.mean_wait_us]
     return sum(known) / len(known) if known else None
 
 
@@ -351,23 +352,22 @@ _PLAIN_ROUND_TRIPS = 4
 """Round trips to connect (TCP, greeting, login, prepared statements), for receipts that do not count them."""
 
 
-def connects_each_time(factors: Mapping[str, FactorValue]) -> bool:
+def connects_each_time(factors: Mapping[str, Level]) -> bool:
     return factors.get("connect", ORDINARY["connect"]) == "per-transaction"
 
 
-def connect_round_trips(receipts: Sequence[Mapping[str, Any]], factors: Mapping[str, FactorValue]) -> float:
+def connect_round_trips(receipts: Sequence[TrialReceipt], factors: Mapping[str, Level]) -> float:
     """Round trips to connect, per transaction of an arm's good trials. 0: its connections stay open, or no receipt counts them."""
     if not connects_each_time(factors):
         return 0.0
-    counts = [_round_trips(session) for receipt in receipts if isinstance(session := receipt.get("session"), Mapping)]
+    counts = [_round_trips(session) for receipt in receipts if (session := receipt.session) is not None]
     return mean(counts) if counts else 0.0
 
 
-def _round_trips(session: Mapping[str, Any]) -> int:
-    counted = session.get("connect_turns")
-    if isinstance(counted, int):
-        return counted
-    if session.get("tls_version") is None:
+def _round_trips(session: Receipt) -> int:
+    if session.connect_turns is not None:
+        return session.connect_turns
+    if session.tls_version is None:
         return _PLAIN_ROUND_TRIPS
-    has_longer_handshake = session.get("tls_version") == "TLSv1.2" or session.get("tls_retried") is True
-    return _PLAIN_ROUND_TRIPS + (2 if has_longer_handshake and not session.get("tls_resumed") else 1)
+    has_longer_handshake = session.tls_version == "TLSv1.2" or session.tls_retried is True
+    return _PLAIN_ROUND_TRIPS + (2 if has_longer_handshake and not session.tls_resumed else 1)

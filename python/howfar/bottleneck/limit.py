@@ -23,13 +23,14 @@ from howfar.bottleneck.cycle import (
     max_link_us,
     part_us,
 )
-from howfar.bottleneck.evidence import Evidence, Setting, gather
-from howfar.bottleneck.rules import HALF, Confidence, Finding, judge
+from howfar.bottleneck.evidence import ArmSetting, Evidence, gather
+from howfar.bottleneck.rules import HALF, Confidence, RuleFinding, judge
 from howfar.bottleneck.traffic import DIRECTION_LABELS, percent, times
 from howfar.model.resource import Resource
+from howfar.plan.factors import Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import of_blocks
-from howfar.store.records import FactorValue, Trial
+from howfar.store.records import Trial
 
 
 class Limit(Part):
@@ -65,7 +66,7 @@ class Intervention(Part):
     resource: Resource
     changed: str
     """`rate 1gbit -> 1.5gbit`."""
-    factors: dict[str, FactorValue]
+    factors: dict[str, Level]
     """The arm's, with the change."""
     predicted: float
     """Throughput over the unchanged arm's, if the limit is as named."""
@@ -131,7 +132,7 @@ HELD_PARTS: dict[Resource, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Bound:
+class GrowthBound:
     """Upper bound of the factor by which throughput can grow before something else is full."""
 
     factor: float
@@ -139,7 +140,7 @@ class Bound:
     """The resource that is full then. Empty: none."""
 
 
-GainRule = Callable[[Evidence, Cycle], Bound]
+GainRule = Callable[[Evidence, Cycle], GrowthBound]
 
 
 @dataclass(frozen=True)
@@ -150,16 +151,18 @@ class Sample:
     cycle: Cycle
     each: tuple[tuple[Evidence, Cycle], ...] = ()
 
-    def gain(self, rule: GainRule, max_factor: float = _UNBOUNDED) -> Gain:
+    def gain(self, rule: GainRule, max_factor: float = _UNBOUNDED) -> GainEstimate:
         """A bound, at most `max_factor`, with an interval from its values in each block alone. Resampling would not do, because users
         of CPUs are medians over trials."""
         overall, block_factors = rule(self.evidence, self.cycle), [rule(*block).factor for block in self.each]
-        bound = overall if overall.factor <= max_factor else Bound(max_factor, "")
+        bound = overall if overall.factor <= max_factor else GrowthBound(max_factor, "")
         interval = of_blocks(bound.factor, [min(factor, max_factor) for factor in block_factors])
         # Removing a limit cannot make it slower.
         low, high = (None, None) if interval is None else (max(1.0, interval[0]), min(max_factor, interval[1]))
         points = tuple(min(factor, max_factor) for factor in block_factors) if interval is None else ()
-        return Gain(Estimate(value=bound.factor, low=low, high=high, n=len(block_factors), points=points), bound.then)
+        return GainEstimate(
+            Estimate(value=bound.factor, low=low, high=high, n=len(block_factors), points=points), bound.then
+        )
 
     def undecided(self, first: GainRule, second: GainRule) -> bool:
         """Whether the interval of the ratio of two gains, paired by block, includes 1."""
@@ -169,7 +172,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Gain:
+class GainEstimate:
     """A bound with its interval."""
 
     estimate: Estimate
@@ -197,24 +200,28 @@ class Gain:
         return f"{times(value)} ({', '.join(shown)})" if low is None else f"{times(value)} [{', '.join(shown)}]"
 
 
-def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
+def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> GrowthBound:
     """The lowest ceiling of all resources with a capacity, except those in `without`. It assumes that the use by the load and its
     instrument grows with throughput, and that other programs give up their part of a CPU."""
     bounds = [
-        Bound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
+        GrowthBound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
         for link in evidence.directions
         if link.used and not link.rate_is_least and _link(link.name) not in without
     ]
     if Resource.SERVER_CPU not in without:
-        bounds += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[:1] if cpus.ours]
+        bounds += [
+            GrowthBound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[:1] if cpus.ours
+        ]
     if Resource.CLIENT_CPU not in without:
-        bounds += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[1:] if cpus.ours]
+        bounds += [
+            GrowthBound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[1:] if cpus.ours
+        ]
         share = evidence.thread_share("client") / evidence.client_workers
-        bounds += [Bound(1 / share, "the load generator")] if share else []
+        bounds += [GrowthBound(1 / share, "the load generator")] if share else []
     if not bounds:
-        return Bound(_UNBOUNDED, "nothing that was measured")
+        return GrowthBound(_UNBOUNDED, "nothing that was measured")
     lowest = min(bounds, key=lambda bound: bound.factor)
-    return Bound(min(_UNBOUNDED, max(1.0, lowest.factor)), lowest.then)
+    return GrowthBound(min(_UNBOUNDED, max(1.0, lowest.factor)), lowest.then)
 
 
 def _link(name: str) -> Resource:
@@ -227,7 +234,7 @@ def without_parts(cycle: Cycle, us: float) -> float:
     return cycle.us / remaining_us if remaining_us > cycle.us / _UNBOUNDED else _UNBOUNDED
 
 
-def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
+def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> GrowthBound:
     """Upper bound of the gain if a limit is removed."""
     if resource is Resource.INSTRUMENT_CPU:
         return _gain_without_emulator(evidence)
@@ -242,11 +249,11 @@ def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
     return _tighter_bound(ceiling, without_parts(cycle, part_us(cycle, *parts))) if parts else ceiling
 
 
-def _tighter_bound(ceiling: Bound, faster: float) -> Bound:
-    return ceiling if ceiling.factor <= faster else Bound(faster, "")
+def _tighter_bound(ceiling: GrowthBound, faster: float) -> GrowthBound:
+    return ceiling if ceiling.factor <= faster else GrowthBound(faster, "")
 
 
-def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
+def bandwidth(evidence: Evidence, cycle: Cycle) -> GrowthBound | None:
     """Upper bound of the gain from a link of any rate. None: no link, or one without a rate."""
     if all(link.used is None for link in evidence.directions):
         return None
@@ -256,7 +263,7 @@ def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
 _NEGLIGIBLE = 1.02
 
 
-def _gain_text(gain: Gain) -> str:
+def _gain_text(gain: GainEstimate) -> str:
     """A gain as text: "hardly anything" if the whole interval shows that, "perhaps hardly anything" if only its lower end does."""
     if gain.most <= _NEGLIGIBLE:
         return f"hardly anything, because {gain.then} is also full" if gain.then else "hardly anything"
@@ -298,7 +305,9 @@ def would_change(resource: Resource, sample: Sample) -> str:
         case Resource.COMMIT:
             return f"commits that do not wait for the disk: {_gain_text(full)}; more connections, which share a write; a faster disk"
         case Resource.ACKNOWLEDGEMENT:
-            halved = sample.gain(lambda _, cycle: Bound(without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2), ""))
+            halved = sample.gain(
+                lambda _, cycle: GrowthBound(without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2), "")
+            )
             return (
                 f"a replica at half the distance: about {halved}; more connections, which wait together; "
                 f"asynchronous replication, which may lose commits in a crash: {_gain_text(full)}"
@@ -317,21 +326,21 @@ def would_change(resource: Resource, sample: Sample) -> str:
             return "unknown: change one thing at a time (--confirm does so for a limit that is established)"
 
 
-def _lower_of(factor: float, most: Bound) -> Bound:
-    return most if most.factor < factor else Bound(factor, "")
+def _lower_of(factor: float, most: GrowthBound) -> GrowthBound:
+    return most if most.factor < factor else GrowthBound(factor, "")
 
 
-def _gain_of_twice_the_connections(evidence: Evidence, _: Cycle) -> Bound:
+def _gain_of_twice_the_connections(evidence: Evidence, _: Cycle) -> GrowthBound:
     return _lower_of(2.0, next_ceiling(evidence, frozenset()))
 
 
-def _gain_of_half_the_round_trips(evidence: Evidence, cycle: Cycle) -> Bound:
+def _gain_of_half_the_round_trips(evidence: Evidence, cycle: Cycle) -> GrowthBound:
     faster = without_parts(cycle, part_us(cycle, ROUND_TRIPS) / 2)
-    return Bound(min(faster, next_ceiling(evidence, frozenset()).factor), "")
+    return GrowthBound(min(faster, next_ceiling(evidence, frozenset()).factor), "")
 
 
-def _gain_of_far_faster_link(evidence: Evidence, cycle: Cycle) -> Bound:
-    return bandwidth(evidence, cycle) or Bound(1.0, "")
+def _gain_of_far_faster_link(evidence: Evidence, cycle: Cycle) -> GrowthBound:
+    return bandwidth(evidence, cycle) or GrowthBound(1.0, "")
 
 
 def _latency_remedies(sample: Sample) -> str:
@@ -339,7 +348,7 @@ def _latency_remedies(sample: Sample) -> str:
     more."""
     halved_trips, faster_link = sample.gain(_gain_of_half_the_round_trips, 2.0), sample.gain(_gain_of_far_faster_link)
     doubled = sample.gain(_gain_of_twice_the_connections, 2.0)
-    remedies: list[tuple[GainRule, Gain, str, str]] = [
+    remedies: list[tuple[GainRule, GainEstimate, str, str]] = [
         (_gain_of_half_the_round_trips, halved_trips, "half the RTT or half the round trips", f"about {halved_trips}"),
         (_gain_of_far_faster_link, faster_link, "a much faster link", _gain_text(faster_link)),
         (_gain_of_twice_the_connections, doubled, "twice the connections", _gain_text(doubled)),
@@ -354,11 +363,11 @@ def _latency_remedies(sample: Sample) -> str:
     return "; ".join(clauses)
 
 
-def _gain_without_emulator(evidence: Evidence) -> Bound:
+def _gain_without_emulator(evidence: Evidence) -> GrowthBound:
     """Bound of the gain without the emulator: its share of the fullest set of CPUs would go to the processes that wait for it."""
     share = max((cpus.owners.get("link", 0.0) / cpus.used for cpus in evidence.cpu_sets if cpus.used), default=0.0)
     links = [1 / link.used for link in evidence.directions if link.used]
-    return Bound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")
+    return GrowthBound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")
 
 
 def _without_emulator(sample: Sample) -> str:
@@ -370,7 +379,7 @@ def _without_emulator(sample: Sample) -> str:
     return f"; the emulator used {percent(share)} of it: with CPUs of its own, {_gain_text(gain_without)}"
 
 
-def would_not(resource: Resource, sample: Sample, faster_link: Gain | None) -> str:
+def would_not(resource: Resource, sample: Sample, faster_link: GainEstimate | None) -> str:
     """Changes that will not help although they are often tried; bandwidth only if its entire interval shows that."""
     evidence = sample.evidence
     used = max((link.used for link in evidence.directions if link.used is not None), default=None)
@@ -412,7 +421,7 @@ its confidence is low."""
 _CONFIDENCE_LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
-def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cycle, Limit]:
+def find_limit(trials: Sequence[Trial], setting: ArmSetting) -> tuple[Evidence, Cycle, Limit]:
     """The limit of one arm, with the evidence and cycle of all `trials` (its good trials, at least one). The limit is the one that
     most trials name, judged by the evidence of those trials only: a block in which the machine was disturbed must not affect the
     others."""
@@ -457,14 +466,14 @@ def _majority(named_limits: Sequence[Resource]) -> list[int]:
     return [index for index, resource in enumerate(named_limits) if resource is most_named]
 
 
-def _differing_trials_finding(together: Resource, named_limits: Sequence[Resource]) -> Finding:
+def _differing_trials_finding(together: Resource, named_limits: Sequence[Resource]) -> RuleFinding:
     """The finding if the mean of unlike trials suggests a limit that none of them names."""
     counts = ", ".join(
         f"{resource.value} in {named_limits.count(resource)}" for resource in dict.fromkeys(named_limits)
     )
     says = f"not established: the {len(named_limits)} trials differ, and together resemble none of them: {counts}"
     fact = f"taken together, they look like {together.value}, which none of them names"
-    return Finding(Resource.NOT_ESTABLISHED, says, (fact,), "low")
+    return RuleFinding(Resource.NOT_ESTABLISHED, says, (fact,), "low")
 
 
 def _overall_confidence(of_rule: Confidence, agreeing_share: float) -> Confidence:

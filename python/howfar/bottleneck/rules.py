@@ -52,7 +52,7 @@ REST_SHARE = 0.15
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleFinding:
     """Result of a rule."""
 
     resource: Resource
@@ -63,7 +63,7 @@ class Finding:
     """Whether no user dominates the CPUs."""
 
 
-Rule = Callable[[Evidence, Cycle], Finding | None]
+Rule = Callable[[Evidence, Cycle], RuleFinding | None]
 """Returns a finding. None: the rule does not apply."""
 
 
@@ -88,16 +88,16 @@ _RESOURCE_OF_USER = {
 }
 
 
-def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def client_thread(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: the load generator's thread is always busy."""
     share = evidence.thread_share("client")
     if share < FULL_SHARE:
         return None
     says = f"the load generator's thread was on its CPU for {percent(share)} of the time, so these figures describe the load generator"
-    return Finding(Resource.CLIENT_CPU, says, (f"client thread {percent(share)} on a CPU",), "high")
+    return RuleFinding(Resource.CLIENT_CPU, says, (f"client thread {percent(share)} on a CPU",), "high")
 
 
-def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def full_cpus(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """The CPUs of a host are full with the load's own work, or so that transactions wait there. Their main user is the limit."""
     full = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE]
     by_load = any(cpus.ours - cpus.owners.get("link", 0.0) >= FULL_SHARE for cpus in full)
@@ -117,8 +117,8 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
     )
     says = f"{hosts} full: {owners_text(shares)}"
     if divided:
-        return Finding(_RESOURCE_OF_USER[main_user], says + _NO_DOMINANT_USER, facts, "low", divided=True)
-    return Finding(_RESOURCE_OF_USER[main_user], says + _user_note(main_user), facts, confidence)
+        return RuleFinding(_RESOURCE_OF_USER[main_user], says + _NO_DOMINANT_USER, facts, "low", divided=True)
+    return RuleFinding(_RESOURCE_OF_USER[main_user], says + _user_note(main_user), facts, confidence)
 
 
 _NO_DOMINANT_USER = "; no single program uses most of it"
@@ -164,7 +164,7 @@ def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float
     return (us + min(part_us(cycle, WAITING), waits_s * 1e6 / evidence.transactions)) / cycle.us
 
 
-def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def cpu_queue(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """The server's threads wait for CPUs that are not quite full on average."""
     waited = min(part_us(cycle, WAITING), evidence.role("server").wait_s * 1e6 / evidence.transactions) / cycle.us
     cpus = evidence.server_cpus
@@ -178,10 +178,10 @@ def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
         f"the server's threads were runnable without a CPU for {percent(waited)} of the cycle",
         f"CPU of the server: {percent(cpus.used)} in use",
     )
-    return Finding(_RESOURCE_OF_USER[main_user], says, facts, "low" if divided else "medium", divided)
+    return RuleFinding(_RESOURCE_OF_USER[main_user], says, facts, "low" if divided else "medium", divided)
 
 
-def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def one_thread(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """A single thread is always busy, which the mean over several CPUs hides."""
     for role in ("server", "forwarder", "link"):
         share = evidence.thread_share(role)
@@ -189,15 +189,15 @@ def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
             continue
         if role == "link":
             says = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
-            return Finding(Resource.INSTRUMENT_CPU, says, (says,), "medium")
+            return RuleFinding(Resource.INSTRUMENT_CPU, says, (says,), "medium")
         others_have_time = all(cpus.used < FULL_SHARE for cpus in evidence.cpu_sets)
         says = f"one thread of the {role} was on a CPU for {percent(share)} of the time"
         says += ", while other CPUs had time left" if others_have_time else "; the other CPUs had hardly any time left"
-        return Finding(Resource.ONE_THREAD, says, (says,), "high" if others_have_time else "medium")
+        return RuleFinding(Resource.ONE_THREAD, says, (says,), "high" if others_have_time else "medium")
     return None
 
 
-def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def waiting_client(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """The load generator was ready and had no CPU: other programs used it, or it needs more CPUs than exist."""
     share = evidence.client_waited_share
     share_of_cycle = (
@@ -213,26 +213,26 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
     says = f"the load generator waited for a CPU for {percent(share)} of the time: {owners_text(owners)}"
     note = _NO_DOMINANT_USER if divided else _user_note(main_user) if main_user == "client" else ""
     facts = (f"client runnable without a CPU for {percent(share)} of the time (limit {percent(CLIENT_WAITS_SHARE)})",)
-    return Finding(
+    return RuleFinding(
         _RESOURCE_OF_USER[main_user], says + note, facts, "low" if divided or cpus.busy is None else "medium", divided
     )
 
 
-def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def busy_machine(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Too much is unexplained, and other programs occupy the CPUs: no counter here shows their effect on wake-ups and queues."""
     crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
     if not crowded or cycle.rest_share <= REST_SHARE:
         return None
     users = "; ".join(f"CPU of the {cpus.name}: {owners_text(cpus.owners)}" for cpus in crowded)
     says = f"other programs occupy the machine ({users}), and {percent(cycle.rest_share)} of the cycle is unexplained"
-    return Finding(Resource.INVALID, says, (users,), "medium")
+    return RuleFinding(Resource.INVALID, says, (users,), "medium")
 
 
 HIDDEN_SHARE = 0.95
 """Connections x the unexplained share: the mean number in unexplained waits. With less than one, no hidden resource is full."""
 
 
-def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def latency(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Nothing is full, and most of the time is spent on round trips: distance."""
     share = part_us(cycle, ROUND_TRIPS) / cycle.us
     if share <= HALF or _could_hide_resource(evidence, cycle.rest_share):
@@ -244,7 +244,7 @@ def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
     return _own_cycle_finding(says, evidence, cycle, confidence)
 
 
-def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def own_round(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Nothing is full, whichever part takes the time: each connection waits for its own transaction."""
     first = largest(cycle, 1)[0]
     if first.name == REST or _could_hide_resource(evidence, cycle.rest_share):
@@ -258,13 +258,13 @@ def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
     return _own_cycle_finding(says, evidence, cycle, "medium")
 
 
-def _own_cycle_finding(says: str, evidence: Evidence, cycle: Cycle, confidence: Confidence) -> Finding:
+def _own_cycle_finding(says: str, evidence: Evidence, cycle: Cycle, confidence: Confidence) -> RuleFinding:
     """A finding about a connection's own cycle; of low confidence if upper bounds claim time that a full resource could have taken."""
     facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
     if not _could_hide_resource(evidence, unproven):
-        return Finding(Resource.LATENCY, says, facts, confidence)
+        return RuleFinding(Resource.LATENCY, says, facts, confidence)
     doubt = f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: a full resource could hide there"
-    return Finding(Resource.LATENCY, says, (*facts, doubt), "low")
+    return RuleFinding(Resource.LATENCY, says, (*facts, doubt), "low")
 
 
 def _unproven_share(cycle: Cycle) -> float:
@@ -289,11 +289,11 @@ def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
     return tuple(facts)
 
 
-def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
+def not_established(evidence: Evidence, cycle: Cycle) -> RuleFinding:
     """No limit: no counter shows a full resource, and too much is unexplained to exclude one."""
     parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
     says = f"not established: no counter shows a full resource; the largest parts of the cycle are {parts}"
-    return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
+    return RuleFinding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
 MAX_WAIT_RATIO = 1.5
@@ -302,15 +302,15 @@ ERRORS_SHARE = 0.01
 """Share of failed transactions from which the figures also describe these, which are a different workload."""
 
 
-def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def errors(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Transactions fail, so the figures describe a different workload."""
     if evidence.errors_share < ERRORS_SHARE:
         return None
     says = f"{percent(evidence.errors_share)} of the transactions got an error from the server"
-    return Finding(Resource.ERRORS, says, (f"{says} (limit {percent(ERRORS_SHARE)})",), "high")
+    return RuleFinding(Resource.ERRORS, says, (f"{says} (limit {percent(ERRORS_SHARE)})",), "high")
 
 
-def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def acknowledgements(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Commits wait for a replica for the larger part of a cycle."""
     us, wait_s = part_us(cycle, ACKNOWLEDGEMENT), evidence.setting.acknowledgement_s
     if not wait_s or us <= HALF * cycle.us:
@@ -320,15 +320,15 @@ def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
     )
     measured_wait_s = evidence.semi_sync_wait_s
     if measured_wait_s is None:
-        return Finding(
+        return RuleFinding(
             Resource.ACKNOWLEDGEMENT, says, ("the primary's own measure of these waits was not read",), "medium"
         )
     agree = wait_s / MAX_WAIT_RATIO <= measured_wait_s <= wait_s * MAX_WAIT_RATIO
     fact = f"the primary measured waits of {milliseconds(measured_wait_s)} each"
-    return Finding(Resource.ACKNOWLEDGEMENT, says, (fact,), "high" if agree else "medium")
+    return RuleFinding(Resource.ACKNOWLEDGEMENT, says, (fact,), "high" if agree else "medium")
 
 
-def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def commits(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Making commits durable takes the larger part of what the server waits for."""
     us, locks = part_us(cycle, COMMIT), part_us(cycle, LOCKS)
     if us <= INTERNAL_SHARE * cycle.us or us < locks or evidence.setting.fsync_s is None or not evidence.fsyncs:
@@ -340,12 +340,12 @@ def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
         f"{evidence.fsyncs:.2g} durable writes per transaction",
         f"one after the other, they take {percent(busy)} of the time",
     )
-    return Finding(
+    return RuleFinding(
         Resource.COMMIT, says, facts, "high" if busy >= HALF or evidence.setting.connections == 1 else "medium"
     )
 
 
-def locks(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def locks(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     us = part_us(cycle, LOCKS)
     if us <= INTERNAL_SHARE * cycle.us:
         return None
@@ -354,16 +354,16 @@ def locks(evidence: Evidence, cycle: Cycle) -> Finding | None:
         f"{evidence.lock_waits or 0:.2g} row lock waits per transaction",
         f"at most {us / 1e3:.2f} ms of them per transaction",
     )
-    return Finding(Resource.LOCK, says, facts, "high")
+    return RuleFinding(Resource.LOCK, says, facts, "high")
 
 
-def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def server_wait(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Statements are in progress in the server, and neither CPU time nor its counters explain the time."""
     running, connections = evidence.threads_running, evidence.setting.connections
     if running is None or cycle.rest_share <= INTERNAL_SHARE or running < HALF * connections:
         return None
     says = f"statements wait inside the server for something uncounted: {percent(cycle.rest_share)} of the cycle is unexplained"
-    return Finding(
+    return RuleFinding(
         Resource.SERVER_WAIT,
         says,
         (f"{running:.0f} of {connections} statements in progress at the window's end",),
@@ -382,7 +382,7 @@ LOSS_MATTERS_SHARE = 0.10
 """Share of the cycle spent waiting for lost segments, below which they do not limit anything."""
 
 
-def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def full_link(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """The busier direction compared with its rate."""
     link = max(evidence.directions, key=lambda link: link.used or 0.0, default=None)
     if link is None or link.used is None or link.rate_is_least:
@@ -399,10 +399,10 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     facts += [f"up to {link.queue_bytes / 1e3:.0f} kB wait in its queue"] if link.queue_bytes else []
     resource = Resource.LINK_TO_CLIENT if link.name == "to_client" else Resource.LINK_TO_SERVER
     says = f"the link {DIRECTION_LABELS[link.name]} is {'full' if full else 'full in bursts'}: {speed_pair(link)}"
-    return Finding(resource, says, tuple(facts), "high" if full and link.counted else "medium")
+    return RuleFinding(resource, says, tuple(facts), "high" if full and link.counted else "medium")
 
 
-def perhaps_full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def perhaps_full_link(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """A real link that carries about what one connection got before the run: no counter says whether it could carry more."""
     link = max(evidence.directions, key=lambda link: link.used or 0.0, default=None)
     if link is None or not link.rate_is_least or (link.used or 0.0) < BURSTY_SHARE:
@@ -411,22 +411,24 @@ def perhaps_full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
         f"not established: the link {DIRECTION_LABELS[link.name]} carries {speed(link.interface_bytes_per_s)} MiB/s, at least "
         f"{percent(BURSTY_SHARE)} of what one connection got before the run; whether it is full is not known"
     )
-    return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
+    return RuleFinding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
-def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def held_windows(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """The sender had data and could not send: because of the receiver's window, or its own buffer."""
     for host, tcp in sorted(evidence.tcp.items(), key=lambda item: item[0] != "server"):
         receiver = "client" if host == "server" else "server"
         sending = f"{percent(tcp.busy_share)} of the measured window"
         if tcp.rwnd_of_busy > LIMITED_SHARE and tcp.rwnd_of_window > LIMITED_WINDOW_SHARE:
             says = f"the {receiver}'s receive window holds the {host} back for {percent(tcp.rwnd_of_busy)} of its sending time"
-            return Finding(
+            return RuleFinding(
                 Resource.RECEIVE_WINDOW, says, (f"sending time is {sending}", _window_fact(evidence)), "high"
             )
         if tcp.sndbuf_of_busy > LIMITED_SHARE and tcp.sndbuf_of_window > LIMITED_WINDOW_SHARE:
             says = f"the {host}'s send buffer holds it back for {percent(tcp.sndbuf_of_busy)} of its sending time"
-            return Finding(Resource.SEND_BUFFER, says, (f"sending time is {sending}", _window_fact(evidence)), "high")
+            return RuleFinding(
+                Resource.SEND_BUFFER, says, (f"sending time is {sending}", _window_fact(evidence)), "high"
+            )
     return None
 
 
@@ -435,7 +437,7 @@ def _window_fact(evidence: Evidence) -> str:
     return f"one window passes in each round trip of {milliseconds(rtt)}" if rtt else "no link: its round trip is short"
 
 
-def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
+def loss(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Segments were retransmitted although nothing was full."""
     share = evidence.retransmit_share
     if share is None or share <= LOSS_COUNTS_SHARE or part_us(cycle, LOSS) <= LOSS_MATTERS_SHARE * cycle.us:
@@ -445,11 +447,11 @@ def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
         f"{evidence.retransmits:.2g} segments sent again per transaction (limit {percent(LOSS_COUNTS_SHARE)} of them)",
     )
     if evidence.timeouts is None:
-        return Finding(
+        return RuleFinding(
             Resource.LOSS, says, (*facts, "retransmission timeouts were not counted: the cost is an upper bound"), "low"
         )
     facts += (f"{evidence.timeouts:.2g} retransmission timeouts per transaction, of 200 ms each",)
-    return Finding(Resource.LOSS, says, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")
+    return RuleFinding(Resource.LOSS, says, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")
 
 
 RULES: tuple[Rule, ...] = (
@@ -473,7 +475,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def judge(evidence: Evidence, cycle: Cycle) -> Finding:
+def judge(evidence: Evidence, cycle: Cycle) -> RuleFinding:
     """The finding of the first rule that applies, or `not_established`."""
     for rule in RULES:
         finding = rule(evidence, cycle)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
+from howfar.contract.receipt import LinkReceipt, RequestedDirection
+from howfar.plan.factors import Level
 from howfar.stats.estimate import Part
-from howfar.store.records import FactorValue, NetworkSample, Trial
+from howfar.store.records import NetworkSample, Trial
 
 
 class NetworkSeries(Part):
@@ -59,10 +61,9 @@ def payload_share(mtu: int) -> float:
     return (mtu - IP_TCP_BYTES) / (mtu + ETHERNET_BYTES + UNCOUNTED_BYTES)
 
 
-def mtu_of(link: Mapping[str, Any]) -> int:
-    """The MTU of a real link, from the MSS of a probe's connection."""
-    mss = link.get("mss")
-    return int(mss) + IP_TCP_BYTES if mss else MTU
+def mtu_of(mss: int | None) -> int:
+    """The MTU of a real link, from the MSS of a probe's connection; the usual one if that is unknown."""
+    return mss + IP_TCP_BYTES if mss else MTU
 
 
 @dataclass(frozen=True)
@@ -116,16 +117,14 @@ class CarriedTraffic:
     that it is full."""
 
 
-def link_direction(
-    trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: Direction
-) -> CarriedTraffic | None:
+def link_direction(trials: Sequence[Trial], factors: Mapping[str, Level], name: Direction) -> CarriedTraffic | None:
     """Traffic over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
-    link_trials = [trial for trial in trials if trial.measured is not None and trial.receipt.get("link")]
+    link_trials = [trial for trial in trials if trial.measured is not None and trial.receipt.link is not None]
     if not link_trials:
         return None
     counted_trials = [trial for trial in link_trials if trial.window is not None and trial.window.network]
     traffic = [_traffic_by_interface(trial, name) for trial in counted_trials]
-    rate = _rate(link_trials[-1].receipt, factors, name)
+    rate = _rate(link_trials[-1].receipt.link, factors, name)
     if not counted_trials:
         if str(factors.get("compression", "off")) != "off":
             return None  # the engine counts bytes before compression: the number on the wire is unknown
@@ -198,13 +197,6 @@ def _counter_of(sample: NetworkSample, name: Direction, what: Literal["bytes", "
     return int(getattr(sample, f"{name}_{what}"))
 
 
-def _nested(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    value: Any = receipt
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
-
-
 @dataclass(frozen=True)
 class _LinkRate:
     """The rate of one direction, framing included."""
@@ -214,29 +206,34 @@ class _LinkRate:
     is_least: bool = False
 
 
-def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> _LinkRate:
+def _rate(link: LinkReceipt | None, factors: Mapping[str, Level], name: Direction) -> _LinkRate:
     """The requested rate, from the receipt, which has each direction, or else from the cell. For a real link, the rate that the
     probe's one connection reached; several connections may reach more."""
-    link = _nested(receipt, "link")
-    if link.get("real"):
-        goodput_bps, mtu = _nested(link, "goodput_bps").get(name), mtu_of(link)
+    if link is None:
+        return _LinkRate(None, MTU)
+    if link.real:
+        goodput_bps = None if link.goodput_bps is None else getattr(link.goodput_bps, name)
+        mtu = mtu_of(link.mss)
         return _LinkRate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_least=True)
-    requested = _nested(link, "asked")
-    rate = _nested(requested, name).get("rate_bps", requested.get("rate_bps", factors.get("rate_bps")))
-    mtu = link.get("mtu", MTU)
-    return _LinkRate(float(rate) if isinstance(rate, int | float) and rate else None, int(mtu) if mtu else MTU)
+    rate = factors.get("rate_bps")
+    if (requested := link.requested) is not None:
+        direction: RequestedDirection | None = getattr(requested, name)
+        if direction is not None:
+            rate = direction.rate_bps
+        elif requested.rate_bps is not None:
+            rate = requested.rate_bps
+    return _LinkRate(float(rate) if isinstance(rate, int | float) and rate else None, link.mtu or MTU)
 
 
 # ---------------------------------------------------------------- for charts
 
 
-def network_series(trial: Trial, factors: Mapping[str, FactorValue]) -> NetworkSeries | None:
+def network_series(trial: Trial, factors: Mapping[str, Level]) -> NetworkSeries | None:
     """Slices between the samples of one trial. None: it has none."""
     window = trial.window
     if window is None or not window.network:
         return None
-    linked = bool(trial.receipt.get("link"))
-    rate = _rate(trial.receipt, factors, "to_client") if linked else _LinkRate(None, MTU)
+    rate = _rate(trial.receipt.link, factors, "to_client")
     rate_ceilings = ceilings(rate.bps, rate.mtu) if rate.bps else None
     samples = (_FIRST_SAMPLE, *window.network)
     slices = [pair for pair in pairwise(samples) if pair[1].at_ns > pair[0].at_ns]

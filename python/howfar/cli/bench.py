@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from howfar.bench.calibration import FLOOR_BAR, Calibration, Limit, OverTransport, Transport
-from howfar.bench.calibration import Request as CalibrationRequest
+from howfar.bench.calibration import FLOOR_BAR, Calibration, CalibrationRequest, Limit, OverTransport, Transport
 from howfar.bench.calibration import calibrate as run_calibration
 from howfar.bench.clients import CLIENTS
-from howfar.bench.comparison import Comparison, Driver, Placement, Request, Row, Side, compare, within
+from howfar.bench.comparison import Comparison, ComparisonRequest, Driver, Placement, Row, Side, compare, within
 from howfar.bench.links.bars import Verdict
 from howfar.bench.links.figures import (
     FULL_TIMES,
@@ -33,9 +32,7 @@ from howfar.bench.links.figures import (
     RunsOn,
     grid,
 )
-from howfar.bench.links.figures import (
-    Row as LinkRow,
-)
+from howfar.bench.links.figures import Row as LinkRow
 from howfar.bench.links.peers import PEERS
 from howfar.cli.bench_hosts import hosts_command
 from howfar.cli.screen import (
@@ -399,7 +396,7 @@ def engine(
     figures for each process while all connections are active; the server counts the queries. No privileges are needed, because the
     server is a private one.
     """
-    request = Request(_parse_connections(connections), blocks, seconds, placement, server, driver, against)
+    request = ComparisonRequest(_parse_connections(connections), blocks, seconds, placement, server, driver, against)
     measured = compare(request, make_progress("measurement"))
     setting = measured.setting
     heading = (
@@ -497,8 +494,7 @@ def link(
     Between the two hosts of a laboratory, this measures the RTT at rest, a bulk transfer, the emulator's CPU time, how late packets
     leave, and unmodelled drops. With --against, the same is measured over the peer. A full grid takes a few minutes per run.
     """
-    from howfar.bench.links.bench import Request as LinkRequest
-    from howfar.bench.links.bench import measure_links
+    from howfar.bench.links.bench import LinksRequest, measure_links
     from howfar.lab import sandbox
 
     links = grid(_parse_quantities("--rtt", rtts or RTTS, RttNs), _parse_quantities("--rate", rates or RATES, RateBps))
@@ -514,7 +510,7 @@ def link(
         sys.exit(sandbox.run_inside())
     times = QUICK_TIMES if quick else FULL_TIMES
     measured = measure_links(
-        LinkRequest(links, against, backend, runs, times, hogs, extras), make_progress("measurement")
+        LinksRequest(links, against, backend, runs, times, hogs, extras), make_progress("measurement")
     )
     if as_json:
         show_json(measured.model_dump_json(indent=2))

@@ -48,7 +48,7 @@ def hosts_command(
     if code is not None:
         return code
     from howfar.fleet.roles import assign_hosts, parse_role_hosts, with_clients
-    from howfar.fleet.scale_out import Request, scale_out
+    from howfar.fleet.scale_out import ScaleOutRequest, scale_out
 
     with join_hosts(cluster) as (file, hosts):
         roles = assign_hosts(file, place, clients=clients)
@@ -56,7 +56,7 @@ def hosts_command(
         default_clients = roles.client if "client" in parse_role_hosts(place or "") else ",".join(clients_available)
         roles = with_clients(roles, file, clients or default_clients)
         load_hosts = [hosts[name] for name in (roles.client, *roles.others)]
-        request = Request(blocks, round(seconds * 1e9), threads)
+        request = ScaleOutRequest(blocks, round(seconds * 1e9), threads)
         result = scale_out(hosts[roles.server], load_hosts, request, lambda block: note(f"block {block} of {blocks}"))
     if as_json:
         division = None if result.division is None else _as_dict(result.division)

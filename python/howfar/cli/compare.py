@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from howfar.analysis.compare import ArmComparison, Comparison
+from howfar.analysis.compare import ArmComparison, RunComparison
 from howfar.analysis.compare import compare as compare_runs
 from howfar.cli.output import report_damage
 from howfar.cli.screen import console, no_colour_option, note
@@ -49,7 +49,7 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
     return 0
 
 
-def _ratios_table(comparison: Comparison) -> Table:
+def _ratios_table(comparison: RunComparison) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
     for title in (f"{comparison.counted}/s", "vs. baseline", f"CPU per {ONE[comparison.counted]}"):

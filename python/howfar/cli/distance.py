@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from howfar.address import Login, Secret
     from howfar.distance.limits import LimitExpression
     from howfar.distance.record import Distance, Failure
-    from howfar.distance.session import Server
+    from howfar.distance.session import MeasuredServer
     from howfar.services import ServiceName
 
 MIN_TIMEOUT_NS = 10_000_000
@@ -51,6 +51,27 @@ SECONDS = _Duration("s")
 """Seconds if it has no unit, like the intervals of ping and mtr."""
 
 
+@dataclass(frozen=True)
+class _DistanceOptions:
+    """The options of `howfar TARGET`; times in ns."""
+
+    env_name: str | None
+    user: str | None
+    password_file: Path | None
+    ask_password: bool
+    defaults_file: Path | None
+    timeout: int
+    count: int | None
+    bandwidth: bool
+    watch: bool
+    interval: int | None
+    fail_if: tuple[str, ...]
+    strict: bool
+    as_json: bool
+    as_csv: bool
+    prometheus: Path | None
+
+
 @click.command(name="howfar")
 @click.argument("target", required=False)
 @click.option("--env", "env_name", metavar="NAME", help="Take the target from an environment variable.")
@@ -64,11 +85,7 @@ SECONDS = _Duration("s")
 @click.option("--watch", is_flag=True, help="Ask again and again until Ctrl-C.")
 @click.option("--interval", type=SECONDS, metavar="TIME", help="Between two requests of --watch.  [default: 1s]")
 @click.option(
-    "--fail-if",
-    "fail_if",
-    multiple=True,
-    metavar="LIMIT",
-    help="Exit with code 9 above a limit, such as p95>2ms.",
+    "--fail-if", "fail_if", multiple=True, metavar="LIMIT", help="Exit with code 9 above a limit, such as p95>2ms."
 )
 @click.option("--strict", is_flag=True, help="An undecided limit fails, too.")
 @json_option
@@ -79,7 +96,7 @@ SECONDS = _Duration("s")
     metavar="FILE",
     help="Also write Prometheus' format; -: only that, to stdout.",
 )
-def distance(target: str | None, **options: Any) -> int:
+def distance(target: str | None, **values: Any) -> int:
     """Say how far a database server is from here, and what that means for a page.
 
     TARGET is a URL as drivers and consoles have it, HOST:PORT, or the path of a socket: mysql://app@db.internal/shop,
@@ -88,29 +105,30 @@ def distance(target: str | None, **options: Any) -> int:
     It connects a few times, one at a time, and sends at most 500 small requests that change nothing. Without TARGET, or for
     localhost, it lists the servers of this machine, and connects to none.
     """
-    if target == "localhost" or (target is None and options["env_name"] is None and options["defaults_file"] is None):
+    options = _DistanceOptions(**values)
+    if target == "localhost" or (target is None and options.env_name is None and options.defaults_file is None):
         _check_no_options()
-        return _list_servers(options["as_json"])
+        return _list_servers(options.as_json)
     _check_options(options)
     from howfar.distance.limits import parse_limit
     from howfar.distance.measure import MeasurementFailed
     from howfar.distance.resolve import NameFailed
 
-    limits = [parse_limit(text) for text in options["fail_if"]]
+    limits = [parse_limit(text) for text in options.fail_if]
     for limit in limits:
-        if options["count"] is not None and options["count"] < limit.min_count:
+        if options.count is not None and options.count < limit.min_count:
             raise UsageError(
-                f"--count {options['count']} is too few for {limit.text}: {limit.metric} needs {limit.min_count} requests",
+                f"--count {options.count} is too few for {limit.text}: {limit.metric} needs {limit.min_count} requests",
                 f"Write --count {limit.min_count}, or leave it out.",
             )
     try:
         server = _find_server(target, options)
         for text in server.notes:
             note(text)
-        if options["watch"]:
+        if options.watch:
             from howfar.cli.watch import watch
 
-            return watch(server, options["interval"], options["count"], options["timeout"], options["as_json"])
+            return watch(server, options.interval, options.count, options.timeout, options.as_json)
         return _measure(server, limits, options)
     except NameFailed as error:
         error.exit_code = UNREACHABLE
@@ -141,34 +159,34 @@ def _check_no_options() -> None:
         )
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_options(options: _DistanceOptions) -> None:
     """Refuse options that would be ignored, or leave no time. Raises UsageError."""
-    if options["timeout"] < MIN_TIMEOUT_NS:
+    if options.timeout < MIN_TIMEOUT_NS:
         raise UsageError(
-            f"--timeout {format_duration_ns(options['timeout'])} is shorter than a step of a connection may take",
+            f"--timeout {format_duration_ns(options.timeout)} is shorter than a step of a connection may take",
             f"Give each step {format_duration_ns(MIN_TIMEOUT_NS)} or more; a distant server needs more.",
         )
-    if options["watch"]:
-        options_given = [name for name in ("fail_if", "strict", "as_csv", "prometheus", "bandwidth") if options[name]]
-        if options_given:
-            name = options_given[0].removeprefix("as_").replace("_", "-")
+    if options.watch:
+        names = ("fail-if", "strict", "csv", "prometheus", "bandwidth")
+        values = (options.fail_if, options.strict, options.as_csv, options.prometheus, options.bandwidth)
+        if given := [name for name, value in zip(names, values, strict=True) if value]:
             raise UsageError(
-                f"--{name} does not go with --watch", "It judges or writes one measurement: leave out --watch."
+                f"--{given[0]} does not go with --watch", "It judges or writes one measurement: leave out --watch."
             )
-    elif options["interval"] is not None:
+    elif options.interval is not None:
         raise UsageError("--interval goes with --watch", "Add --watch, or leave it out.")
-    elif options["count"] is not None:
+    elif options.count is not None:
         from howfar.distance.record import MAX_COUNT, MAX_REQUESTS
 
-        if options["count"] > MAX_COUNT:
+        if options.count > MAX_COUNT:
             raise UsageError(
-                f"--count {options['count']}: of the {MAX_REQUESTS} requests at most, {MAX_COUNT} are timed",
+                f"--count {options.count}: of the {MAX_REQUESTS} requests at most, {MAX_COUNT} are timed",
                 f"Write --count {MAX_COUNT} or less; with --watch it may be more.",
             )
-    if options["as_json"] and options["as_csv"]:
+    if options.as_json and options.as_csv:
         raise UsageError("--json does not go with --csv", "Both are written to standard output: choose one.")
-    if options["prometheus"] == STDOUT and (options["as_json"] or options["as_csv"]):
-        other = "--json" if options["as_json"] else "--csv"
+    if options.prometheus == STDOUT and (options.as_json or options.as_csv):
+        other = "--json" if options.as_json else "--csv"
         raise UsageError(f"{other} does not go with --prometheus -", "Both are written to standard output: choose one.")
 
 
@@ -199,7 +217,7 @@ def _list_servers(as_json: bool) -> int:
     return 0
 
 
-def _find_server(target: str | None, options: dict[str, Any]) -> Server:
+def _find_server(target: str | None, options: _DistanceOptions) -> MeasuredServer:
     """The server that target, options and environment name. Raises UsageError, EngineError."""
     from howfar.address import ServerAddress
     from howfar.cli.target import find_server
@@ -211,29 +229,29 @@ def _find_server(target: str | None, options: dict[str, Any]) -> Server:
         login_found = find_server(
             target,
             option_address=ServerAddress(protocol=service),
-            env_name=options["env_name"],
-            user=options["user"],
-            password_file=options["password_file"],
-            ask_password=options["ask_password"] and not passwords,
-            defaults_file=options["defaults_file"],
+            env_name=options.env_name,
+            user=options.user,
+            password_file=options.password_file,
+            ask_password=options.ask_password and not passwords,
+            defaults_file=options.defaults_file,
         )
-        if options["ask_password"]:
+        if options.ask_password:
             passwords.append(login_found.password)
         return replace(login_found, password=passwords[0]) if passwords else login_found
 
     login = login_as(None)
-    service = login.address.protocol or ("mysql" if options["defaults_file"] is not None else None)
+    service = login.address.protocol or ("mysql" if options.defaults_file is not None else None)
     if service is not None:
         return server_of(login if login.address.protocol is not None else login_as(service), service)
-    return _detect_server(login, lambda kind: server_of(login_as(kind), kind), options["timeout"])
+    return _detect_server(login, lambda kind: server_of(login_as(kind), kind), options.timeout)
 
 
-def _detect_server(login: Login, server_as: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
+def _detect_server(login: Login, server_as: Callable[[ServiceName], MeasuredServer], timeout_ns: int) -> MeasuredServer:
     """Detect the kind of server at an address. If nothing listens, returns one whose measurement will report that. Raises UsageError,
     MeasurementFailed, EngineError."""
     from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
-    from howfar.distance.session import Server
-    from howfar.distance.target import DETECTION_ORDER, NothingListens, detect
+    from howfar.distance.session import MeasuredServer
+    from howfar.distance.target import DETECTION_ORDER, NoConnection, detect
     from howfar.services import SERVICES
 
     first_guess = server_as(DETECTION_ORDER[0])
@@ -248,9 +266,9 @@ def _detect_server(login: Login, server_as: Callable[[ServiceName], Server], tim
     for address in targets:
         try:
             detected = detect(server_as, address, timeout_ns)
-        except NothingListens:
+        except NoConnection:
             continue
-        if isinstance(detected, Server):
+        if isinstance(detected, MeasuredServer):
             note(
                 f"{shown_address} speaks the protocol of {SERVICES[detected.service].label}; {detected.service}://… skips this check"
             )
@@ -262,42 +280,42 @@ def _detect_server(login: Login, server_as: Callable[[ServiceName], Server], tim
     raise MeasurementFailed(unmeasured(silent_server, failure))
 
 
-def _measure(server: Server, limits: list[LimitExpression], options: dict[str, Any]) -> int:
+def _measure(server: MeasuredServer, limits: list[LimitExpression], options: _DistanceOptions) -> int:
     """Measure, show, judge. Raises MeasurementFailed."""
     from howfar.distance.limits import judge
     from howfar.distance.measure import Effort, measure
 
     effort = Effort(
-        timeout_ns=options["timeout"],
-        bandwidth=options["bandwidth"],
-        count=options["count"],
+        timeout_ns=options.timeout,
+        bandwidth=options.bandwidth,
+        count=options.count,
         min_count=max((limit.min_count for limit in limits), default=1),
     )
     result = measure(server, effort)
     judged = tuple(judge(limit, result) for limit in limits)
-    failing = {"crossed", "undecided"} if options["strict"] else {"crossed"}
+    failing = {"crossed", "undecided"} if options.strict else {"crossed"}
     passed = None if not judged else not any(judgement.verdict in failing for judgement in judged)
     code = LIMIT_CROSSED if passed is False else 0
     result = result.model_copy(update={"limits": judged, "passed": passed, "exit_code": code})
     _write_outputs(result, options)
-    if not (options["as_json"] or options["as_csv"] or options["prometheus"] == STDOUT):
+    if not (options.as_json or options.as_csv or options.prometheus == STDOUT):
         from howfar.distance import screen
 
         click.echo("\n".join([screen.render(result, min(width(), screen.WIDTH)), *map(screen.limit_line, judged)]))
     return code
 
 
-def _write_outputs(result: Distance, options: dict[str, Any]) -> None:
+def _write_outputs(result: Distance, options: _DistanceOptions) -> None:
     """Write the machine-readable output, also of a failed measurement. Raises RunFileError for a file, after writing the rest."""
     from howfar.distance import formats
 
     write_error: RunFileError | None = None
-    if options["prometheus"] == STDOUT:
+    if options.prometheus == STDOUT:
         click.echo(formats.prometheus_text(result), nl=False)
-    elif options["prometheus"] is not None:
+    elif options.prometheus is not None:
         from howfar.store.partial import write_atomically
 
-        path = options["prometheus"]
+        path = options.prometheus
         try:
             write_atomically(path, formats.prometheus_text(result), 0o644)
         except OSError as error:
@@ -305,9 +323,9 @@ def _write_outputs(result: Distance, options: dict[str, Any]) -> None:
                 f"{path} cannot be written: {error.strerror}", "Name a file in a directory of yours."
             )
             result = result.model_copy(update={"exit_code": write_error.exit_code})
-    if options["as_json"]:
-        show_json(result.model_dump_json(indent=None if options["watch"] else 2))
-    elif options["as_csv"]:
+    if options.as_json:
+        show_json(result.model_dump_json(indent=None if options.watch else 2))
+    elif options.as_csv:
         click.echo(formats.csv_text(result), nl=False)
     if write_error is not None:
         raise write_error

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 
-from howfar.address import Login as AddressLogin
-from howfar.address import Secret, ServerAddress
+from howfar.address import Login, Secret, ServerAddress
 from howfar.cli.exit_codes import TO_CHANGE
 from howfar.cli.screen import note, show_json
 from howfar.cli.target import (
@@ -28,19 +27,8 @@ from howfar.cli.target import (
 )
 from howfar.contract.ping_messages import UnixTarget
 from howfar.doctor.candidates import PROGRAMS
-from howfar.doctor.findings import (
-    Change,
-    Client,
-    Examination,
-    Finding,
-    Kind,
-    Listener,
-    Rates,
-    Server,
-    Severity,
-    Unseen,
-)
-from howfar.doctor.targets import Login, Logins, Target, target_from_login
+from howfar.doctor.findings import Change, Client, Examination, Finding, Kind, Listener, Rates, Server, Severity, Unseen
+from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin, target_from_login
 from howfar.errors import MissingError, UsageError
 from howfar.passwords import learn
 from howfar.terminal_text import one_line
@@ -98,7 +86,7 @@ def doctor(
         and (protocol := os.environ.get("HOWFAR_PROTOCOL"))
     ):
         note("using the server of `howfar lab`")
-        laboratory = Target(
+        laboratory = DoctorTarget(
             Kind(protocol), address.socket, address.host, address.port, None, False, database=address.database
         )
         targets = [_resolve(laboratory)]
@@ -115,18 +103,18 @@ def doctor(
     return TO_CHANGE if strict and examination.to_change else 0
 
 
-def _target_of_dsn(dsn: str, on_command_line: bool) -> Target:
+def _target_of_dsn(dsn: str, on_command_line: bool) -> DoctorTarget:
     """The server of a DSN. `on_command_line`: it is on the command line, where other users see it. Raises UsageError."""
     parsed = parse_target(dsn)
     if parsed.address.service is not None:
         raise UsageError("howfar doctor does not read service files", "Name host, port and user in the DSN.")
-    target = target_from_login(AddressLogin(complete_address(parsed.address, os.environ), parsed.password or Secret()))
+    target = target_from_login(Login(complete_address(parsed.address, os.environ), parsed.password or Secret()))
     for remark in (*parsed.notes, *password_note(on_command_line, parsed)):
         note(remark)
     return target
 
 
-def _resolve(target: Target) -> Target:
+def _resolve(target: DoctorTarget) -> DoctorTarget:
     """A target with its host name resolved to an address, as in `howfar load`."""
     resolved = numeric(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
     if isinstance(resolved, UnixTarget):
@@ -145,13 +133,13 @@ def _find_logins(user: str | None, password_file: Path | None, ask: bool, defaul
         file = read_option_file(defaults_file, os.environ, note)
         address, file_password = file.address, file.password
     given_password = password(password_file, ask, file_password, note, os.environ).reveal()
-    mysql = Login(user or address.user or own_account_name(), given_password or os.environ.get("MYSQL_PWD", ""))
-    libpq_login = Login(user or os.environ.get("PGUSER", ""), given_password or os.environ.get("PGPASSWORD", ""))
+    mysql = TargetLogin(user or address.user or own_account_name(), given_password or os.environ.get("MYSQL_PWD", ""))
+    libpq_login = TargetLogin(user or os.environ.get("PGUSER", ""), given_password or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
     for login in (mysql, libpq_login):
         learn(login.password)
     learn(redis)
-    return Logins(mysql, Login("", redis), libpq_login)
+    return Logins(mysql, TargetLogin("", redis), libpq_login)
 
 
 # ---------------------------------------------------------------- the report as text

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from howfar.cli.on_hosts import enter, join_hosts
 from howfar.cli.screen import columns, json_option, note
 from howfar.cli.suggest import Group
+from howfar.contract.environment import ClockSync, HostFacts, Interface
+from howfar.contract.receipt import LinkReceipt
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
     from howfar.fleet.clocks import Offset
-    from howfar.fleet.cluster import Cluster
+    from howfar.fleet.cluster import FileCluster
     from howfar.fleet.ray_cluster import ExistingCluster
 
 UNKNOWN = "unknown"
@@ -87,25 +90,44 @@ def down_command(file: Path, force: bool) -> int:
     return 0
 
 
-def _show(cluster: Cluster | ExistingCluster, as_json: bool, with_distances: bool = True) -> int:
+@dataclass(frozen=True)
+class ShownHost:
+    """What `howfar hosts show` shows of a host."""
+
+    address: str
+    roles: tuple[str, ...]
+    cpus: tuple[int, ...]
+    facts: HostFacts
+    where: Mapping[str, str]
+    interface: Interface
+    clock: Offset
+    clock_says: ClockSync
+
+    def as_json(self) -> dict[str, object]:
+        parts = {"facts": self.facts, "interface": self.interface, "clock_says": self.clock_says}
+        clock = {**vars(self.clock), "is_seen": self.clock.is_significant}
+        return {**vars(self), "clock": clock, **{name: part.as_json() for name, part in parts.items()}}
+
+
+def _show(cluster: FileCluster | ExistingCluster, as_json: bool, with_distances: bool = True) -> int:
     from howfar.fleet.distances import distances, interface, read_clock_sync, where
     from howfar.fleet.ray_driver import clocks, cpus_of, facts
 
     with join_hosts(cluster) as (_, hosts):
-        host_facts: dict[str, dict[str, Any]] = {
-            name: {
-                "address": host.spec.address,
-                "roles": list(host.spec.roles),
-                "cpus": list(cpus_of(host)),
-                "facts": host.within(facts),
-                "where": where(host),
-                "interface": host.within(interface, host.spec.address),
-                "clock": _clock_facts(clocks(host).unix),
-                "clock_says": host.within(read_clock_sync),
-            }
+        shown_hosts = {
+            name: ShownHost(
+                address=host.spec.address,
+                roles=tuple(host.spec.roles),
+                cpus=cpus_of(host),
+                facts=host.within(facts),
+                where=where(host),
+                interface=host.within(interface, host.spec.address),
+                clock=clocks(host).unix,
+                clock_says=host.within(read_clock_sync),
+            )
             for name, host in hosts.items()
         }
-        measured = []
+        measured: list[LinkReceipt] = []
         if with_distances:
             pair_count = len(hosts) * (len(hosts) - 1) // 2
             note(
@@ -113,23 +135,27 @@ def _show(cluster: Cluster | ExistingCluster, as_json: bool, with_distances: boo
             )
             measured = [distance.facts() for distance in distances(hosts)]
     if as_json:
-        click.echo(json.dumps({"hosts": host_facts, "distances": measured}, indent=2))
+        host_facts = {name: host.as_json() for name, host in shown_hosts.items()}
+        click.echo(json.dumps({"hosts": host_facts, "distances": [link.as_json() for link in measured]}, indent=2))
         return 0
-    tables = [_host_rows(host_facts), _network_rows(host_facts)]
+    tables = [_host_rows(shown_hosts), _network_rows(shown_hosts)]
     if measured:
-        tables += [_rtt_rows(list(host_facts), measured), _distance_rows(measured)]
+        tables += [_rtt_rows(list(shown_hosts), measured), _distance_rows(measured)]
     click.echo("\n\n".join("\n".join(columns(rows)) for rows in tables))
-    if warnings := [*_warn_of_shared_machines(host_facts), *_warn_of_noise(measured)]:
+    if warnings := [
+        *_warn_of_shared_machines({name: host.facts for name, host in shown_hosts.items()}),
+        *_warn_of_noise(measured),
+    ]:
         click.echo("\n" + "\n".join(warnings))
     return 0
 
 
-def _warn_of_shared_machines(host_facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _warn_of_shared_machines(host_facts: Mapping[str, HostFacts]) -> list[str]:
     """A sentence for each machine that is listed as several hosts."""
     by_boot: dict[str, list[str]] = {}
-    for name, host in host_facts.items():
-        if boot := host["facts"].get("boot_id"):
-            by_boot.setdefault(boot, []).append(name)
+    for name, facts in host_facts.items():
+        if facts.boot_id:
+            by_boot.setdefault(facts.boot_id, []).append(name)
     return [
         f"Hosts {', '.join(names)} are one machine (one boot ID): they share its CPUs, and no network lies between them."
         for names in by_boot.values()
@@ -137,34 +163,31 @@ def _warn_of_shared_machines(host_facts: Mapping[str, Mapping[str, Any]]) -> lis
     ]
 
 
-def _warn_of_noise(distances: Sequence[Mapping[str, Any]]) -> list[str]:
+def _warn_of_noise(distances: Sequence[LinkReceipt]) -> list[str]:
     """A note if an RTT with awake CPUs is above the one at rest: awake CPUs answer no later, so that is noise."""
-    if not any(
-        distance["rtt_awake_ns"] and distance["rtt_awake_ns"]["p50"] > distance["rtt_ns"]["p50"]
-        for distance in distances
-    ):
+    if not any(link.rtt_awake_ns is not None and (link.rtt_awake_ns.p50 or 0) > link.real_rtt_ns for link in distances):
         return []
     return ["Where the RTT awake is above the one at rest, noise is larger than what waking costs."]
 
 
-def _host_rows(host_facts: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def _host_rows(hosts: Mapping[str, ShownHost]) -> list[tuple[str, ...]]:
     headings = ("host", "address", "roles", "CPUs", "howfar", "Ray", "Python", "kernel")
     return [
         headings,
         *(
             (
                 name,
-                host["address"],
-                ",".join(host["roles"]),
-                str(len(host["cpus"])),
-                *(host["facts"][fact] for fact in ("howfar", "ray", "python", "kernel")),
+                host.address,
+                ",".join(host.roles),
+                str(len(host.cpus)),
+                *(str(fact) for fact in (host.facts.howfar, host.facts.ray, host.facts.python, host.facts.kernel)),
             )
-            for name, host in host_facts.items()
+            for name, host in hosts.items()
         ),
     ]
 
 
-def _network_rows(host_facts: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def _network_rows(hosts: Mapping[str, ShownHost]) -> list[tuple[str, ...]]:
     headings = (
         "host",
         "zone",
@@ -176,74 +199,69 @@ def _network_rows(host_facts: Mapping[str, Mapping[str, Any]]) -> list[tuple[str
         "clock, by the host itself",
     )
     rows: list[tuple[str, ...]] = [headings]
-    for name, host in host_facts.items():
-        card, location = host["interface"], host["where"]
-        speed = format_rate_bps(card["speed_mbit"] * 1e6) if "speed_mbit" in card else card.get("kind", UNKNOWN)
+    for name, host in hosts.items():
+        card = host.interface
+        speed = format_rate_bps(card.speed_mbit * 1e6) if card.speed_mbit is not None else card.kind or UNKNOWN
         rows.append(
             (
                 name,
-                location["zone"],
-                location["rack"],
-                card.get("name", UNKNOWN),
+                host.where["zone"],
+                host.where["rack"],
+                card.name or UNKNOWN,
                 speed,
                 _format_offloads(card),
-                _format_clock(host),
-                _format_own_clock(host),
+                _format_clock(host.clock),
+                _format_own_clock(host.clock_says),
             )
         )
     return rows
 
 
-def _format_offloads(card: Mapping[str, Any]) -> str:
-    if "offloads" not in card:
-        return UNKNOWN if card.get("ethtool", True) else f"{UNKNOWN}: no ethtool"
+def _format_offloads(card: Interface) -> str:
+    if card.offloads is None:
+        return UNKNOWN if card.ethtool else f"{UNKNOWN}: no ethtool"
     short = {"tcp-segmentation-offload": "TSO", "generic-segmentation-offload": "GSO", "generic-receive-offload": "GRO"}
-    return " ".join(short[name] for name, on in card["offloads"].items() if on) or "none"
+    return " ".join(short[name] for name, on in card.offloads.items() if on) or "none"
 
 
-def _clock_facts(offset: Offset) -> dict[str, Any]:
-    return {"offset_ns": offset.offset_ns, "bound_ns": offset.bound_ns, "is_seen": offset.is_significant}
-
-
-def _format_clock(host: Mapping[str, Any]) -> str:
+def _format_clock(clock: Offset) -> str:
     """The clock's offset from this machine's, as text."""
-    clock = host["clock"]
-    bound = format_duration_ns(clock["bound_ns"])
-    if not clock["is_seen"]:
+    bound = format_duration_ns(clock.bound_ns)
+    if not clock.is_significant:
         return f"within {bound}"
-    sign = "+" if clock["offset_ns"] > 0 else "-"
-    return f"{sign}{format_duration_ns(abs(clock['offset_ns']))} ± {bound}"
+    sign = "+" if clock.offset_ns > 0 else "-"
+    return f"{sign}{format_duration_ns(abs(clock.offset_ns))} ± {bound}"
 
 
-def _format_own_clock(host: Mapping[str, Any]) -> str:
-    own_clock = host["clock_says"]
-    if not own_clock:
+def _format_own_clock(sync: ClockSync) -> str:
+    if sync.offset_s is None:
         return UNKNOWN
-    bound = "" if "bound_s" not in own_clock else f", within {format_duration_ns(round(own_clock['bound_s'] * 1e9))}"
-    source = f" ({own_clock['source']})" if "source" in own_clock else ""
-    return f"{own_clock['by']}{source}: {format_duration_ns(round(abs(own_clock['offset_s']) * 1e9))} off{bound}"
+    bound = "" if sync.bound_s is None else f", within {format_duration_ns(round(sync.bound_s * 1e9))}"
+    source = "" if sync.source is None else f" ({sync.source})"
+    return f"{sync.by}{source}: {format_duration_ns(round(abs(sync.offset_s) * 1e9))} off{bound}"
 
 
-def _rtt_rows(names: Sequence[str], distances: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    pairs = {frozenset((distance["from"], distance["to"])): distance for distance in distances}
+def _rtt_rows(names: Sequence[str], distances: Sequence[LinkReceipt]) -> list[tuple[str, ...]]:
+    pairs = {frozenset((link.from_host, link.to_host)): link for link in distances}
 
     def cell(from_host: str, to_host: str) -> str:
-        distance = pairs.get(frozenset((from_host, to_host))) if from_host != to_host else None
-        if distance is None:
+        link = pairs.get(frozenset((from_host, to_host))) if from_host != to_host else None
+        if link is None:
             return "-"
-        awake_rtt_ns = distance["rtt_awake_ns"]
-        awake = "" if awake_rtt_ns is None else f" / {format_duration_ns(awake_rtt_ns['p50'])}"
-        return f"{format_duration_ns(distance['rtt_ns']['p50'])}{awake}"
+        awake_ns = None if link.rtt_awake_ns is None else link.rtt_awake_ns.p50
+        return (
+            f"{format_duration_ns(link.real_rtt_ns)}{'' if awake_ns is None else f' / {format_duration_ns(awake_ns)}'}"
+        )
 
     return [("RTT at rest / awake", *names), *((row, *(cell(row, column) for column in names)) for row in names)]
 
 
-def _distance_rows(distances: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def _distance_rows(distances: Sequence[LinkReceipt]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("from", "to", "goodput", "goodput back", "path MTU", "congestion control")]
-    for distance in distances:
-        goodput, goodput_back = (
-            format_rate_bps(round(distance["goodput_bps"][to], -7)) for to in ("to_server", "to_client")
-        )
-        mtu = UNKNOWN if distance["path_mtu"] is None else str(distance["path_mtu"])
-        rows.append((distance["from"], distance["to"], goodput, goodput_back, mtu, distance["congestion_control"]))
+    for link in distances:
+        bps = (None, None) if link.goodput_bps is None else (link.goodput_bps.to_server, link.goodput_bps.to_client)
+        goodput, goodput_back = (UNKNOWN if each is None else format_rate_bps(round(each, -7)) for each in bps)
+        mtu = UNKNOWN if link.path_mtu is None else str(link.path_mtu)
+        ends = str(link.from_host), str(link.to_host)
+        rows.append((*ends, goodput, goodput_back, mtu, link.congestion_control or UNKNOWN))
     return rows

@@ -48,14 +48,13 @@ from howfar.lab.servers.kinds import KINDS, STORES, check_no_address, find_serve
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
 from howfar.plan.cells import cells
-from howfar.plan.factors import DISTANCES, IDLE, REPLICA_RATE_BPS, REPLICA_RTT_NS, REPLICAS, REPLICATION
+from howfar.plan.factors import DISTANCES, IDLE, REPLICA_RATE_BPS, REPLICA_RTT_NS, REPLICAS, REPLICATION, Level
 from howfar.plan.load import Override, load_plan
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
 from howfar.runner.preflight import unsupported_levels
 from howfar.stopping import forward_requests_to
 from howfar.store.partial import is_written_in_place
-from howfar.store.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 
@@ -74,7 +73,7 @@ def clear_receipt(receipt: Path) -> None:
         raise UsageError(f"the receipt {receipt} cannot be written: {error.strerror}", "Name another file.") from error
 
 
-def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
+def code_with_receipt(code: int, receipt: Path, facts: Mapping[str, object]) -> int:
     """Write the receipt, and return the exit code: CMD's own, unless that is 0 and the receipt could not be written."""
     try:
         receipt.write_text(json.dumps(facts, indent=2) + "\n")
@@ -114,7 +113,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     unknown = unknown_properties(stats)
     facts = _environment_facts(laboratory)
     facts["link"] = {
-        **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)),
+        **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)).as_json(),
         "rtt_from_idle_ns": None if from_idle is None else from_idle.model_dump(exclude={"event"}),
         "elapsed_ns": elapsed_ns,
         "script_ns": [{"asked": requested, "in_force": changed_at} for requested, changed_at in player.played],
@@ -128,8 +127,8 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     return code_with_receipt(code, receipt, facts)
 
 
-def _environment_facts(laboratory: Lab) -> dict[str, Any]:
-    return {"environment": laboratory.environment(), "server": laboratory.server()}
+def _environment_facts(laboratory: Lab) -> dict[str, object]:
+    return {"environment": laboratory.environment().as_json(), "server": laboratory.server()}
 
 
 def script_violations(player: Player) -> tuple[str, ...]:
@@ -142,7 +141,7 @@ def script_violations(player: Player) -> tuple[str, ...]:
 
 def describe_link(link: Link) -> str:
     """The link in words: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
-    spec, measured = link.spec, format_duration_ns(link.calibration["rtt_p50_ns"])
+    spec, measured = link.spec, format_duration_ns(link.calibration.rtt_p50_ns)
     if link.backend == "none":
         return f"a bare cable, RTT measured {measured} at rest"
     ping_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
@@ -296,7 +295,7 @@ def lab(
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")
     levels = {option: values.pop(option.replace("-", "_")) for option in _REPLICA_OPTIONS}
     plan = _replicated_plan(replication, server or "mariadb", levels)
-    choice = read_link(values)
+    choice = read_link(**values)
     path = _choose_path(path_name, choice)
     only_link = choice.wants_only_link and path_name is None and not (beside or replication or tls)
     request = LabRequest(
@@ -331,15 +330,15 @@ def _check_server_starts(server: str, path: NetworkPath, tls: str | None) -> Non
         )
 
 
-def _environment_factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, FactorValue]:
+def _environment_factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, Level]:
     """Factors of the environment."""
-    replica_factors: dict[str, FactorValue] = {} if plan is None else dict(cells(plan)[0].factors)
+    replica_factors: dict[str, Level] = {} if plan is None else dict(cells(plan)[0].factors)
     return replica_factors | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
 
 
 def _run_inside(
     request: LabRequest,
-    factors: Mapping[str, FactorValue],
+    factors: Mapping[str, Level],
     on_server: str | None,
     command: tuple[str, ...],
     script: Script,
@@ -428,7 +427,7 @@ def _parse_level(level: str) -> str | int:
 
 
 def _open_environment(
-    laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue], cleanup: ExitStack
+    laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level], cleanup: ExitStack
 ) -> dict[str, str]:
     """Start the server, if one was requested, and return the environment variables for CMD."""
     if laboratory.store is None:
@@ -514,12 +513,7 @@ def _account_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: s
 
 def _mysql_tls_options(ca_file: str, tls: str) -> tuple[str, ...]:
     """Options of an encrypted session; MariaDB's and MySQL's clients have different names for the certificate check."""
-    return (
-        f'ssl-ca="{ca_file}"',
-        f"tls-version=TLSv{tls}",
-        "loose-ssl-mode=VERIFY_CA",
-        "loose-ssl-verify-server-cert",
-    )
+    return (f'ssl-ca="{ca_file}"', f"tls-version=TLSv{tls}", "loose-ssl-mode=VERIFY_CA", "loose-ssl-verify-server-cert")
 
 
 def _libpq_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: str | None) -> dict[str, str]:
@@ -584,7 +578,7 @@ def client_options(
     return "\n".join([*lines, *encryption, ""])
 
 
-def _print_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue]) -> None:
+def _print_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level]) -> None:
     kind, version = laboratory.server()
     request = laboratory.request
     parts = [f"path {path.name}"]
@@ -601,7 +595,7 @@ def _print_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Facto
         note(sentence)
 
 
-def _format_replication(factors: Mapping[str, FactorValue]) -> str:
+def _format_replication(factors: Mapping[str, Level]) -> str:
     """The replication in words: `Galera, 2 replicas, three zones, replica link 1gbit`."""
     factors_shown = (REPLICATION, REPLICAS, DISTANCES, REPLICA_RTT_NS, REPLICA_RATE_BPS)
     return ", ".join(factor.label(factors[factor.name]) for factor in factors_shown if factor.name in factors)

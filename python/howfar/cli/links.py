@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
@@ -104,7 +104,7 @@ def _print_paragraph(label: str, text: str) -> None:
     click.echo(click.wrap_text(label + text, width=width(), subsequent_indent=indent))
 
 
-def _link_facts(link: NamedLink) -> dict[str, Any]:
+def _link_facts(link: NamedLink) -> dict[str, object]:
     return {
         "name": link.name,
         "about": link.about,
@@ -120,7 +120,7 @@ def _link_facts(link: NamedLink) -> dict[str, Any]:
     }
 
 
-def _all_facts(backends: tuple[BackendStatus, ...], forbidden: HowfarError | None) -> dict[str, Any]:
+def _all_facts(backends: tuple[BackendStatus, ...], forbidden: HowfarError | None) -> dict[str, object]:
     return {
         "links": [_link_facts(link) for link in named_links().values()],
         "backends": [
@@ -236,39 +236,50 @@ def link_options(command: _Command) -> _Command:
     return command
 
 
-def read_link(values: dict[str, Any]) -> LinkChoice:
-    """The link from the values of `link_options`. Raises UsageError."""
-    given_options = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
-    name, backend = values["link_name"], values["link_backend"] or DEFAULT
-    script_file: Path | None = values["link_script"]
-    spec = _build_spec(given_options, name, backend, values["rtt_trace"], values["rate_trace"])
+def read_link(
+    *,
+    link_name: str | None,
+    link_backend: str | None,
+    link_script: Path | None,
+    rtt_trace: Path | None,
+    rate_trace: Path | None,
+    tcp: TcpPreset | None,
+    congestion_control: str | None,
+    **settings: str | tuple[str, ...] | None,
+) -> LinkChoice:
+    """The link from the values of `link_options`; `settings` are those of `_OPTIONS`. Raises UsageError."""
+    given_options = {word: value for word, _, _ in _OPTIONS if (value := settings[word.replace("-", "_")])}
+    backend = link_backend or DEFAULT
+    spec = _build_spec(given_options, link_name, backend, rtt_trace, rate_trace)
     script = Script(spec)
-    if script_file is not None:
-        script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), spec, str(script_file))
+    if link_script is not None:
+        script = read_script(read_text(link_script, "--link-script", _MAX_BYTES), spec, str(link_script))
     try:
         check(script.links())
     except QuantityError as error:
         raise UsageError(error.message, error.advice) from error
     for later_spec in script.links():
         find_backend(backend, later_spec)
-    files = (values["rtt_trace"], values["rate_trace"], script_file)
-    wants_only_link = bool(
-        name is not None or set(given_options) - {"rtt", "rate"} or any(files) or values["link_backend"]
-    )
+    files = (rtt_trace, rate_trace, link_script)
+    wants_only_link = bool(link_name is not None or set(given_options) - {"rtt", "rate"} or any(files) or link_backend)
     return LinkChoice(
         spec=script.first,
         script=script,
         backend=backend,
-        tcp=cast(TcpPreset, values["tcp"] or TCP_PRESETS[0]),
-        congestion_control=values["congestion_control"] or CONGESTION_CONTROL,
-        named=name,
-        given=bool(wants_only_link or given_options or values["tcp"] or values["congestion_control"]),
+        tcp=tcp or TCP_PRESETS[0],
+        congestion_control=congestion_control or CONGESTION_CONTROL,
+        named=link_name,
+        given=bool(wants_only_link or given_options or tcp or congestion_control),
         wants_only_link=wants_only_link,
     )
 
 
 def _build_spec(
-    given_options: dict[str, Any], name: str | None, backend: str, rtt_file: Path | None, rate_file: Path | None
+    given_options: Mapping[str, str | tuple[str, ...]],
+    name: str | None,
+    backend: str,
+    rtt_file: Path | None,
+    rate_file: Path | None,
 ) -> LinkSpec:
     try:
         spec = find_link(name).spec if name is not None else LinkSpec(rtt_ns=0, rate_bps=None)

@@ -67,7 +67,7 @@ from howfar.load.result import (
     result_of,
     summary_line,
 )
-from howfar.load.search import MAX_TRIALS, Goal, Trial, answer, judge_trial, next_rate, parse_goal, sentence
+from howfar.load.search import MAX_TRIALS, Goal, RateTrial, answer, judge_trial, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
 from howfar.services import SqlProtocol
 from howfar.stopping import on_request
@@ -276,7 +276,7 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
     """Search for a rate; returns the last successful trial at the rate found, None if there is none. Raises EngineError, Stopped."""
     high = options.value("search-high")
     low = min(options.value("search-low"), high) if high else options.value("search-low")
-    trials: list[Trial] = []
+    trials: list[RateTrial] = []
     results: dict[float, Result] = {}
     while (rate := next_rate(trials, low, high)) is not None:
         seed = (job.seed + len(trials)) % 2**63
@@ -308,7 +308,7 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
     return results.get(search_answer.rate) if search_answer.rate is not None else None
 
 
-def _show_trial(options: Options, trial: Trial, number: int, result: Result) -> None:
+def _show_trial(options: Options, trial: RateTrial, number: int, result: Result) -> None:
     if options.value("json"):
         show_json_line(json.dumps({"event": "trial", "number": number, **asdict(trial)}))
         return

@@ -52,9 +52,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "predict": "Predict its pages on another path; say what to change.",
         "replay": "Repeat the round trips of a recording on another path.",
     },
-    "Your servers": {
-        "hosts": "Join your own hosts, show the network between them.",
-    },
+    "Your servers": {"hosts": "Join your own hosts, show the network between them."},
     "Laboratory": {
         "run": "Run an experiment and report the result.",
         "resume": "Continue a run without repeating finished trials.",

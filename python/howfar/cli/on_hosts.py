@@ -12,6 +12,8 @@ import click
 
 from howfar.address import parse
 from howfar.cli.screen import note
+from howfar.contract.environment import HostRoles, UserServerOptions
+from howfar.contract.receipt import LinkReceipt
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
 from howfar.paths.path import given_programs
@@ -22,7 +24,7 @@ from howfar.plan.types import Plan
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
-    from howfar.fleet.cluster import Cluster
+    from howfar.fleet.cluster import FileCluster
     from howfar.fleet.hosts_file import HostsFile
     from howfar.fleet.ray_cluster import ExistingCluster
     from howfar.fleet.remote import RemoteHost
@@ -49,12 +51,14 @@ class OnHosts:
     password_file: Path | None = None
 
     @property
-    def given(self) -> dict[str, str] | None:
+    def user_server(self) -> UserServerOptions | None:
         """How `howfar resume` finds the user's own server again; without a password."""
         if self.dsn is None:
             return None
-        file = {} if self.password_file is None else {"password_file": str(self.password_file.resolve())}
-        return {"dsn": self.dsn, **file}
+        options = UserServerOptions(dsn=self.dsn)
+        if self.password_file is not None:
+            options.password_file = str(self.password_file.resolve())
+        return options
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -148,7 +152,7 @@ def find_user_server(on: OnHosts, say: Callable[[str], None]) -> UserServer | No
     if on.dsn is None:
         return None
     _check_no_password(on.dsn)
-    values = {} if on.password_file is None else {"password-file": on.password_file}
+    values = {} if on.password_file is None else {"password-file": str(on.password_file)}
     return user_server_from_dsn(find_login(Options(on.dsn, None, "run", values, ()), say))
 
 
@@ -163,7 +167,7 @@ def refuse_confirmation(on_hosts: bool, confirm: bool) -> None:
 
 def enter(
     where: str, check: Callable[[HostsFile], object] = lambda file: None
-) -> tuple[Cluster | ExistingCluster, int | None]:
+) -> tuple[FileCluster | ExistingCluster, int | None]:
     """The cluster, and None if this process runs inside it. Otherwise run this same command inside, and return its exit code, too.
 
     `check` is called with the hosts file before its hosts are joined.
@@ -188,13 +192,13 @@ def enter(
 
 
 @contextmanager
-def join_hosts(cluster: Cluster | ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
+def join_hosts(cluster: FileCluster | ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
     """The hosts of the cluster, each with an agent. Raises LabError."""
-    from howfar.fleet.cluster import Cluster
+    from howfar.fleet.cluster import FileCluster
     from howfar.fleet.ray_cluster import join_existing
     from howfar.fleet.ray_driver import join
 
-    if isinstance(cluster, Cluster):
+    if isinstance(cluster, FileCluster):
         with join(cluster) as hosts:
             yield cluster.file, hosts
     else:
@@ -215,10 +219,10 @@ class PreparedHosts:
 @contextmanager
 def prepare_hosts(
     plan: Plan,
-    cluster: Cluster | ExistingCluster,
+    cluster: FileCluster | ExistingCluster,
     place: str | None,
     clients: str | None = None,
-    before: Mapping[str, Any] | None = None,
+    before: HostRoles | None = None,
     user_server: UserServer | None = None,
 ) -> Iterator[PreparedHosts]:
     """Open the hosts; call inside the cluster. `before`: the roles of a resumed run. Raises what a laboratory does, PlanError."""
@@ -245,7 +249,7 @@ def prepare_hosts(
         file = for_pages(file) if plan.workload.kind == "page" else file
         is_resumed = before is not None
         may_swap_roles = user_server is None and place is None and clients is None and may_swap(roles, file)
-        swaps = may_swap_roles if before is None else bool(before.get("swaps"))
+        swaps = may_swap_roles if before is None else before.swaps
         notes: tuple[str, ...] = ()
         if not is_resumed:
             possible = _without_impossible_paths(plan)
@@ -409,7 +413,7 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
         return plan, ()
     fitted = with_link(plan, levels)
     crosses = any(find_path(name).crosses_link for name in plan.factors.path)
-    described: list[tuple[str, Sequence[Mapping[str, Any]]]] = []
+    described: list[tuple[str, Sequence[LinkReceipt]]] = []
     if crosses and client_link is not None:
         clients = testbed.client_facts
         described.append(("the clients' links are", clients) if len(clients) > 1 else ("the link is", [client_link]))
@@ -427,7 +431,7 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     return fitted.plan, (*fitted.notes, *notes)
 
 
-def _server_link_levels(servers: Sequence[Mapping[str, Any]]) -> dict[str, Level]:
+def _server_link_levels(servers: Sequence[LinkReceipt]) -> dict[str, Level]:
     """Levels of the factors of links between servers."""
     if not servers:
         return {}
@@ -436,28 +440,28 @@ def _server_link_levels(servers: Sequence[Mapping[str, Any]]) -> dict[str, Level
     return dict(zip(_SERVER_LINK_FACTORS, (rtts_ns[0], _min_bps(servers), level), strict=True))
 
 
-def _format_rtts(links: Sequence[Mapping[str, Any]]) -> str:
+def _format_rtts(links: Sequence[LinkReceipt]) -> str:
     if len(links) == 1:
         return format_duration_ns(_link_levels(links[0])["rtt_ns"])
     return ", ".join(
-        f"{format_duration_ns(_link_levels(link)['rtt_ns'])} ({link['to']}, {link['from']})" for link in links
+        f"{format_duration_ns(_link_levels(link)['rtt_ns'])} ({link.to_host}, {link.from_host})" for link in links
     )
 
 
-def _min_bps(links: Sequence[Mapping[str, Any]]) -> int:
+def _min_bps(links: Sequence[LinkReceipt]) -> int:
     return min(_link_levels(link)["rate_bps"] for link in links)
 
 
-def _min_goodput_bps(links: Sequence[Mapping[str, Any]]) -> int:
-    return min(_round(min(link["goodput_bps"].values())) for link in links)
+def _min_goodput_bps(links: Sequence[LinkReceipt]) -> int:
+    return min(_round(link.slower_bps) for link in links)
 
 
-def _link_levels(link: Mapping[str, Any]) -> dict[str, int]:
+def _link_levels(link: LinkReceipt) -> dict[str, int]:
     """A measured link as levels of the laboratory's factors; the rate on the wire includes the framing, goodput does not."""
     from howfar.bottleneck.traffic import mtu_of, payload_share  # numpy, which --help need not import
 
-    rate_bps = min(link["goodput_bps"].values()) / payload_share(mtu_of(link))
-    return {"rtt_ns": _round(link["rtt_ns"]["p50"]), "rate_bps": _round(rate_bps)}
+    rate_bps = link.slower_bps / payload_share(mtu_of(link.mss))
+    return {"rtt_ns": _round(link.real_rtt_ns), "rate_bps": _round(rate_bps)}
 
 
 def _round(value: float) -> int:

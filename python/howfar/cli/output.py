@@ -67,20 +67,13 @@ def report_damage(path: Path, is_verified: bool) -> Iterator[None]:
         raise damage_error(path, f"it makes no report ({type(error).__name__}: {str(error)[:200]})") from error
 
 
-def summarise(run: Run) -> Summary:
-    """The complete summary of a run."""
-    from howfar.experiments import registry  # slow to import: it draws charts
-
-    return registry.summarise(run)
-
-
 def show(run: Run, summary: Summary, no_colour: bool, files: Sequence[str] = (), commands: Sequence[str] = ()) -> None:
     """Write the report to stdout, with the plan's question, files that were written and suggested next commands."""
     from howfar.experiments.registry import render_in_terminal
     from howfar.report.terminal import Around
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    around = Around(str(run.info.plan.get("question", "")), tuple(files), tuple(commands))
+    around = Around(run.info.stored_plan.question or "", tuple(files), tuple(commands))
     text = render_in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details(), around)
     show_rendered(text)
 
@@ -155,10 +148,12 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
             temporary_line("Writing the report and its page, usually a few seconds"),
             report_damage(path, run.is_verified),
         ):
-            summary = summarise(run)
+            from howfar.experiments import registry  # slow to import: it draws charts
+
+            summary = registry.summarise(run)
             write(page, as_text(summary, "html"))
     except (DiskFull, RunFileError):
-        show(run, summarise(run), no_colour)  # what was measured is worth more than its page
+        show(run, registry.summarise(run), no_colour)  # what was measured is worth more than its page
         raise
     files = [f"Run file:           {path}", f"HTML page:          {page}"]
     files += [f"Tested limit:       {line}" for line in _tested_limits(summary)]
@@ -200,8 +195,8 @@ def _can_be_confirmed(run: Run, summary: Summary) -> bool:
 def more_command(path: Path, run: Run) -> str:
     """Command that continues a run that has ended."""
     narrower = ""
-    if run.stop is StopReason.WIDTH:
-        narrower = f" --target {float(run.info.plan['timing']['target_half_width']) * 50:.3g}%"
+    if run.stop is StopReason.WIDTH and (timing := run.info.stored_plan.timing):
+        narrower = f" --target {timing.target_half_width * 50:.3g}%"
     return f"{program()} resume {shlex.quote(str(path))} --time-budget {MORE_TIME}{narrower}"
 
 

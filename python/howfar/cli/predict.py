@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.exit_codes import VOID
+from howfar.cli.links import read_link
 from howfar.cli.output import check_page_path, details_option, report_damage, wants_details, write
 from howfar.cli.screen import (
     OutputFile,
@@ -82,7 +83,7 @@ def predict(
 
     recorded = whole_pages(read(recording))
     link_values["rtt"], rtts_ns = _parse_rtts(link_values["rtt"])
-    target = read_target(path_name, tls, link_values)
+    target = read_target(path_name, tls, read_link(**link_values))
     slope_by_page = _read_slopes(slopes, sorted({page.name for page in recorded.pages}))
     points = [_read_measurement(path) for path in measured]
     later_recording = read(again) if again else None

@@ -17,20 +17,13 @@ from rich.text import Text
 from howfar.cli.opening import hand_over, take_over
 from howfar.cli.screen import erase_lines, has_colour, is_terminal, rich_console
 from howfar.contract.messages import Event, Finished, Interval, Measuring, Ready
+from howfar.plan.factors import Level
 from howfar.plan.types import Plan
 from howfar.report.terminal import to_ascii, wrap
 from howfar.runner.observer import Observer
-from howfar.runner.stopping import (
-    ATTEMPTS_PER_BLOCK,
-    ArmProgress,
-    Forecast,
-    OwnFigure,
-    RunProgress,
-    Slot,
-    own_figure,
-)
+from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, ArmProgress, Forecast, OwnFigure, RunProgress, Slot, own_figure
 from howfar.stats.trials import Unit, operations_in, unit_of
-from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, FactorValue, Run, StopReason, Trial, TrialStatus
+from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial, TrialStatus
 from howfar.units import counted
 
 STOP_TEXT = {
@@ -163,7 +156,7 @@ class LineProgress(Progress):
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
         super().__init__(plan, stream, began_ns)
         self._has_title = False
-        self._factors: dict[str, Mapping[str, FactorValue]] = {}
+        self._factors: dict[str, Mapping[str, Level]] = {}
         self._repeated_block = (0, 0)
         self._left_out = 0
 
@@ -183,7 +176,7 @@ class LineProgress(Progress):
     def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._factors = {arm.name: arm.factors for arm in run.info.arms}
         self._blocks = run_progress.blocks
-        self._unit = unit_of(run.info.plan)
+        self._unit = unit_of(run.info.stored_plan)
         self._expected_end.update(forecast, run_progress.blocks, self._elapsed_ns())
         done = f", {len(run.trials)} trials done earlier" if run.trials else ""
         self.said(f"{_format_server(run)}, seed {run.info.seed}{done}")
@@ -268,7 +261,7 @@ _IN_FIRST_BLOCK = "in the first block"
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ArmRow:
     """One arm of the picture."""
 
     name: str
@@ -347,7 +340,7 @@ class PictureProgress(Progress):
 
     def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._run = run
-        self._unit = unit_of(run.info.plan)
+        self._unit = unit_of(run.info.stored_plan)
         self._void_trials = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
         self.block_ended(run_progress, forecast)
 
@@ -436,7 +429,7 @@ class PictureProgress(Progress):
         )
         return [Text(f"{bar}{_GAP}{time_text}, {block_text}"), Text(f"{trial}{slot.arm}, {self._phase}")]
 
-    def _rows(self) -> list[_Row]:
+    def _rows(self) -> list[_ArmRow]:
         """The arms that are compared, the baseline's duplicate last; controls of the method are measured but not shown."""
         if self._run is None or self._run_progress is None:
             return []
@@ -449,10 +442,10 @@ class PictureProgress(Progress):
             figure = arm_progress.own or own_figure(
                 arm.factors, self._first_trials.get(arm.name, []), self._unit, arm_progress.figure
             )
-            rows.append(_Row(arm.name, figure, ratio(arm_progress), arm_progress.keeps_up))
+            rows.append(_ArmRow(arm.name, figure, ratio(arm_progress), arm_progress.keeps_up))
         return rows
 
-    def _table(self, rows: list[_Row], width: int, height: int) -> list[Text]:
+    def _table(self, rows: list[_ArmRow], width: int, height: int) -> list[Text]:
         """A line for each row, as many as there is room for: its name, its figure, a bar, its ratio."""
         if not rows or self._run_progress is None:
             return []

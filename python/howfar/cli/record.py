@@ -24,9 +24,7 @@ _STDERR = 2
 @click.option("--out", type=OutputFile(), help="File for the recording.  [default: COMMAND-DATE.recording]")
 @click.option("--interface", metavar="NAME", help="Capture packets on this interface instead of using a tap. TCP only.")
 @click.option(
-    "--pcap",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Read captured packets from this file.",
+    "--pcap", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read captured packets from this file."
 )
 @click.option(
     "--service",
@@ -168,7 +166,7 @@ def _record_packets(
     output: int | None,
 ) -> int:
     """Record; returns the command's exit code, 0 without one."""
-    from howfar.recording.packets import RecordRequest, record
+    from howfar.recording.packets import PacketsRequest, record
 
     laboratory = laboratory_address() if interface else None
     if server is None and laboratory is not None and laboratory.socket is None:
@@ -180,7 +178,7 @@ def _record_packets(
             "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
     return record(
-        RecordRequest(target.port, target.host, out, interface, file, command, seconds, gaps, output), try_note
+        PacketsRequest(target.port, target.host, out, interface, file, command, seconds, gaps, output), try_note
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from howfar.cli.links import read_link
 from howfar.cli.output import report_damage
 from howfar.cli.screen import json_option, no_colour_option, note, read_text, show_result
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
@@ -86,7 +87,7 @@ def replay(
     from howfar.recording.replay import document
 
     recorded = whole_pages(read(recording))
-    target = read_target(path_name, tls, link_values)
+    target = read_target(path_name, tls, read_link(**link_values))
     if statements is not None and (path_name or tls or target.path.crosses_link):
         raise UsageError(
             "--statements replays over the existing path to the server, and takes no path, link or --tls",
@@ -142,7 +143,7 @@ def _repeat_on_server(recording: Recording, text: str, dsn: str | None, writes: 
     from howfar.load.job import repeat_job
     from howfar.recording.repeat import analyze, script, split_statements
 
-    protocol = recording.facts.get("protocol")
+    protocol = recording.facts.protocol
     if protocol not in get_args(SqlProtocol):
         raise UsageError(
             f"the protocol of the recording is {protocol}, but statements can be run only on MySQL and PostgreSQL",

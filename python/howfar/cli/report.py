@@ -61,7 +61,9 @@ def report(
         return _show_recording(run, "html" if html is not None else formats[0] if formats else "", html, no_colour)
     recorded_run, name = _read(run, example)
     with nullcontext() if example is not None else pages.report_damage(name, recorded_run.is_verified):
-        summary = pages.summarise(recorded_run)
+        from howfar.experiments.registry import summarise  # slow to import: it draws charts
+
+        summary = summarise(recorded_run)
         if html is not None:
             page = pages.page_path(Path(html) if html else None, name)
             pages.write(page, pages.as_text(summary, "html"))

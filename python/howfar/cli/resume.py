@@ -15,6 +15,7 @@ from howfar.cli.on_hosts import refuse_confirmation
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
 from howfar.cli.progress import STOP_TEXT, Progress, observer
 from howfar.cli.screen import html_option, no_colour_option, note
+from howfar.contract.environment import UserServerOptions
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
@@ -91,7 +92,7 @@ def resume_run(
         return finish(run, html, no_colour)
     plan = restore_plan(recorded.info.plan)
     _check_has_effect(recorded, plan, extension)
-    if (on := recorded.info.environment.get("hosts_file")) is not None:
+    if (on := recorded.info.environment.hosts_file) is not None:
         refuse_confirmation(True, extension.confirm)
         return _continue_on_hosts(run, recorded, on, extension, html, no_colour, began_ns)
     with observer(plan, no_colour, began_ns) as progress:
@@ -132,13 +133,17 @@ def _continue_on_hosts(
     cluster, code = on_hosts.enter(on)
     if code is not None:
         return code
-    roles = recorded.info.environment["place"]
-    user_server = on_hosts.find_user_server(on_hosts.OnHosts(on, **recorded.info.environment.get("given") or {}), note)
-    hosts_of_roles = [("client", roles["client"]), ("server", roles["server"])]
-    hosts_of_roles += [("replica", name) for name in roles.get("replicas", ())]
-    hosts_of_roles += [("hop", roles["hop"])] if roles.get("hop") else []
+    environment = recorded.info.environment
+    roles = environment.roles
+    assert roles is not None, "a run between hosts has roles"
+    options = environment.user_server or UserServerOptions()
+    password_file = None if options.password_file is None else Path(options.password_file)
+    user_server = on_hosts.find_user_server(on_hosts.OnHosts(on, dsn=options.dsn, password_file=password_file), note)
+    hosts_of_roles = [("client", roles.client), ("server", roles.server)]
+    hosts_of_roles += [("replica", name) for name in roles.replicas]
+    hosts_of_roles += [("hop", roles.hop)] if roles.hop else []
     place = ",".join(f"{role}={name}" for role, name in hosts_of_roles)
-    clients = ",".join((roles["client"], *roles.get("others", ())))
+    clients = ",".join((roles.client, *roles.others))
     plan = restore_plan(recorded.info.plan)
     with (
         observer(plan, no_colour, began_ns) as progress,

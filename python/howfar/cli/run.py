@@ -18,6 +18,7 @@ from howfar.cli.on_hosts import OnHosts, check_options, on_options
 from howfar.cli.opening import show_opening
 from howfar.cli.output import details_option
 from howfar.cli.screen import OutputFile, html_option, no_colour_option, note
+from howfar.contract.environment import RunEnvironment
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.paths.path import given_programs
@@ -212,7 +213,9 @@ def _measure_on(loaded: LoadedPlan, request: _RunRequest, on: OnHosts) -> Path |
         with on_hosts.prepare_hosts(loaded.plan, cluster, on.place, on.clients, user_server=user_server) as hosts:
             for sentence in hosts.notes:
                 progress.said(f"howfar: {sentence}")
-            facts = {"hosts_file": str(cluster.path), "given": on.given, "not_as_asked": list(hosts.notes)}
+            facts = RunEnvironment(
+                hosts_file=str(cluster.path), user_server=on.user_server, not_as_requested=list(hosts.notes)
+            )
             fitted = replace(loaded, plan=hosts.plan)
             return _measure_into_file(
                 fitted, request, hosts.testbed, hosts.tools, facts, progress, cluster.record_run_file
@@ -236,7 +239,7 @@ def _measure(loaded: LoadedPlan, request: _RunRequest, progress: Progress) -> Pa
         return code
     for sentence in fitted.notes:
         progress.said(f"howfar: {sentence}")
-    facts = {"not_as_asked": list(fitted.notes)}
+    facts = RunEnvironment(not_as_requested=list(fitted.notes))
     with session.open_testbed(loaded.plan, progress.preparing) as laboratory:
         return _measure_into_file(loaded, request, laboratory, session.instruments(), facts, progress)
 
@@ -246,7 +249,7 @@ def _measure_into_file(
     request: _RunRequest,
     testbed: Testbed,
     tools: Instruments,
-    facts: dict[str, Any],
+    facts: RunEnvironment,
     progress: Observer,
     on_start: Callable[[Path], None] = lambda path: None,
 ) -> Path:
@@ -257,7 +260,7 @@ def _measure_into_file(
 
     seed = new_seed() if request.seed is None else request.seed
     plan_with_rates, capacity = with_rates(loaded.plan, seed, testbed, tools, progress)
-    all_facts = {**tools.facts(), **facts, **capacity}
+    all_facts = tools.facts().updated(facts).updated(capacity)
     info = run_info(replace(loaded, plan=plan_with_rates), seed, request.command(seed), testbed, all_facts)
     with session.create_run_file(_run_path(loaded.plan, request), request.out is None, info) as file:
         on_start(file.path)
@@ -282,11 +285,7 @@ def _parse_levels(name: str, value: Any) -> Any:
 
 
 def _repeat_command(
-    plan: str,
-    quick: bool,
-    seed: int,
-    overrides: list[Override],
-    on: OnHosts | None = None,
+    plan: str, quick: bool, seed: int, overrides: list[Override], on: OnHosts | None = None
 ) -> tuple[str, ...]:
     """Command that repeats this run, for the run file and the report."""
     host_arguments = () if on is None else on.arguments

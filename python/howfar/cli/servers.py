@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from howfar.cli.completion import complete_servers
 from howfar.cli.screen import columns, json_option, note
 from howfar.cli.suggest import Group, UnknownCommand
+from howfar.contract.receipt import ReceiptPart
 from howfar.errors import HowfarError, UsageError, nearest
 from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.kinds import KINDS, check_name, find_server
 from howfar.lab.servers.private import RECIPES, get, install_from, installs, named
 
 _FEATURE_HEADINGS = ("TLS", "compression", "semi-sync", "clone")
+
+
+class InstalledServer(ReceiptPart):
+    """A server that is installed."""
+
+    name: str
+    kind: str
+    version: str
+    program: str
+    features: Features | None = None
+    not_asked: str | None = None
+    """Why its features are unknown."""
+
+
+class MissingServer(ReceiptPart):
+    """A server that is not installed."""
+
+    name: str
+    missing: str
+    advice: str
 
 
 class _ServersGroup(Group):
@@ -57,13 +76,17 @@ def list_servers(name: str | None, as_json: bool, again: bool) -> None:
     """
     if name is not None:
         check_name(name)
-        _show_one(_server_facts(name, again), as_json)
+        _show_one(_server_row(name, again), as_json)
         return
-    rows = [_server_facts(name, again) for name in [*KINDS, *(install.name for install in installs())]]
+    rows = [_server_row(name, again) for name in [*KINDS, *(install.name for install in installs())]]
     if as_json:
         click.echo(
             json.dumps(
-                {"servers": rows, "can_be_had": {name: recipe.says for name, recipe in RECIPES.items()}}, indent=2
+                {
+                    "servers": [row.as_json() for row in rows],
+                    "can_be_had": {name: recipe.says for name, recipe in RECIPES.items()},
+                },
+                indent=2,
             )
         )
         return
@@ -75,48 +98,44 @@ def list_servers(name: str | None, as_json: bool, again: bool) -> None:
         click.echo(f"  {name:<{max(map(len, RECIPES))}}  {recipe.says}")
 
 
-def _show_one(row: Mapping[str, Any], as_json: bool) -> None:
+def _show_one(row: InstalledServer | MissingServer, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        click.echo(json.dumps(row.as_json(), indent=2))
         return
     headings = ("server", "kind", "version", *_FEATURE_HEADINGS, "program")
     for line in columns([(head, cell) for head, cell in zip(headings, _row_cells(row), strict=True) if cell != "-"]):
         click.echo(line)
-    if "advice" in row:
-        click.echo(row["advice"])
+    if isinstance(row, MissingServer):
+        click.echo(row.advice)
 
 
-def _server_facts(name: str, again: bool) -> dict[str, Any]:
+def _server_row(name: str, again: bool) -> InstalledServer | MissingServer:
     """Facts about a server by its name, or why there is none."""
     try:
         program = find_server(name)
     except HowfarError as error:
-        return {"name": name, "missing": error.message, "advice": error.advice}
+        return MissingServer(name=name, missing=error.message, advice=error.advice)
+    row = InstalledServer(name=name, kind=program.kind, version=program.version, program=str(program.path))
     features = features_or_reason(program, again=again)
-    feature_facts = (
-        {"features": features.model_dump(mode="json")} if isinstance(features, Features) else {"not_asked": features}
-    )
-    return {
-        "name": name,
-        "kind": program.kind,
-        "version": program.version,
-        "program": str(program.path),
-        **feature_facts,
-    }
+    if isinstance(features, Features):
+        row.features = features
+    else:
+        row.not_asked = features
+    return row
 
 
-def _row_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    if "missing" in row:
-        return (row["name"], *["-"] * (2 + len(_FEATURE_HEADINGS)), row["missing"])
-    features = row.get("features")
+def _row_cells(row: InstalledServer | MissingServer) -> tuple[str, ...]:
+    if isinstance(row, MissingServer):
+        return (row.name, *["-"] * (2 + len(_FEATURE_HEADINGS)), row.missing)
+    features = row.features
     if features is None:
         feature_cells = ["?"] * len(_FEATURE_HEADINGS)
     else:
         yes_no = {True: "yes", False: "no"}
-        feature_cells = [yes_no[features["tls"] is not None], "+".join(features["compression"]) or "no"]
-        feature_cells += [yes_no[features[name]] for name in ("semi_sync", "clone")]
-    reason = f"  ({row['not_asked']})" if "not_asked" in row else ""
-    return (row["name"], row["kind"], row["version"], *feature_cells, f"{_shorten_home(Path(row['program']))}{reason}")
+        feature_cells = [yes_no[features.tls is not None], "+".join(features.compression) or "no"]
+        feature_cells += [yes_no[features.semi_sync], yes_no[features.clone]]
+    reason = "" if row.not_asked is None else f"  ({row.not_asked})"
+    return (row.name, row.kind, row.version, *feature_cells, f"{_shorten_home(Path(row.program))}{reason}")
 
 
 def _shorten_home(path: Path) -> str:

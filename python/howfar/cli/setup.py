@@ -20,7 +20,7 @@ from howfar.setup.programs import groups, missing_programs
 from howfar.units import counted
 
 if TYPE_CHECKING:
-    from howfar.setup.check import Part
+    from howfar.setup.check import CheckedPart
     from howfar.setup.install import Installation
 
 
@@ -132,7 +132,7 @@ def _check(as_json: bool) -> int:
     return 0 if parts[0].works else MissingError.exit_code
 
 
-def _screen(parts: Sequence[Part], restricted: Sequence[str]) -> str:
+def _screen(parts: Sequence[CheckedPart], restricted: Sequence[str]) -> str:
     """The answer, then what works and what does not, with the reason and the remedy."""
     rows = [
         (
@@ -144,7 +144,7 @@ def _screen(parts: Sequence[Part], restricted: Sequence[str]) -> str:
     return "\n".join([_answer(parts), "", *table(rows, width()), *(f"\n{sentence}" for sentence in restricted)])
 
 
-def _answer(parts: Sequence[Part]) -> str:
+def _answer(parts: Sequence[CheckedPart]) -> str:
     database, laboratory, *_ = parts
     if not database.works:
         return "howfar does not work here: its engine does not start."

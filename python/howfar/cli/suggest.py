@@ -123,8 +123,7 @@ OPTIONS: dict[str, Mapping[str, str]] = {
     "plans": {**dict.fromkeys(("--full", "--quick", "--verbose", "-v", "--long"), "`howfar plans NAME`")},
     "doctor": {
         **dict.fromkeys(
-            ("--host", "--port", "--dsn", "--server", "--socket", "-P"),
-            "the address alone: `howfar doctor TARGET`",
+            ("--host", "--port", "--dsn", "--server", "--socket", "-P"), "the address alone: `howfar doctor TARGET`"
         ),
         **dict.fromkeys(("--duration", "--time", "-t"), "--watch"),
         **dict.fromkeys(("--fail", "--exit-code"), "--strict"),

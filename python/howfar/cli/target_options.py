@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.cli.links import link_options, read_link
+from howfar.cli.links import LinkChoice, link_options
 from howfar.cli.screen import blocks_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.paths import Path, find_path, path_names
 
 if TYPE_CHECKING:
-    from howfar.recording.path_session import Target
+    from howfar.recording.path_session import PathTarget
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,11 +43,10 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def read_target(path_name: str | None, tls: str | None, link_values: dict[str, Any]) -> Target:
+def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> PathTarget:
     """The target path and link that the options choose. Raises UsageError."""
-    from howfar.recording.path_session import Target
+    from howfar.recording.path_session import PathTarget
 
-    choice = read_link(link_values)
     path = find_path(path_name or ("remote" if choice.given else "tcp"))
     if choice.given and not path.crosses_link:
         raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
@@ -57,7 +56,7 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
         )
     if choice.script.changes:
         raise UsageError("a prediction needs a constant link", "Omit --link-script.")
-    return Target(
+    return PathTarget(
         path=path,
         tls=tls if tls in ("1.2", "1.3") else None,  # type: ignore[arg-type] # click has checked it
         link=choice.spec if path.crosses_link else None,

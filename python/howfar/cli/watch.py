@@ -23,8 +23,15 @@ from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasure
 from howfar.distance.record import WatchedOutage, WatchedRequest
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
-from howfar.distance.session import Lost, PingSession, Server, check_answered, not_opened, ping_session
-from howfar.distance.watch import MIN_INTERVAL_NS, Moment, Outage, WatchResults, frame, summary, window_line
+from howfar.distance.session import (
+    ConnectionLost,
+    MeasuredServer,
+    PingSession,
+    check_answered,
+    not_opened,
+    ping_session,
+)
+from howfar.distance.watch import MIN_INTERVAL_NS, LostPeriod, Moment, WatchResults, frame, summary, window_line
 from howfar.errors import UsageError
 from howfar.stopping import Ended
 from howfar.units import format_duration_ns
@@ -87,7 +94,7 @@ WatchEvent = AnsweredRequest | LostRequest | SkippedRequests | ServerUnreachable
 class _RequestThread(threading.Thread):
     """Sends requests on the schedule and reports what happened. Ends with `stop`, or after `count` requests."""
 
-    def __init__(self, server: Server, interval_ns: int, count: int | None, timeout_ns: int) -> None:
+    def __init__(self, server: MeasuredServer, interval_ns: int, count: int | None, timeout_ns: int) -> None:
         super().__init__(name="asker", daemon=True)
         self.events: queue.SimpleQueue[WatchEvent | None] = queue.SimpleQueue()
         """Events for the main thread; the last item is None."""
@@ -128,8 +135,8 @@ class _RequestThread(threading.Thread):
                         self.events.put(ServerBack(_now()))
                     self._ask(session)
                     return
-            except (Lost, NameFailed) as error:
-                if self._due_ns is None or (isinstance(error, Lost) and error.failure.code == "auth"):
+            except (ConnectionLost, NameFailed) as error:
+                if self._due_ns is None or (isinstance(error, ConnectionLost) and error.failure.code == "auth"):
                     raise
                 if self.stop.is_set():
                     return
@@ -167,7 +174,7 @@ class _RequestThread(threading.Thread):
                 if isinstance(opened, NotOpened):
                     if opened.step == "connect" and number < len(targets) - 1:
                         continue
-                    raise Lost(not_opened(opened))
+                    raise ConnectionLost(not_opened(opened))
                 query = REQUESTS[self._server.service].query
                 cold = session.ask([query], 1, 0)  # not counted
                 check_answered(self._server, cold.refusals[0])
@@ -194,7 +201,7 @@ class _RequestThread(threading.Thread):
             self._left -= 1
             try:
                 answer = session.ask([query], 1, 0, due_ns)
-            except Lost as lost:
+            except ConnectionLost as lost:
                 if not self.stop.is_set():
                     now = _now()
                     self.events.put(LostRequest(lost.failure.message, now.earlier(now.ns - due_ns)))
@@ -220,7 +227,7 @@ def _reconnect_waits() -> Iterator[float]:
         yield _RECONNECT_WAITS_S[-1]
 
 
-def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns: int, as_json: bool) -> int:
+def watch(server: MeasuredServer, interval_ns: int | None, count: int | None, timeout_ns: int, as_json: bool) -> int:
     """Send requests until Ctrl-C, or `count` of them. Returns the exit code. Raises UsageError, MeasurementFailed, NameFailed."""
     interval_ns = _SECOND_NS if interval_ns is None else interval_ns
     if interval_ns < MIN_INTERVAL_NS:
@@ -247,7 +254,7 @@ def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns
         _print_outage_json(watched.outage, server.shown)
     elif watched.due and not as_json:
         click.echo("\n".join(summary(watched, time.monotonic_ns())))
-    if isinstance(thread.failed, Lost):
+    if isinstance(thread.failed, ConnectionLost):
         raise MeasurementFailed(unmeasured(server, thread.failed.failure))
     if thread.failed is not None:
         raise thread.failed
@@ -322,7 +329,7 @@ def _print_json(thread: _RequestThread, watched: WatchResults, target: str) -> N
             _print_outage_json(outage, target)
 
 
-def _print_outage_json(outage: Outage, target: str) -> None:
+def _print_outage_json(outage: LostPeriod, target: str) -> None:
     line = WatchedOutage(
         target=target,
         outage=outage.kind,

@@ -1,7 +1,7 @@
 """Python types of the contract, from the schema that the engine prints.
 
     howfar-engine schema > schema/contract.json
-    python -m howfar.contract.generate   # writes messages.py and ping_messages.py next to this file, and plan/engine_limits.py
+    python -m howfar.contract.generate   # writes messages.py, *_messages.py and plan/engine_limits.py
 
 The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
 concern several fields are in `rules.py`.
@@ -18,12 +18,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+JsonSchema = dict[str, Any]
+"""A JSON schema, or a part of one."""
+
 HERE: Final = Path(__file__).parent
 SCHEMA: Final = HERE.parents[2] / "schema" / "contract.json"
 TARGET: Final = HERE / "messages.py"
 PING_TARGET: Final = HERE / "ping_messages.py"
 """The messages for timing a server, with all that they refer to. `howfar TARGET` imports only these, because each costs import
 time."""
+RECEIPT_TARGET: Final = HERE / "receipt_messages.py"
+"""The messages that receipts and run files hold. What reads a run file needs only these."""
 LIMITS: Final = HERE.parent / "plan" / "engine_limits.py"
 """Limits for plans, which do not import the engine's messages but must accept only what the engine can run."""
 TAGS: Final = ("job", "command", "event")
@@ -32,6 +37,7 @@ _PING_MESSAGES: Final = (
     "PingJob", "OpenConnection", "AskInTurn", "FetchAnswer", "Opened", "NotOpened", "Asked", "Fetched", "Failed", "NullJob",
     "NullReady", "Info",
 )  # fmt: skip
+_RECEIPT_MESSAGES: Final = ("Receipt", "DirectionStats", "Account")
 _NAMED_ENUMS: Final = {
     "PsMode": "PsMode",
     "Sysbench.kind": "SysbenchKind",
@@ -69,11 +75,16 @@ from pydantic import Field
 '''
 # Annotations are not postponed: pydantic would evaluate their text for every class, a fifth of the module's import time.
 _HEADER: Final = (
-    '"""{} Generated from `schema/contract.json` by `generate.py`: do not edit.\n{}"""\n\n# ruff: noqa: E402, I001\n'
+    '"""{} Generated from `schema/contract.json` by `generate.py`: do not edit.\n{}"""\n\n'
+    "# ruff: noqa: E402, I001, RUF100\n"
 )
 _IMPORT_LINES: Final = """from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
+
+from howfar.contract.message import Message
+"""
+_RECEIPT_IMPORT_LINES: Final = """from typing import Literal
 
 from howfar.contract.message import Message
 """
@@ -86,9 +97,9 @@ per second.
 class Generator:
     """Generates the modules in one pass over the schema's definitions. Each definition comes after those that it refers to."""
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: JsonSchema) -> None:
         self.schema = schema
-        self.defs: dict[str, Any] = schema["$defs"]
+        self.defs: dict[str, JsonSchema] = schema["$defs"]
         self.done: set[str] = set()
         self.parts: list[str] = []
         self.tagged: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
@@ -96,10 +107,9 @@ class Generator:
 
     def texts(self) -> dict[Path, str]:
         """The modules of messages, before they are formatted."""
-        for name in _PING_MESSAGES:
-            self._define(name)
-        ping_parts, self.parts = self.parts, []
+        ping_parts = self._group(_PING_MESSAGES)
         events = self._by_tag("PING_EVENTS", "event")
+        receipt_parts = self._group(_RECEIPT_MESSAGES)
         # First the messages that the engine reads: their bounds are checked. Those that it writes have none.
         names = sorted(self.defs, key=lambda name: ("event" in self.defs[name].get("properties", {}), name))
         for name in names:
@@ -118,18 +128,28 @@ class Generator:
         unions.append(self._union("Event", tuple(sorted(self.tagged["event"].values())), "event"))
         unions.append("SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)")
         unions += [self._by_tag(f"{tag.upper()}S", tag) for tag in TAGS]
-        defined = re.findall(r"^(?:class )?(\w+)(?:\(| = )", "\n".join(ping_parts), re.MULTILINE)
-        reexports = "".join(f"{name} as {name}," for name in sorted([*defined, "PROTOCOL_VERSION"]))
         return {
             PING_TARGET: _HEADER.format("The messages that time a server: a part of `messages.py`.", "")
             + "\n\n".join([_IMPORT_LINES.replace(", get_args", ""), version, *ping_parts, events])
             + "\n\nfrom howfar.contract import ping_rules as ping_rules  # their rules\n",
+            RECEIPT_TARGET: _HEADER.format("The messages that receipts hold: a part of `messages.py`.", "")
+            + "\n\n".join([_RECEIPT_IMPORT_LINES, *receipt_parts]),
             TARGET: _HEADER.format("The messages between Python and the engine.", _UNITS_TEXT)
-            + f"{_IMPORT_LINES}from howfar.contract.ping_messages import ({reexports})\n\n"
+            + _IMPORT_LINES
+            + _reexport("ping_messages", [*ping_parts, "PROTOCOL_VERSION = "])
+            + _reexport("receipt_messages", receipt_parts)
+            + "\n\n"
             + constants
             + "\n\n".join([*self.parts, *unions])
             + "\n\nfrom howfar.contract import rules as rules  # their rules\n",
         }
+
+    def _group(self, names: tuple[str, ...]) -> list[str]:
+        """Definitions of these messages and of all that they refer to, without those that are defined already."""
+        for name in names:
+            self._define(name)
+        parts, self.parts = self.parts, []
+        return parts
 
     def _by_tag(self, name: str, tag: str) -> str:
         """A table of the messages defined so far, by the value of a field."""
@@ -164,7 +184,7 @@ class Generator:
     def _union(self, name: str, kinds: tuple[str, ...], tag: str) -> str:
         return f'{name} = Annotated[{" | ".join(kinds)}, Field(discriminator="{tag}")]'
 
-    def _model(self, name: str, part: dict[str, Any]) -> str:
+    def _model(self, name: str, part: JsonSchema) -> str:
         self.bounded = "event" not in part.get("properties", {}) and name in self._sent_names
         lines = [f"class {name}(Message):"]
         if "description" in part:
@@ -198,7 +218,7 @@ class Generator:
                 to_visit += _references(self.defs[name])
         return visited
 
-    def _type(self, kind: dict[str, Any]) -> str:
+    def _type(self, kind: JsonSchema) -> str:
         if "$ref" in kind:
             return self._type_of_definition(_target(kind))
         values = _values(kind)
@@ -225,7 +245,7 @@ class Generator:
             return name
         return self._type(part)
 
-    def _bounds(self, kind: dict[str, Any]) -> list[str]:
+    def _bounds(self, kind: JsonSchema) -> list[str]:
         if not self.bounded or "const" in kind:
             return []
         bounds = [
@@ -235,7 +255,7 @@ class Generator:
         ]
         return [*bounds, f'pattern=r"{kind["pattern"]}"'] if "pattern" in kind else bounds
 
-    def _default(self, key: str, kind: dict[str, Any], required: bool) -> str:
+    def _default(self, key: str, kind: JsonSchema, required: bool) -> str:
         options = self._bounds(kind)
         if kind.get("writeOnly"):
             options.append("repr=False")
@@ -252,7 +272,7 @@ class Generator:
             return f" = {value}" if value is not None else ""
         return f" = Field({', '.join([*([f'default={value}'] if value is not None else []), *options])})"
 
-    def _value(self, kind: dict[str, Any], value: Any) -> str:
+    def _value(self, kind: JsonSchema, value: Any) -> str:
         """A default as an expression; of a message, only the fields that differ from its own defaults."""
         if isinstance(value, list):
             return "(" + "".join(f"{item!r}, " for item in value) + ")"
@@ -275,7 +295,7 @@ class Generator:
         return f"{name}({', '.join(arguments)})"
 
 
-def _target(kind: dict[str, Any]) -> str:
+def _target(kind: JsonSchema) -> str:
     return str(kind["$ref"]).removeprefix("#/$defs/")
 
 
@@ -289,7 +309,7 @@ def _references(part: Any) -> list[str]:
     return []
 
 
-def _values(part: dict[str, Any]) -> list[Any] | None:
+def _values(part: JsonSchema) -> list[Any] | None:
     """Values of an enumeration, in whichever form it is written."""
     if "const" in part:
         return [part["const"]]
@@ -304,6 +324,12 @@ def _literal(values: list[Any]) -> str:
     return f"Literal[{', '.join(repr(value) for value in values)}]"
 
 
+def _reexport(module: str, parts: list[str]) -> str:
+    defined = re.findall(r"^(?:class )?(\w+)(?:\(| = )", "\n".join(parts), re.MULTILINE)
+    names = "".join(f"{name} as {name}," for name in sorted(defined))
+    return f"from howfar.contract.{module} import ({names})\n"
+
+
 def _number(value: Any) -> str:
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)
 
@@ -316,7 +342,7 @@ def _docstring(text: str) -> str:
     return f'    """{body}\n    """' if len(paragraphs) > 1 else f'    """{body}"""'
 
 
-def generated(schema: dict[str, Any]) -> dict[Path, str]:
+def generated(schema: JsonSchema) -> dict[Path, str]:
     """The text of each module, formatted."""
     texts = {**Generator(schema).texts(), LIMITS: Generator(schema).limits()}
     return {path: _format(path, text) for path, text in texts.items()}

@@ -1,6 +1,6 @@
 """The messages that time a server: a part of `messages.py`. Generated from `schema/contract.json` by `generate.py`: do not edit."""
 
-# ruff: noqa: E402, I001
+# ruff: noqa: E402, I001, RUF100
 from typing import Annotated, Final, Literal
 
 from pydantic import Field

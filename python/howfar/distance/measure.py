@@ -39,9 +39,9 @@ from howfar.distance.record import (
 from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
 from howfar.distance.resolve import NameFailed, as_number, lookup
 from howfar.distance.session import (
-    Lost,
+    ConnectionLost,
+    MeasuredServer,
     PingSession,
-    Server,
     check_answered,
     check_kind,
     not_opened,
@@ -120,7 +120,7 @@ class MeasurementFailed(HowfarError):
         return failure is not None and failure.code in ("auth", "server_error")
 
 
-def measure(server: Server, effort: Effort) -> Distance:
+def measure(server: MeasuredServer, effort: Effort) -> Distance:
     """Measure the distance of a server. Raises MeasurementFailed, with the results so far, and EngineError."""
     began = time.monotonic()
     distance = unmeasured(server)
@@ -142,7 +142,7 @@ def measure(server: Server, effort: Effort) -> Distance:
                 )
                 try:
                     return measurement.run(opened)
-                except Lost as lost:
+                except ConnectionLost as lost:
                     failed_so_far = measurement.so_far.model_copy(update={"failure": lost.failure})
         if isinstance(opened, Opened):
             raise MeasurementFailed(_with_protocol(failed_so_far, server, target, effort.timeout_ns))
@@ -164,7 +164,7 @@ _SILENT_CODES = ("connect", "server_gone", "stalled")
 """Failure codes of a server that stayed silent or hung up."""
 
 
-def _with_protocol(failed: Distance, server: Server, target: Target, timeout_ns: int) -> Distance:
+def _with_protocol(failed: Distance, server: MeasuredServer, target: Target, timeout_ns: int) -> Distance:
     """The failed measurement. If the server has sent nothing yet, the failure names the protocol that the server proves to speak."""
     failure = failed.failure
     assert failure is not None, "it failed"
@@ -177,7 +177,7 @@ def _with_protocol(failed: Distance, server: Server, target: Target, timeout_ns:
     return failed.model_copy(update={"failure": other_failure})
 
 
-def unmeasured(server: Server, failure: Failure | None = None) -> Distance:
+def unmeasured(server: MeasuredServer, failure: Failure | None = None) -> Distance:
     """The record of a server at the beginning of a measurement, or of a measurement that could not begin."""
     return Distance(
         target=server.shown,
@@ -189,7 +189,7 @@ def unmeasured(server: Server, failure: Failure | None = None) -> Distance:
     )
 
 
-def find_addresses(server: Server, timeout_ns: int) -> tuple[Name | None, tuple[Target, ...]]:
+def find_addresses(server: MeasuredServer, timeout_ns: int) -> tuple[Name | None, tuple[Target, ...]]:
     """The name lookup, or None if none was needed, and the targets to connect to, in the order in which clients try them.
 
     Raises NameFailed.
@@ -212,7 +212,7 @@ def _name_so_far(name: Name | None, failed: Sequence[Address], used: int) -> Nam
     return name.model_copy(update={"addresses": (*failed, used_address, *name.addresses[used + 1 :])})
 
 
-def _open(session: PingSession, server: Server) -> Opened | NotOpened:
+def _open(session: PingSession, server: MeasuredServer) -> Opened | NotOpened:
     try:
         return session.open()
     except EngineFailed as failed:
@@ -227,7 +227,7 @@ def reason(failed: NotOpened) -> str:
     return failed.failure.message.rpartition("failed: ")[2].partition(" (os error")[0].lower()
 
 
-def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distance:
+def _not_opened(distance: Distance, server: MeasuredServer, failed: NotOpened) -> Distance:
     message, advice = failed.failure.message, failed.failure.advice
     syns = None if failed.syn_retransmits is None else failed.syn_retransmits + 1
     if failed.step == "connect" and failed.timed_out and syns is not None:
@@ -267,7 +267,7 @@ class _Samples:
 class _Measurement:
     """The measurement of a server that has accepted the login."""
 
-    server: Server
+    server: MeasuredServer
     effort: Effort
     session: PingSession
     began: float
@@ -321,7 +321,7 @@ class _Measurement:
         while len(opened) < NEAR_CONNECTS and _duration_ns(first) < _NEAR_NS:
             attempt = self.session.open()
             if isinstance(attempt, NotOpened):
-                raise Lost(not_opened(attempt))
+                raise ConnectionLost(not_opened(attempt))
             opened.append(attempt)
         return opened
 
@@ -399,7 +399,7 @@ class _Measurement:
             return
         try:
             fetched = self.session.fetch(self.requests.bulk, rows=False)
-        except Lost as lost:
+        except ConnectionLost as lost:
             self._update(bandwidth_refusal=lost.failure.message)
             return
         if fetched.refusal is not None or fetched.bytes < BULK_BYTES:

@@ -34,7 +34,7 @@ _MIN_BEYOND = 3
 """A percentile is printed only if at least this many samples lie beyond it."""
 
 
-class Part(BaseModel):
+class DistancePart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
@@ -80,7 +80,7 @@ def _binomial(count: int, hits: int, share: float) -> float:
     return math.exp(choose + hits * math.log(share) + (count - hits) * math.log(1 - share))
 
 
-class Latencies(Part):
+class Latencies(DistancePart):
     """Requests of one kind, one at a time on one connection: each from before it is sent to the last byte of its answer."""
 
     request: str
@@ -126,7 +126,7 @@ class Latencies(Part):
         )
 
 
-class Address(Part):
+class Address(DistancePart):
     """An address of the server's name, or the only one."""
 
     address: str
@@ -136,14 +136,14 @@ class Address(Part):
     why: str | None = None
 
 
-class Name(Part):
+class Name(DistancePart):
     """The lookup of the server's name."""
 
     took_ns: int
     addresses: tuple[Address, ...]
 
 
-class StepTime(Part):
+class StepTime(DistancePart):
     """A step of a new connection, which the client waits for."""
 
     name: StepName
@@ -152,7 +152,7 @@ class StepTime(Part):
     round_trips: int
 
 
-class NewConnection(Part):
+class NewConnection(DistancePart):
     """A connection from the first packet to the end of the login, without the name lookup."""
 
     count: int
@@ -167,7 +167,7 @@ class NewConnection(Part):
 NOT_VERIFIED = "nothing"
 
 
-class Encryption(Part):
+class Encryption(DistancePart):
     version: str
     cipher: str
     handshake: Literal["full", "resumed"]
@@ -175,7 +175,7 @@ class Encryption(Part):
     """What the server's certificate was verified against, in words; `nothing` if it was not verified."""
 
 
-class Fact(Part):
+class Fact(DistancePart):
     """Something between client and server that shows itself, and how."""
 
     what: str | None
@@ -184,7 +184,7 @@ class Fact(Part):
     evidence: str
 
 
-class PathFacts(Part):
+class PathFacts(DistancePart):
     kind: PathKind
     says: str
     evidence: str
@@ -196,7 +196,7 @@ class PathFacts(Part):
     local_address: str | None = None
 
 
-class Bandwidth(Part):
+class Bandwidth(DistancePart):
     """One large answer, from its first byte to its last; slow start is part of it."""
 
     bytes: int
@@ -205,7 +205,7 @@ class Bandwidth(Part):
     """Time from the request to the first byte of the answer, in which the server prepares it."""
 
 
-class Page(Part):
+class Page(DistancePart):
     """What a page waits for that sends so many requests in turn, at least: more is what a slow statement takes."""
 
     requests: int
@@ -213,7 +213,7 @@ class Page(Part):
     new_ns: int
 
 
-class Elsewhere(Part):
+class Elsewhere(DistancePart):
     """The same page if only the network were another one."""
 
     name: str
@@ -223,7 +223,7 @@ class Elsewhere(Part):
     """Time of each page over an open connection, in the order of `Distance.pages`."""
 
 
-class Failure(Part):
+class Failure(DistancePart):
     """The step at which the measurement ended, and what to do."""
 
     step: StepName
@@ -235,7 +235,7 @@ class Failure(Part):
     """SYNs that were sent, where the transport did not answer."""
 
 
-class Limit(Part):
+class Limit(DistancePart):
     """An expression of `--fail-if` and what came of it."""
 
     expression: str
@@ -245,7 +245,7 @@ class Limit(Part):
     verdict: Literal["crossed", "passed", "undecided"]
 
 
-class Distance(Part):
+class Distance(DistancePart):
     """One server: who it is, how far it is, and what that means."""
 
     format: Literal[1] = FORMAT
@@ -288,7 +288,7 @@ class Distance(Part):
     """The exit code of the command."""
 
 
-class WatchedRequest(Part):
+class WatchedRequest(DistancePart):
     """One request of `--watch`."""
 
     format: Literal[1] = FORMAT
@@ -305,7 +305,7 @@ class WatchedRequest(Part):
 OutageKind = Literal["unreachable", "errors"]
 
 
-class WatchedOutage(Part):
+class WatchedOutage(DistancePart):
     """A time during `--watch` in which every request was lost."""
 
     format: Literal[1] = FORMAT

@@ -43,7 +43,7 @@ def plain(value: float) -> str:
     return f"{value:.3f}"
 
 
-class _Row(NamedTuple):
+class _LabelledText(NamedTuple):
     """A label and its text, in at most `lines` lines."""
 
     label: str
@@ -59,7 +59,7 @@ class _Cells(NamedTuple):
     remarks: Sequence[str]
 
 
-_Line = _Row | _Cells | str
+_Line = _LabelledText | _Cells | str
 
 
 def render(distance: Distance, width: int = WIDTH) -> str:
@@ -111,7 +111,7 @@ def _line_groups(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
 def _wrap(line: _Line, width: int) -> list[str]:
     max_lines = math.ceil(WIDTH / width)
     match line:
-        case _Row(label, text, lines):
+        case _LabelledText(label, text, lines):
             first, indent, max_lines = f"{label:<{_INDENT}}", " " * _INDENT, max_lines * lines
         case _Cells(label, cells, remarks):
             size = 10 if width >= _INDENT + 30 else 8
@@ -143,19 +143,19 @@ def _request_lines(distance: Distance) -> list[_Line]:
     ]
     if request.count == 1:
         figures = [plain(request.min_ns / factor)]
-    rows: list[_Line] = [_Row("one request", f"{'  '.join(figures)} {unit}")]
+    rows: list[_Line] = [_LabelledText("one request", f"{'  '.join(figures)} {unit}")]
     if distance.network_ns is not None:
         rest = request.middle_ns - distance.network_ns
         rest_shown = f"; everything else: {shown(rest)}" if rest > 0 else ""
-        rows.append(_Row("  network", f"{shown(distance.network_ns)} (TCP handshake){rest_shown}"))
+        rows.append(_LabelledText("  network", f"{shown(distance.network_ns)} (TCP handshake){rest_shown}"))
     count = f"{request.count} x {request.request}"
     if ping is None:
-        return [*rows, _Row("  sample", f"{count}, one at a time")]
+        return [*rows, _LabelledText("  sample", f"{count}, one at a time")]
     refused = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
     counts = f"{count}, {counted(ping.count, 'ping')}, one at a time{refused}"
     if ping.p50_ns is None:
-        return [*rows, _Row("  sample", counts)]
-    return [*rows, _Row("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {counts}")]
+        return [*rows, _LabelledText("  sample", counts)]
+    return [*rows, _LabelledText("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {counts}")]
 
 
 def _connection_lines(distance: Distance) -> list[_Line]:
@@ -168,7 +168,7 @@ def _connection_lines(distance: Distance) -> list[_Line]:
     cold, request = distance.first_request_ns, distance.request
     if cold is not None and request is not None and cold > max(_COLD_FACTOR * request.middle_ns, _MIN_COLD_NS):
         text += f"; first request {shown(cold)}"
-    return [_Row("new connection", text)]
+    return [_LabelledText("new connection", text)]
 
 
 def _describe_round_trips(connection: NewConnection) -> str:
@@ -221,12 +221,12 @@ def _path_lines(distance: Distance) -> list[_Line]:
         parts.append(_describe_encryption(encryption))
     elif path.kind not in ("socket", "loopback"):
         parts.append("not encrypted")
-    return [_Row("path", "; ".join(parts))]
+    return [_LabelledText("path", "; ".join(parts))]
 
 
 def _between_lines(distance: Distance) -> list[_Line]:
     facts = distance.path.between if distance.path is not None else ()
-    return [_Row("", f"{facts[0].says}: {facts[0].evidence}")] if facts else []
+    return [_LabelledText("", f"{facts[0].says}: {facts[0].evidence}")] if facts else []
 
 
 def _failed_addresses(distance: Distance) -> list[_Line]:
@@ -236,16 +236,16 @@ def _failed_addresses(distance: Distance) -> list[_Line]:
         for address in (distance.name.addresses if distance.name is not None else ())
         if address.state == "failed"
     ]
-    return [_Row("", f"first tried {failed[0].address}: {failed[0].why}", lines=1)] if failed else []
+    return [_LabelledText("", f"first tried {failed[0].address}: {failed[0].why}", lines=1)] if failed else []
 
 
 def _bandwidth_lines(distance: Distance) -> list[_Line]:
     bandwidth = distance.bandwidth
     if bandwidth is None:
-        return [_Row("  8 MiB", distance.bandwidth_refusal or "", lines=1)]
+        return [_LabelledText("  8 MiB", distance.bandwidth_refusal or "", lines=1)]
     rate = bandwidth.bytes * 8e3 / max(bandwidth.took_ns, 1)
     return [
-        _Row(
+        _LabelledText(
             "  8 MiB", f"{shown(bandwidth.took_ns)} for one answer: {plain(rate)} Mbit/s, slow start included", lines=1
         )
     ]

@@ -39,7 +39,7 @@ EngineEvent = TypeVar("EngineEvent", bound=Asked | Fetched)
 
 
 @dataclass(frozen=True)
-class Server:
+class MeasuredServer:
     """One server and its account, ready to be measured. The password is never printed."""
 
     service: ServiceName
@@ -65,7 +65,7 @@ class Server:
         return f"at {host}:{self.port}"
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection could not be opened, or ended during a request."""
 
     def __init__(self, failure: Failure) -> None:
@@ -76,7 +76,7 @@ class Lost(Exception):
 _LOGIN_REQUIRED = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 
 
-def check_answered(server: Server, refusal: str | None) -> None:
+def check_answered(server: MeasuredServer, refusal: str | None) -> None:
     """Raise Lost if the server answered a request with an error, such as while it is loading or has lost its primary.
 
     Redis and Memcached accept every connection, and refuse the first request if a password is missing.
@@ -87,19 +87,19 @@ def check_answered(server: Server, refusal: str | None) -> None:
     if refusal.startswith(_LOGIN_REQUIRED):
         message = f"{address} wants a password: {refusal}"
         advice = "Give one: --ask-password, --password-file, --env, or one of its variables."
-        raise Lost(Failure(step="login", code="auth", message=message, advice=advice, waited_ns=None))
+        raise ConnectionLost(Failure(step="login", code="auth", message=message, advice=advice, waited_ns=None))
     message = f"{address} answered `{REQUESTS[server.service].query_name}` with an error: {refusal}"
     advice = "Wait until the server is ready, or give the account the right to this request."
-    raise Lost(Failure(step="request", code="server_error", message=message, advice=advice, waited_ns=None))
+    raise ConnectionLost(Failure(step="request", code="server_error", message=message, advice=advice, waited_ns=None))
 
 
-def check_kind(server: Server, identity: Identity) -> None:
+def check_kind(server: MeasuredServer, identity: Identity) -> None:
     """Raise Lost if a server named as Memcached did not report its version: it has no login that would reveal another kind."""
     if server.service != "memcached" or identity.product is not None:
         return
     message = f"{server.place.partition(' ')[2]} does not answer `version` as Memcached does"
     advice = "Is it another kind of server? Name its kind: mysql://…, postgresql://… or redis://…."
-    raise Lost(Failure(step="request", code="protocol", message=message, advice=advice, waited_ns=None))
+    raise ConnectionLost(Failure(step="request", code="protocol", message=message, advice=advice, waited_ns=None))
 
 
 def not_opened(failed: NotOpened) -> Failure:
@@ -143,14 +143,14 @@ class PingSession:
         assert isinstance(event, kind), "the engine answers a command with its event"
         lost = getattr(event, "lost", None)
         if lost is not None:
-            raise Lost(
+            raise ConnectionLost(
                 Failure(step="request", code=lost.code, message=lost.message, advice=lost.advice, waited_ns=None)
             )
         return event
 
 
 @contextlib.contextmanager
-def ping_session(server: Server, target: Target, timeout_ns: int) -> Iterator[PingSession]:
+def ping_session(server: MeasuredServer, target: Target, timeout_ns: int) -> Iterator[PingSession]:
     """The engine, ready to connect to `target`."""
     job = PingJob(
         protocol=server.service,
@@ -184,7 +184,7 @@ def socket_saving_ns() -> int | None:
 
 
 def _socket_saving_ns(folder: Path) -> int | None:
-    dummy_server = Server(
+    dummy_server = MeasuredServer(
         service="mysql", shown="", host=None, port=None, socket=None, user="howfar", password="", database="howfar",
         session=Session(multi_statements=False), verified="",
     )  # fmt: skip

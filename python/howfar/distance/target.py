@@ -13,15 +13,15 @@ from dataclasses import replace
 from howfar.address import Login, ServerAddress, SslMode
 from howfar.contract.ping_messages import NotOpened, Opened, Session, Target, Tls
 from howfar.distance.record import NOT_VERIFIED, Failure
-from howfar.distance.session import Lost, PingSession, Server, not_opened, ping_session
+from howfar.distance.session import ConnectionLost, MeasuredServer, PingSession, not_opened, ping_session
 from howfar.engine.tls import tls_of
 from howfar.services import SERVICES, ServiceName
 
 
-def server_of(login: Login, service: ServiceName) -> Server:
+def server_of(login: Login, service: ServiceName) -> MeasuredServer:
     """The server of an address, as one of kind `service`. Raises UsageError for a session that is not possible."""
     address = login.address
-    return Server(
+    return MeasuredServer(
         service=service,
         shown=format_target(address, service),
         host=None if address.socket is not None else address.hostaddr or address.host or "localhost",
@@ -84,11 +84,13 @@ _WAIT_NS = 2_000_000_000
 DETECTION_ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
 
 
-class NothingListens(Exception):
+class NoConnection(Exception):
     """No connection could be made, so the kind of server is irrelevant."""
 
 
-def detect(server_as: Callable[[ServiceName], Server], target: Target, timeout_ns: int) -> Server | Failure:
+def detect(
+    server_as: Callable[[ServiceName], MeasuredServer], target: Target, timeout_ns: int
+) -> MeasuredServer | Failure:
     """The server, of the kind that answers; a Failure if it is of no supported kind. Raises NothingListens, EngineError.
 
     `server_as` returns the server as one of the given kind, with that kind's account and session.
@@ -120,7 +122,7 @@ def detect(server_as: Callable[[ServiceName], Server], target: Target, timeout_n
     )
 
 
-def other_protocol(server: Server, target: Target, timeout_ns: int) -> Failure | None:
+def other_protocol(server: MeasuredServer, target: Target, timeout_ns: int) -> Failure | None:
     """A Failure that names the protocol of a server that did not answer in the requested one but stayed silent or hung up; None if
     unknown. MySQL is not tried: it speaks first, so it would have been recognized already. Raises EngineError."""
     within_ns = min(timeout_ns, _MAX_OTHER_WAIT_NS)
@@ -132,7 +134,7 @@ def other_protocol(server: Server, target: Target, timeout_ns: int) -> Failure |
         services = tuple(service for service in services if service != server.service and service not in stores)
     address = server.place.partition(" ")[2]
     for service in services:
-        with contextlib.suppress(NothingListens):
+        with contextlib.suppress(NoConnection):
             if _find_mismatch(_as_other_kind(server, service), target, within_ns) is None:
                 statement = f"{address} speaks the protocol of {SERVICES[service].label}"
                 tls_text = ", without TLS" if began_with_tls else ""
@@ -154,7 +156,7 @@ _TLS_FIRST: dict[ServiceName, str] = {
 """Advice, by kind, on an address with which TLS begins at the first byte."""
 
 
-def _begins_with_tls(server: Server) -> bool:
+def _begins_with_tls(server: MeasuredServer) -> bool:
     tls = server.session.tls
     return tls is not None and (server.service in ("redis", "memcached") or tls.direct)
 
@@ -167,35 +169,35 @@ def _protocol_failure(message: str, advice: str) -> Failure:
     return Failure(step="request", code="protocol", message=message, advice=advice, waited_ns=None)
 
 
-def _as_other_kind(server: Server, service: ServiceName, tls: Tls | None = None) -> Server:
+def _as_other_kind(server: MeasuredServer, service: ServiceName, tls: Tls | None = None) -> MeasuredServer:
     """The server as one of another kind, without the password, which is not meant for that kind."""
     session = Session(tls=tls, multi_statements=False)
     return replace(server, service=service, user=server.user or "howfar", password="", database="", session=session)
 
 
-def _answers_tls(server: Server, target: Target, within_ns: int) -> bool:
+def _answers_tls(server: MeasuredServer, target: Target, within_ns: int) -> bool:
     """Whether a TLS handshake succeeds. With TLS 1.3 it does even if the server requires a client certificate."""
     with ping_session(_as_other_kind(server, "redis", Tls(resumption=False)), target, within_ns) as session:
         return isinstance(session.open(), Opened)
 
 
-def _find_mismatch(server: Server, target: Target, within_ns: int) -> Failure | None:
+def _find_mismatch(server: MeasuredServer, target: Target, within_ns: int) -> Failure | None:
     """Why the server is not of the kind `server.service`; None if it is. Raises NothingListens."""
     with ping_session(server, target, within_ns) as session:
         opened = session.open()
         if isinstance(opened, NotOpened):
             if opened.step == "connect":
-                raise NothingListens
+                raise NoConnection
             # A server that refuses the login, or requires TLS, has answered in this protocol.
             return None if opened.failure.code in ("auth", "tls", "server_error") else not_opened(opened)
         return None if server.service in ("mysql", "postgresql") else _find_mismatch_by_ping(server, session)
 
 
-def _find_mismatch_by_ping(server: Server, session: PingSession) -> Failure | None:
+def _find_mismatch_by_ping(server: MeasuredServer, session: PingSession) -> Failure | None:
     """Like `_find_mismatch`, for Redis and Memcached: they accept connections without a greeting; only a ping identifies them."""
     try:
         answer = session.fetch(())
-    except Lost as lost:
+    except ConnectionLost as lost:
         return lost.failure
     text = (answer.rows[0][0] if answer.rows and answer.rows[0] else "") or ""
     is_expected = text.startswith("VERSION ")

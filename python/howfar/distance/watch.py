@@ -52,7 +52,7 @@ class Slow:
 
 
 @dataclass
-class Outage:
+class LostPeriod:
     """A period in which every request was lost: from the time at which the first of them was due until the server answers."""
 
     began: Moment
@@ -90,11 +90,11 @@ class WatchResults:
     """Requests that were answered with an error or not at all, or were due while there was no connection."""
     skipped: int = 0
     """Requests that were not sent because the previous one was still unanswered when they were due."""
-    outage: Outage | None = None
+    outage: LostPeriod | None = None
     """The present outage, if any."""
     outage_count: int = 0
     """Number of outages that have ended."""
-    outages: deque[Outage] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
+    outages: deque[LostPeriod] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
     """The latest outages that have ended."""
     slow: deque[Slow] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
 
@@ -120,7 +120,7 @@ class WatchResults:
     def was_lost(self, why: str, due: Moment) -> None:
         """Record a request, due at `due`, that got no answer or an error, or could not be sent."""
         if self.outage is None:
-            self.outage = Outage(due, why)
+            self.outage = LostPeriod(due, why)
         self.outage.lost += 1
         self.lost += 1
         self.recent.append(None)
@@ -140,7 +140,7 @@ class WatchResults:
 
     def events(self, now_ns: int, clock: str, maximum: int) -> list[str]:
         """The latest outages and slow requests in chronological order, at most `maximum`; outages have priority."""
-        outages: list[Outage | Slow] = [*self.outages, *([] if self.outage is None else [self.outage])]
+        outages: list[LostPeriod | Slow] = [*self.outages, *([] if self.outage is None else [self.outage])]
         chosen = outages[-maximum:]
         chosen += list(self.slow)[len(self.slow) - min(maximum - len(chosen), len(self.slow)) :]
         return [event.line(now_ns, clock) for event in sorted(chosen, key=lambda event: event.began.ns)]

@@ -43,7 +43,7 @@ from howfar.doctor.protocols.session import (
     UnexpectedListener,
     dial,
 )
-from howfar.doctor.targets import Login, Logins, Target
+from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
 
 
 def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
@@ -84,8 +84,8 @@ class IdentifiedServer:
 
     kind: Kind
     process: Process | None
-    target: Target | None
-    login: Login
+    target: DoctorTarget | None
+    login: TargetLogin
     name: str = ""
     listeners: list[Listener] = field(default_factory=list)
     endpoints: dict[Transport, Endpoint] = field(default_factory=dict)
@@ -101,11 +101,11 @@ class IdentifiedServer:
     refusals: dict[str, str] = field(default_factory=dict)
     """Reason for the refusal of a login, by address."""
     remedy: str | None = None
-    """Remedy for the first refusal, as in `Refused`; None: another login may succeed."""
+    """Remedy for the first refusal, as in `ServerRefused`; None: another login may succeed."""
     unseen: list[Unseen] = field(default_factory=list)
 
 
-def identify(candidate: Candidate, logins: Logins, target: Target | None) -> IdentifiedServer | None:
+def identify(candidate: Candidate, logins: Logins, target: DoctorTarget | None) -> IdentifiedServer | None:
     """The server at a candidate. None if the candidate was a wrong guess: nothing at its addresses answers as such a server would."""
     known = _identify_with(candidate, logins, target)
     if known is None or not candidate.kind.knows_accounts or target is not None or not known.refusals:
@@ -116,7 +116,7 @@ def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Ide
     return default_known if default_known is not None and not default_known.refusals else known
 
 
-def _identify_with(candidate: Candidate, logins: Logins, target: Target | None) -> IdentifiedServer | None:
+def _identify_with(candidate: Candidate, logins: Logins, target: DoctorTarget | None) -> IdentifiedServer | None:
     trusted = target is not None or candidate.is_trusted
     login = _login_for(candidate, logins, target, trusted)
     known = IdentifiedServer(
@@ -134,14 +134,14 @@ def _identify_with(candidate: Candidate, logins: Logins, target: Target | None) 
     return known
 
 
-def _login_for(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
+def _login_for(candidate: Candidate, logins: Logins, target: DoctorTarget | None, trusted: bool) -> TargetLogin:
     login = logins.of(candidate.kind)
     user = (target.user if target is not None else None) or login.user
     as_server_account = not user and candidate.kind.knows_accounts
     if as_server_account:
         uid = candidate.process.uid if candidate.process is not None and os.geteuid() == 0 else os.geteuid()
         user = procfs.account(uid)
-    return Login(
+    return TargetLogin(
         user,
         (target.password if target is not None and target.password else login.password) if trusted else "",
         target.consent if target is not None else login.consent,
@@ -181,7 +181,7 @@ def _owner(process: Process | None) -> Owner | None:
     return Owner(process.pid, process.uid) if process is not None else None
 
 
-def _tls_requested(target: Target | None, address: ListenAddress) -> bool:
+def _tls_requested(target: DoctorTarget | None, address: ListenAddress) -> bool:
     """Whether TLS was requested for the address; if so, no password is sent there in plain text."""
     return target is not None and target.tls and address.path is None and address.port == target.port
 

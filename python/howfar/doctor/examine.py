@@ -41,8 +41,8 @@ from howfar.doctor.findings import (
 )
 from howfar.doctor.proposals import unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NoValidAnswer, Refused, SelfReport
-from howfar.doctor.targets import Login, Logins, Target
+from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NoValidAnswer, SelfReport, ServerRefused
+from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.idle import cannot_poll
 
@@ -69,7 +69,7 @@ class _ServerState:
     reported: SelfReport = _NO_REPORT
 
 
-def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
+def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> Examination:
     """Examine the named servers, or all servers that are found. Raises MissingError if none of the named ones answers."""
     known_servers, unseen = _identify_named(targets, logins) if targets else _search_servers(logins)
     states = [_ServerState(server, *_open_session(server)) for server in known_servers]
@@ -128,7 +128,9 @@ def _search_servers(logins: Logins) -> tuple[list[IdentifiedServer], tuple[Unsee
     return known, (*unseen, *left_out)
 
 
-def _identify_named(targets: Sequence[Target], logins: Logins) -> tuple[list[IdentifiedServer], tuple[Unseen, ...]]:
+def _identify_named(
+    targets: Sequence[DoctorTarget], logins: Logins
+) -> tuple[list[IdentifiedServer], tuple[Unseen, ...]]:
     """The named servers that answer, and notes about the others. Raises MissingError if none answers."""
     candidates, _ = discover()
     answering: list[IdentifiedServer] = []
@@ -148,7 +150,7 @@ def _identify_named(targets: Sequence[Target], logins: Logins) -> tuple[list[Ide
     return answering, tuple(silent)
 
 
-def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
+def _candidate(target: DoctorTarget, candidates: Sequence[Candidate]) -> Candidate:
     """The candidate that listens at the target, with its process and other addresses; else a new candidate with only that address."""
     for candidate in candidates:
         if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
@@ -156,7 +158,7 @@ def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
     return Candidate(target.kind, None, (ListenAddress(target.path, target.host, target.port),), False)
 
 
-def _is_at(address: ListenAddress, target: Target) -> bool:
+def _is_at(address: ListenAddress, target: DoctorTarget) -> bool:
     if target.path is not None or address.path is not None:
         are_paths = target.path is not None and address.path is not None
         return are_paths and os.path.realpath(str(target.path)) == os.path.realpath(str(address.path))
@@ -169,10 +171,10 @@ def _is_here(host: str, address: ListenAddress) -> bool:
     return address.dialled != address.host and procfs.is_of_this_machine(host)
 
 
-def _why_silent(target: Target) -> str:
+def _why_silent(target: DoctorTarget) -> str:
     try:
         PROTOCOLS[target.kind].greet(
-            Endpoint(target.path, target.host, target.port, target.tls), Login(target.user or "", "")
+            Endpoint(target.path, target.host, target.port, target.tls), TargetLogin(target.user or "", "")
         )
     except NoValidAnswer as reason:
         return str(reason)
@@ -184,7 +186,7 @@ def _open_session(known: IdentifiedServer) -> tuple[GuardedSession | None, Trans
     for transport, endpoint in known.endpoints.items():
         try:
             return PROTOCOLS[known.kind].open(endpoint, known.login), transport
-        except (Refused, NoValidAnswer):
+        except (ServerRefused, NoValidAnswer):
             continue
     return None, None
 
@@ -217,7 +219,7 @@ def _ask_session(
         return None
     try:
         return question(state.session)
-    except Refused as why:
+    except ServerRefused as why:
         unseen = Unseen(what=subject, why=str(why), how=remedy)
     except NoValidAnswer as why:
         unseen = Unseen(what=subject, why=str(why), how="")
@@ -306,7 +308,7 @@ def _idle_cost(known: IdentifiedServer, measured: Sequence[Transport]) -> IdleCo
     if why is None:
         try:
             return floors.idle_cost(PROTOCOLS[known.kind], transport, known.endpoints[transport], known.login)
-        except (HowfarError, Refused, NoValidAnswer, OSError) as error:
+        except (HowfarError, ServerRefused, NoValidAnswer, OSError) as error:
             why = str(error)
     known.unseen.append(Unseen(what="what waking idle CPUs costs", why=why, how="root, on the machine itself"))
     return None

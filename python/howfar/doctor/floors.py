@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 
 from howfar.doctor.findings import IdleCost, Median, MinimumLatency, Transport
-from howfar.doctor.protocols.session import Endpoint, GuardedProtocol, NoValidAnswer, Refused
-from howfar.doctor.targets import Login
+from howfar.doctor.protocols.session import Endpoint, GuardedProtocol, NoValidAnswer, ServerRefused
+from howfar.doctor.targets import TargetLogin
 from howfar.lab.idle import idle_driver, polling
 from howfar.lab.servers.peer import make_blocking
 from howfar.stats.intervals import LEVEL
@@ -38,7 +38,7 @@ _MAX_TOTAL_S = 30.0
 
 
 def measure(
-    protocol: GuardedProtocol, endpoints: Mapping[Transport, Endpoint], login: Login
+    protocol: GuardedProtocol, endpoints: Mapping[Transport, Endpoint], login: TargetLogin
 ) -> tuple[tuple[MinimumLatency, ...], dict[Transport, tuple[str, str]]]:
     """Measure the floors. For each transport that could not be measured, returns the reason and a remedy, which is empty if unknown.
 
@@ -58,8 +58,8 @@ def measure(
                 break
             try:
                 trip, connect = _measure_round(protocol, endpoints[transport], login, pings, remaining_s)
-            except (Refused, NoValidAnswer, OSError) as why:
-                remedy = why.remedy if isinstance(why, Refused) else ""
+            except (ServerRefused, NoValidAnswer, OSError) as why:
+                remedy = why.remedy if isinstance(why, ServerRefused) else ""
                 reasons[transport] = str(why), "an account that may log in there" if remedy is None else remedy
                 continue
             round_trips[transport].append(trip)
@@ -76,7 +76,7 @@ def measure(
 
 
 def _measure_round(
-    protocol: GuardedProtocol, endpoint: Endpoint, login: Login, pings: int, left_s: float
+    protocol: GuardedProtocol, endpoint: Endpoint, login: TargetLogin, pings: int, left_s: float
 ) -> tuple[float, float]:
     """The median time of a ping, and the time of the connect, in ns."""
     began = time.perf_counter_ns()
@@ -90,7 +90,7 @@ def _measure_round(
         session.close()
 
 
-def idle_cost(protocol: GuardedProtocol, transport: Transport, endpoint: Endpoint, login: Login) -> IdleCost:
+def idle_cost(protocol: GuardedProtocol, transport: Transport, endpoint: Endpoint, login: TargetLogin) -> IdleCost:
     """Measure what the waking of idle CPUs costs: rounds of pings over one connection, half of them with idle CPUs kept polling. A
     pause of a millisecond, as between requests in practice, precedes each ping, so that CPUs go to sleep. Raises LabError, Refused,
     NoValidAnswer, OSError."""
@@ -105,7 +105,7 @@ def idle_cost(protocol: GuardedProtocol, transport: Transport, endpoint: Endpoin
                     times_ns[polls].append(statistics.median(_time_after_pauses(session.ping)))
     finally:
         session.close()
-    driver = idle_driver()
+    driver, governor = idle_driver()
     return IdleCost(
         transport=transport,
         as_found=interval(times_ns[False]),
@@ -113,8 +113,8 @@ def idle_cost(protocol: GuardedProtocol, transport: Transport, endpoint: Endpoin
         waking=interval(
             [as_found - kept_polling for as_found, kept_polling in zip(times_ns[False], times_ns[True], strict=True)]
         ),
-        driver=driver["driver"],
-        governor=driver["governor"],
+        driver=driver,
+        governor=governor,
     )
 
 

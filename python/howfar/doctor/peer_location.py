@@ -29,7 +29,7 @@ _SEARCH_S = 0.15
 
 
 @dataclass(frozen=True)
-class Fact:
+class PeerFact:
     """One fact and its evidence."""
 
     holds: bool | None
@@ -41,9 +41,9 @@ class Fact:
 class PeerLocation:
     """The location of the other end of a connection."""
 
-    here: Fact
+    here: PeerFact
     """Whether it is on this machine."""
-    same_namespace: Fact
+    same_namespace: PeerFact
     """Whether it is in this process's network namespace; for a Unix socket, in its PID and network namespaces."""
     listener: Process | None
     """The program at the other end; None if it is not visible."""
@@ -58,21 +58,23 @@ def tcp_peer(local: Address, peer: Address) -> PeerLocation:
     local, peer = _normalize(local), _normalize(peer)
     here = _locate_host(peer[0])
     if here.holds is not True:
-        return PeerLocation(here, Fact(None, here.evidence), None, "unknown: it is not in this network namespace", None)
+        return PeerLocation(
+            here, PeerFact(None, here.evidence), None, "unknown: it is not in this network namespace", None
+        )
     rows = procfs.tcp_rows()
     other_end = [row for row in rows if row.state == ESTABLISHED and (row.local, row.remote) == (peer, local)]
     listening = [row for row in rows if row.state == LISTEN and _listens_at(row, peer)]
     where = _address_text(peer)
     if not rows:
         return PeerLocation(
-            here, Fact(None, "the kernel's table of connections may not be read"), None, "unknown", None
+            here, PeerFact(None, "the kernel's table of connections may not be read"), None, "unknown", None
         )
     if not other_end:
         why = f"the other end of the connection to {where} is not in this network namespace"
         note = "no program here listens there" if not listening else "the program that listens there did not get it"
         says = f"{note}: address translation passes it on, as to a container's published port"
-        return PeerLocation(here, Fact(False, why), None, says, "translation")
-    same = Fact(True, f"both ends of the connection to {where} are in this network namespace")
+        return PeerLocation(here, PeerFact(False, why), None, says, "translation")
+    same = PeerFact(True, f"both ends of the connection to {where} are in this network namespace")
     peer_rows = [row for row in (*other_end, *listening) if row.inode]
     owner = next(iter(owners({row.inode for row in peer_rows}).values()), None)
     if owner is None:
@@ -84,24 +86,26 @@ def tcp_peer(local: Address, peer: Address) -> PeerLocation:
 
 def unix_peer(path: str, pid: int) -> PeerLocation:
     """Location of the listener of a Unix socket. `pid`: the listener's, as SO_PEERCRED gives it to a client."""
-    here = Fact(True, f"{path} is a Unix socket")
+    here = PeerFact(True, f"{path} is a Unix socket")
     if pid == 0:
-        elsewhere = Fact(
+        elsewhere = PeerFact(
             False, "the kernel gives no process id for the listener: it is in another PID namespace, as in a container"
         )
         return PeerLocation(here, elsewhere, None, "a program in another PID namespace", None)
     listener = procfs.process(pid)
     if listener is None:
         unseen = f"process {pid}, which is not seen"
-        return PeerLocation(here, Fact(None, unseen), None, unseen, None)
+        return PeerLocation(here, PeerFact(None, unseen), None, unseen, None)
     is_same_by_kind = {kind: _same_namespace(pid, kind) for kind in ("net", "pid")}
     differing = [kind for kind, is_same in is_same_by_kind.items() if is_same is False]
     if differing:
-        namespace = Fact(False, f"process {pid} is in another {' and '.join(differing)} namespace, as in a container")
+        namespace = PeerFact(
+            False, f"process {pid} is in another {' and '.join(differing)} namespace, as in a container"
+        )
     elif None in is_same_by_kind.values():
-        namespace = Fact(None, f"{_own_account()} may not read the namespaces of process {pid}")
+        namespace = PeerFact(None, f"{_own_account()} may not read the namespaces of process {pid}")
     else:
-        namespace = Fact(True, f"process {pid} is in this process's network and PID namespaces")
+        namespace = PeerFact(True, f"process {pid} is in this process's network and PID namespaces")
     return PeerLocation(here, namespace, listener, *_describe_listener(listener))
 
 
@@ -148,16 +152,18 @@ def _describe_listener(process: Process) -> tuple[str, Literal["forwarder"] | No
     return f"{process.shown} (pid {process.pid})", None
 
 
-def _locate_host(host: str) -> Fact:
+def _locate_host(host: str) -> PeerFact:
     number = ipaddress.ip_address(host)
     if number.is_loopback:
-        return Fact(True, f"{host} is an address of the loopback")
+        return PeerFact(True, f"{host} is an address of the loopback")
     if procfs.is_of_this_machine(host):
-        return Fact(True, f"{host} is an address of this machine")
+        return PeerFact(True, f"{host} is an address of this machine")
     bridge = _bridge_to(number) if number.version == 4 else None
     if bridge is not None:
-        return Fact(None, f"{host} is reached over the bridge {bridge}: it may be a container or virtual machine here")
-    return Fact(False, f"{host} is not an address of this machine")
+        return PeerFact(
+            None, f"{host} is reached over the bridge {bridge}: it may be a container or virtual machine here"
+        )
+    return PeerFact(False, f"{host} is not an address of this machine")
 
 
 def _bridge_to(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str | None:

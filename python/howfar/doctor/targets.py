@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from howfar.address import Login as AddressLogin
-from howfar.address import protocol_by_port
+from howfar.address import Login, protocol_by_port
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
 from howfar.services import SERVICES
@@ -29,7 +28,7 @@ class Consent:
 
 
 @dataclass(frozen=True)
-class Login:
+class TargetLogin:
     """User and password; the password is never printed."""
 
     user: str
@@ -45,21 +44,21 @@ class Login:
 class Logins:
     """Logins by kind of server."""
 
-    mysql: Login
-    redis: Login
-    postgresql: Login
+    mysql: TargetLogin
+    redis: TargetLogin
+    postgresql: TargetLogin
 
-    def of(self, kind: Kind) -> Login:
+    def of(self, kind: Kind) -> TargetLogin:
         return {Kind.REDIS: self.redis, Kind.POSTGRESQL: self.postgresql}.get(kind, self.mysql)
 
     def without_user(self) -> Logins | None:
         """These logins without the user named for PostgreSQL, whose package sets up an account of its own; None if no user was
         named."""
-        return replace(self, postgresql=Login("", "")) if self.postgresql.user else None
+        return replace(self, postgresql=TargetLogin("", "")) if self.postgresql.user else None
 
 
 @dataclass(frozen=True)
-class Target:
+class DoctorTarget:
     """A server named by the user: a socket's path, or a host (name or address) and port."""
 
     kind: Kind
@@ -74,7 +73,7 @@ class Target:
     """The password that was given for this server alone."""
 
 
-def target_from_login(login: AddressLogin) -> Target:
+def target_from_login(login: Login) -> DoctorTarget:
     """The target of a complete address; it has a user only if the address names one. Raises UsageError."""
     address = login.address
     protocol = address.protocol or protocol_by_port(address.port)
@@ -92,4 +91,6 @@ def target_from_login(login: AddressLogin) -> Target:
     host = None if address.socket is not None else address.hostaddr or address.host
     tls = address.ssl_mode not in (None, "DISABLED", "PREFERRED")
     password = login.password.reveal() or None
-    return Target(Kind(protocol), address.socket, host, port, address.user, tls, consent, address.database, password)
+    return DoctorTarget(
+        Kind(protocol), address.socket, host, port, address.user, tls, consent, address.database, password
+    )

@@ -10,12 +10,12 @@ from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import NOT_THE_PATH, Resource
 from howfar.paths import is_direct
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import ORDINARY, Level
 from howfar.report import figures
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, excludes_one, floor_text, judge_ratio, share_text
 from howfar.stats.trials import alike
-from howfar.store.records import ArmRole, FactorValue
+from howfar.store.records import ArmRole
 
 MAX_CLAUSES = 6
 """Maximum number of clauses in a sentence; the rest is in the tables."""
@@ -111,7 +111,7 @@ def resolution_of(evidence: RunEvidence, cell: CellSummary, ratio: Estimate) -> 
     return evidence.floors.of(cell.factors).resolve(ratio)
 
 
-def level(cell: CellSummary, name: str) -> FactorValue | None:
+def level(cell: CellSummary, name: str) -> Level | None:
     return cell.factors.get(name, ORDINARY.get(name))
 
 
@@ -147,7 +147,7 @@ def tps_of(cell: CellSummary) -> float:
     return cell.qps.value / cell.queries_per_txn
 
 
-def where_text(factors: Mapping[str, FactorValue]) -> str:
+def where_text(factors: Mapping[str, Level]) -> str:
     """Where a cell was measured: `at 1 Gb/s`; without a link `on the socket`, `on the loopback` or `here`."""
     rate = factors.get("rate_bps")
     if isinstance(rate, int | float):

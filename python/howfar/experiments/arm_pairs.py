@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from howfar.analysis.cells import NoiseFloors
 from howfar.model.facts import ArmFacts
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import ORDINARY, Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, excludes_one, judge_ratio
 from howfar.stats.trials import rest_of
-from howfar.store.records import FactorValue
 
 
 class Tried(Part):
@@ -82,7 +81,7 @@ class ArmPair:
         return judge_ratio(ratios).quoted if ratios else None
 
 
-def pairs(facts: Sequence[ArmFacts], factor: str, level: FactorValue) -> Iterator[ArmPair]:
+def pairs(facts: Sequence[ArmFacts], factor: str, level: Level) -> Iterator[ArmPair]:
     """Pairs of each cell at `level` of `factor` and the same cell at the factor's ordinary level, in the order of the plan."""
     ordinary = {
         rest_of(cell.arm.factors, factor): cell for cell in reversed(facts) if cell.level(factor) == ORDINARY[factor]
@@ -93,7 +92,7 @@ def pairs(facts: Sequence[ArmFacts], factor: str, level: FactorValue) -> Iterato
             yield ArmPair(ordinary_cell, changed)
 
 
-def levels(facts: Sequence[ArmFacts], factor: str) -> list[FactorValue]:
+def levels(facts: Sequence[ArmFacts], factor: str) -> list[Level]:
     """The levels of a factor that are not ordinary, in the order of the plan."""
     all_levels = dict.fromkeys(cell.level(factor) for cell in facts)
     return [level for level in all_levels if level is not None and level != ORDINARY[factor]]

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-from howfar.analysis import summary as analysis
-from howfar.analysis.summary import Summary
-from howfar.experiments.bandwidth.report import Bandwidth
-from howfar.experiments.cluster.report import Cluster
-from howfar.experiments.compression.report import Compression
+from howfar.analysis.summary import Summary, build_summary
+from howfar.experiments.bandwidth.report import BandwidthExperiment
+from howfar.experiments.cluster.report import ClusterExperiment
+from howfar.experiments.compression.report import CompressionExperiment
 from howfar.experiments.crash.report import Crash
-from howfar.experiments.encryption.report import Encryption
+from howfar.experiments.encryption.report import EncryptionExperiment
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback.report import Fallback
 from howfar.experiments.hops.report import Hops
-from howfar.experiments.latency.report import Latencies
+from howfar.experiments.latency.report import LatencyExperiment
 from howfar.experiments.page.report import Pages
 from howfar.experiments.paths.report import Paths
-from howfar.experiments.replication.report import Replication
+from howfar.experiments.replication.report import ReplicationExperiment
 from howfar.report import html, terminal
 from howfar.report.document import Document
 from howfar.report.text import as_csv, as_json, as_markdown, json_schema
 from howfar.store.records import Run
 
 EXPERIMENTS: list[Experiment] = [
-    Cluster(),
-    Replication(),
+    ClusterExperiment(),
+    ReplicationExperiment(),
     Crash(),
     Fallback(),
     Pages(),
     Hops(),
-    Latencies(),
-    Compression(),
-    Encryption(),
-    Bandwidth(),
+    LatencyExperiment(),
+    CompressionExperiment(),
+    EncryptionExperiment(),
+    BandwidthExperiment(),
     Paths(),
 ]
 
 
 def summarise(run: Run) -> Summary:
     """The complete analysis of a run, computed without I/O."""
-    return analysis.summarise(run, EXPERIMENTS)
+    return build_summary(run, EXPERIMENTS)
 
 
 def experiment_of(summary: Summary) -> Experiment:

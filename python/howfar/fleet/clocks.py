@@ -53,6 +53,7 @@ class ClockServer:
     def __init__(self, address: str, port: int = 0) -> None:
         self._listener = socket.create_server((address, port))
         self.port: int = self._listener.getsockname()[1]
+        self.facts = self.port
         threading.Thread(target=self._serve, name="clock", daemon=True).start()
 
     def _serve(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import signal
 import socket
@@ -17,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from howfar.engine.process import own_environment
 from howfar.errors import LabError, UsageError
@@ -52,8 +51,19 @@ class GuardSettings(BaseModel):
     """Address of this machine."""
 
 
+class HostState(BaseModel):
+    """The state of a host."""
+
+    state: Literal["joining", "started", "lost"]
+    why: str | None = None
+    """Why it is lost."""
+
+
+HOST_STATES = TypeAdapter(dict[str, HostState])
+
+
 @dataclass(frozen=True)
-class Cluster:
+class FileCluster:
     """The cluster that one hosts file describes, whether up or not.
 
     Files in its directory: `lock` is locked by the command that joins the hosts, and then by their guard. `used` is locked by the
@@ -88,18 +98,17 @@ class Cluster:
             os.close(descriptor)
         return False
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, HostState]:
         """The state of each host, and of `head` if that has failed."""
         try:
-            found: dict[str, Any] = json.loads((self.directory / "state.json").read_text())
+            return HOST_STATES.validate_json((self.directory / "state.json").read_bytes())
         except (OSError, ValueError):
             return {}
-        return found
 
     def is_coming_up(self) -> bool:
         """Whether some of its hosts have not been joined yet; a host that was joined and then lost counts as joined."""
         state = self.state()
-        return not state or any(host["state"] == "joining" for host in state.values())
+        return not state or any(host.state == "joining" for host in state.values())
 
     def guard_pid(self) -> int:
         return int((self.directory / "pid").read_text())
@@ -131,18 +140,18 @@ class Cluster:
             )
 
 
-def _joining_error(cluster: Cluster) -> UsageError:
+def _joining_error(cluster: FileCluster) -> UsageError:
     return UsageError(
         f"another command is joining the hosts of {cluster.path}", "Try again when it has finished, or interrupt it."
     )
 
 
-def find_cluster(path: Path) -> Cluster:
+def find_cluster(path: Path) -> FileCluster:
     """Read the cluster that a file describes. Raises UsageError, MissingError."""
     path = path.resolve()
     file = read_hosts(path)
     ray_version()
-    return Cluster(path, file, _own_address(file))
+    return FileCluster(path, file, _own_address(file))
 
 
 def _own_address(file: HostsFile) -> str:
@@ -187,7 +196,7 @@ class Guard:
 
 
 @contextmanager
-def up(cluster: Cluster) -> Iterator[Guard]:
+def up(cluster: FileCluster) -> Iterator[Guard]:
     """Copy howfar to all hosts and start Ray there. They stay up until the block ends, or longer if it calls `Guard.stay`. Raises
     UsageError, LabError, MissingError."""
     check_paths_visible(sys.argv[1:])
@@ -199,7 +208,7 @@ def up(cluster: Cluster) -> Iterator[Guard]:
         guard.leave()
 
 
-def _start(cluster: Cluster) -> Guard:
+def _start(cluster: FileCluster) -> Guard:
     """Start the guard, which inherits the lock. Raises UsageError, LabError, MissingError."""
     cluster.directory.mkdir(parents=True, mode=0o700, exist_ok=True)
     with _locked(cluster.directory / "lock") as lock:
@@ -257,32 +266,32 @@ def _lock(descriptor: int) -> bool:
         time.sleep(_POLL_S)
 
 
-def _await_started(cluster: Cluster, guard: subprocess.Popen[bytes]) -> None:
+def _await_started(cluster: FileCluster, guard: subprocess.Popen[bytes]) -> None:
     """Wait until all hosts have started. Raises LabError."""
     deadline = time.monotonic() + _UP_TIMEOUT_S
     while True:
         state = cluster.state()
-        lost = {name: host["why"] for name, host in state.items() if host["state"] == "lost"}
+        lost = {name: host.why for name, host in state.items() if host.state == "lost"}
         if guard.poll() is not None or lost:
             why = "; ".join(f"{name}: {reason}" for name, reason in lost.items()) or _end_of_log(cluster)
             raise LabError(f"the hosts could not be joined: {why}", "See docs/hosts.md for ports and rights.")
-        if state and all(host["state"] == "started" for host in state.values()):
+        if state and all(host.state == "started" for host in state.values()):
             return
         if time.monotonic() > deadline:
-            late = [name for name, host in state.items() if host["state"] == "joining"]
+            late = [name for name, host in state.items() if host.state == "joining"]
             raise LabError(
                 f"{', '.join(late) or 'the head'} did not start within {_UP_TIMEOUT_S:.0f} s", "Are they overloaded?"
             )
         time.sleep(_POLL_S)
 
 
-def _end_of_log(cluster: Cluster) -> str:
+def _end_of_log(cluster: FileCluster) -> str:
     with contextlib.suppress(OSError):
         return (cluster.directory / "guard.log").read_text(errors="replace").strip()[-300:]
     return "the guard ended"
 
 
-def down(cluster: Cluster, force: bool = False) -> None:
+def down(cluster: FileCluster, force: bool = False) -> None:
     """Stop the cluster. Raises UsageError if it is not up or, without `force`, in use."""
     if not cluster.is_up():
         raise UsageError(f"the hosts of {cluster.path} are not up", "Nothing was left running.")
@@ -299,7 +308,7 @@ def down(cluster: Cluster, force: bool = False) -> None:
         _end(cluster, pid)
 
 
-def _end(cluster: Cluster, pid: int) -> None:
+def _end(cluster: FileCluster, pid: int) -> None:
     """End the guard and wait until it has released the hosts; kill it if that takes too long."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         os.kill(pid, signal.SIGTERM)
@@ -311,7 +320,7 @@ def _end(cluster: Cluster, pid: int) -> None:
 
 
 @contextmanager
-def held_up(cluster: Cluster) -> Iterator[None]:
+def held_up(cluster: FileCluster) -> Iterator[None]:
     """Keep the cluster up in this block, and stop it afterwards if it was not up before. Raises UsageError, LabError, MissingError."""
     if cluster.is_up():
         yield
@@ -341,7 +350,7 @@ def check_paths_visible(words: Sequence[str]) -> None:
             )
 
 
-def enter(cluster: Cluster) -> int:
+def enter(cluster: FileCluster) -> int:
     """Rerun this command in the namespaces of Ray's head; returns its exit code (128 + N for signal N). Raises UsageError,
     LabError."""
     check_paths_visible(sys.argv[1:])
@@ -357,12 +366,13 @@ def enter(cluster: Cluster) -> int:
             _command_inside(cluster), {**ray_environment(os.environ), INSIDE_VARIABLE: "1"}, block_signals=True
         )
     if code in _EXIT_CODES_IF_KILLED and _went_down(cluster):
-        why = cluster.state().get("head", {}).get("why", "it was killed")
+        head = cluster.state().get("head")
+        why = "it was killed" if head is None else head.why
         raise LabError(f"the cluster went down: {why}", cluster.resume_advice())
     return code
 
 
-def _command_inside(cluster: Cluster) -> list[str]:
+def _command_inside(cluster: FileCluster) -> list[str]:
     """The command line that runs this command again in the namespaces of Ray's head. Raises LabError."""
     try:
         (unshare,) = children_of(cluster.guard_pid())
@@ -378,7 +388,7 @@ def _command_inside(cluster: Cluster) -> list[str]:
     return ["nsenter", f"--target={first}", *namespaces, "--", *where, sys.executable, *sys.orig_argv[1:]]
 
 
-def _went_down(cluster: Cluster) -> bool:
+def _went_down(cluster: FileCluster) -> bool:
     """Whether the cluster has ended, which explains why a command in it ended; waits a moment for the guard."""
     deadline = time.monotonic() + _GUARD_EXIT_GRACE_S
     while cluster.is_up():

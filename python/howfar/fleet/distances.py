@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from howfar.contract.environment import ClockSync, Interface
 from howfar.contract.messages import GoodputResult, RttResult
+from howfar.contract.receipt import ByDirection, LinkReceipt, RequestedLink, RttFacts
 from howfar.errors import LabError, PlanError
-from howfar.fleet.ray_driver import Link, cpus_of
+from howfar.fleet.ray_driver import HostLink, cpus_of
 from howfar.fleet.remote import RemoteHost
 from howfar.lab.awake import awake
 from howfar.lab.link import DIRECTIONS
@@ -44,52 +46,53 @@ def path_mtu(address: str) -> int | None:
         return None
 
 
-def interface(address: str) -> dict[str, Any]:
-    """Run on a host: the interface with this address, its speed and offloads. Unknown facts are omitted."""
+def interface(address: str) -> Interface:
+    """Run on a host: the interface with this address."""
     listed = _json_of(["ip", "-json", "-details", "addr", "show", "to", address])
     if not listed:
-        return {}
+        return Interface()
     name = str(listed[0]["ifname"])
-    found: dict[str, Any] = {"name": name, "mtu": listed[0].get("mtu"), "qdisc": listed[0].get("qdisc")}
+    found = Interface(name=name, mtu=listed[0].get("mtu"), qdisc=listed[0].get("qdisc"))
     kind = listed[0].get("linkinfo", {}).get("info_kind")
-    found |= {"kind": kind} if kind else {}
+    if kind:
+        found.kind = kind
     with suppress(OSError, ValueError):
         speed = 0 if kind in _KINDS_WITHOUT_SPEED else int(Path(f"/sys/class/net/{name}/speed").read_text())
-        found |= {"speed_mbit": speed} if speed > 0 else {}
-    found["ethtool"] = shutil.which("ethtool") is not None
+        if speed > 0:
+            found.speed_mbit = speed
+    found.ethtool = shutil.which("ethtool") is not None
     offloads = _json_of(["ethtool", "--json", "-k", name])
     if offloads:
-        found["offloads"] = {what: bool(offloads[0].get(what, {}).get("active")) for what in _OFFLOADS}
+        found.offloads = {what: bool(offloads[0].get(what, {}).get("active")) for what in _OFFLOADS}
     return found
 
 
-def read_clock_sync() -> dict[str, Any]:
+def read_clock_sync() -> ClockSync:
     """Run on a host: how well its clock is synchronised, as reported by chrony or else by PTP; empty without them."""
-    return chrony(_read_output(["chronyc", "-n", "-c", "tracking"])) or ptp(
-        _read_output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])
-    )
+    by_chrony = chrony(_read_output(["chronyc", "-n", "-c", "tracking"]))
+    return by_chrony or ptp(_read_output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])) or ClockSync()
 
 
-def chrony(tracking: str) -> dict[str, Any]:
+def chrony(tracking: str) -> ClockSync | None:
     """Parse `chronyc -c tracking`. The bound is chrony(1)'s own: offset, root dispersion, and half the root delay."""
     fields = tracking.strip().split(",")
     if len(fields) < 14 or fields[13] == "Not synchronised":
-        return {}
+        return None
     with suppress(ValueError):
         offset, delay, dispersion = (float(fields[column]) for column in (4, 10, 11))
         bound = abs(offset) + dispersion + delay / 2
-        return {"by": "chrony", "source": fields[1] or fields[0], "offset_s": offset, "bound_s": round(bound, 9)}
-    return {}
+        return ClockSync(by="chrony", source=fields[1] or fields[0], offset_s=offset, bound_s=round(bound, 9))
+    return None
 
 
-def ptp(data_set: str) -> dict[str, Any]:
+def ptp(data_set: str) -> ClockSync | None:
     """Parse the output of linuxptp's pmc(8), which reports an offset without a bound."""
     for line in data_set.splitlines():
         name, _, value = line.strip().partition(" ")
         if name == "offsetFromMaster":
             with suppress(ValueError):
-                return {"by": "PTP", "offset_s": float(value) / 1e9}
-    return {}
+                return ClockSync(by="PTP", offset_s=float(value) / 1e9)
+    return None
 
 
 def cloud() -> dict[str, str]:
@@ -117,10 +120,9 @@ def _read_output(command: Sequence[str]) -> str:
 
 def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = [item for item in json.loads(_read_output(command) or "[]") if item]
+        return [item for item in json.loads(_read_output(command) or "[]") if item]
     except ValueError:
         return []
-    return found
 
 
 def entered(context: Callable[..., AbstractContextManager[object]], *arguments: Any) -> ExitStack:
@@ -131,7 +133,7 @@ def entered(context: Callable[..., AbstractContextManager[object]], *arguments: 
 
 
 @dataclass(frozen=True)
-class Distance:
+class HostDistance:
     """What was measured between two hosts: one-byte ping-pong over TCP, and bulk transfers in each direction."""
 
     source: str
@@ -145,102 +147,108 @@ class Distance:
     mtu: int | None
     """Path MTU. None: not reported by the kernel."""
 
-    def facts(self) -> dict[str, Any]:
-        """The distance as JSON, for a run file and for other programs."""
-        to_target = self.goodput["to_server"]
-        return {
-            "from": self.source,
-            "to": self.target,
-            "rtt_ns": _rtt_facts(self.rtt),
-            "rtt_awake_ns": None if self.awake is None else _rtt_facts(self.awake),
-            "goodput_bps": {to: round(found.bits_per_second) for to, found in self.goodput.items()},
-            "retransmits": {to: found.retransmits for to, found in self.goodput.items()},
-            "path_mtu": self.mtu,
-            "mss": to_target.mss,
-            "congestion_control": to_target.congestion_control,
-        }
+    def facts(self) -> LinkReceipt:
+        """The distance for a run file and for other programs."""
+        to_target, back = self.goodput["to_server"], self.goodput["to_client"]
+        return LinkReceipt(
+            from_host=self.source,
+            to_host=self.target,
+            rtt_ns=_rtt_facts(self.rtt),
+            rtt_awake_ns=None if self.awake is None else _rtt_facts(self.awake),
+            goodput_bps=ByDirection(to_server=round(to_target.bits_per_second), to_client=round(back.bits_per_second)),
+            retransmits=ByDirection(to_server=to_target.retransmits, to_client=back.retransmits),
+            path_mtu=self.mtu,
+            mss=to_target.mss,
+            congestion_control=to_target.congestion_control,
+        )
 
 
-def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The receipt of a real link: a probe before the load, and the measurement before the run, which counts as the requested RTT."""
-    return {
-        "real": True,
-        "rtt_at_rest_ns": {"p50": probe.p50_ns, "min": probe.min_ns, "p99": probe.p99_ns},
-        "asked": {"rest_rtt_ns": facts["rtt_ns"]["p50"]},
-        **facts,
-    }
+def real_link(probe: RttResult, before: LinkReceipt) -> LinkReceipt:
+    """The receipt of a real link: a probe before the load, and the measurement `before` the run, which counts as the requested RTT."""
+    receipt = before.model_copy()
+    receipt.real = True
+    receipt.rtt_at_rest_ns = _rtt_facts(probe)
+    receipt.requested = RequestedLink(rest_rtt_ns=before.real_rtt_ns)
+    return receipt
 
 
-def rtt_violations(real: Mapping[str, Any]) -> tuple[str, ...]:
+def rtt_violations(real: LinkReceipt) -> tuple[str, ...]:
     """Reasons why the trial is void: the RTT of its link, or of a further client's link, has changed by more than an emulated link
     may."""
-    return tuple(moved for link in (real, *real.get("others", ())) for moved in _rtt_change(link))
+    return tuple(moved for link in (real, *(real.others or ())) for moved in _rtt_change(link))
 
 
-def _rtt_change(real: Mapping[str, Any]) -> tuple[str, ...]:
-    now_ns, before_ns = real["rtt_at_rest_ns"]["p50"], real["asked"]["rest_rtt_ns"]
+def _rtt_change(real: LinkReceipt) -> tuple[str, ...]:
+    now_ns, before_ns = real.rest_rtt_ns, real.expected_rtt_ns
+    assert now_ns is not None and before_ns is not None, "a real link was measured twice"
     if abs(now_ns - before_ns) <= rtt_void_ns(before_ns):
         return ()
-    ends = f"from host {real['from']} to host {real['to']}"
+    ends = f"from host {real.from_host} to host {real.to_host}"
     return (f"the RTT {ends} was {format_duration_ns(now_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
-def check_alike(links: Sequence[Mapping[str, Any]], what: str = "clients") -> None:
+def check_alike(links: Sequence[LinkReceipt], what: str = "clients") -> None:
     """Check that all clients, or replicas, have about the same RTT to the server as the first; otherwise their combined results would
     belong to no single RTT. Raises PlanError."""
-    first = links[0]["rtt_ns"]["p50"]
-    if any(abs(link["rtt_ns"]["p50"] - first) > rtt_void_ns(first) for link in links):
-        rtts = ", ".join(f"{format_duration_ns(link['rtt_ns']['p50'])} from {link['from']}" for link in links)
+    first_ns = links[0].real_rtt_ns
+    if any(abs(link.real_rtt_ns - first_ns) > rtt_void_ns(first_ns) for link in links):
+        rtts = ", ".join(f"{format_duration_ns(link.real_rtt_ns)} from {link.from_host}" for link in links)
         raise PlanError(
             f"the {what} are not equally far from the server, and the results would be of no one RTT: {rtts}",
             f"Name {what} whose RTTs differ by at most 100 µs or 3 %, or make one run for each distance.",
         )
 
 
-def combined_receipt(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]:
+def combined_receipt(near: LinkReceipt, far: LinkReceipt) -> LinkReceipt:
     """The receipt of two real links, to a hop and from it, as if they were one. The RTT is the sum of both (of the medians, and of the
     minima); the goodput is that of the slower link."""
-
-    def sums(name: str) -> dict[str, int]:
-        return {statistic: near[name][statistic] + far[name][statistic] for statistic in ("p50", "min")}
-
-    goodput = {to: min(link["goodput_bps"][to] for link in (near, far)) for to in DIRECTIONS}
-    return {
-        "real": True,
-        "rtt_at_rest_ns": sums("rtt_at_rest_ns"),
-        "asked": {"rest_rtt_ns": sums("rtt_ns")["p50"]},
-        "from": near["from"],
-        "by_way_of": near["to"],
-        "to": far["to"],
-        "rtt_ns": sums("rtt_ns"),
-        "goodput_bps": goodput,
-        "mss": min((link["mss"] for link in (near, far) if link.get("mss")), default=None),
-        "links": [dict(near), dict(far)],
-    }
-
-
-def _rtt_facts(found: RttResult) -> dict[str, int]:
-    return {"min": found.min_ns, "p50": found.p50_ns, "p99": found.p99_ns}
+    before_run = _sum(near.rtt_ns, far.rtt_ns)
+    goodputs = [link.goodput_bps for link in (near, far) if link.goodput_bps is not None]
+    return LinkReceipt(
+        real=True,
+        rtt_at_rest_ns=_sum(near.rtt_at_rest_ns, far.rtt_at_rest_ns),
+        requested=RequestedLink(rest_rtt_ns=before_run.p50),
+        from_host=near.from_host,
+        by_way_of=near.to_host,
+        to_host=far.to_host,
+        rtt_ns=before_run,
+        goodput_bps=ByDirection(
+            to_server=min((bps.to_server for bps in goodputs if bps.to_server is not None), default=None),
+            to_client=min((bps.to_client for bps in goodputs if bps.to_client is not None), default=None),
+        ),
+        mss=min((link.mss for link in (near, far) if link.mss), default=None),
+        links=[near, far],
+    )
 
 
-def distance(source: RemoteHost, target: RemoteHost, goodput_s: int | None = GOODPUT_S) -> Distance:
+def _sum(near: RttFacts | None, far: RttFacts | None) -> RttFacts:
+    assert near is not None and far is not None, "both links were measured"
+    assert near.p50 is not None and near.min is not None and far.p50 is not None and far.min is not None
+    return RttFacts(p50=near.p50 + far.p50, min=near.min + far.min)
+
+
+def _rtt_facts(found: RttResult) -> RttFacts:
+    return RttFacts(min=found.min_ns, p50=found.p50_ns, p99=found.p99_ns)
+
+
+def distance(source: RemoteHost, target: RemoteHost, goodput_s: int | None = GOODPUT_S) -> HostDistance:
     """Measure the distance between two hosts. `goodput_s`: seconds of bulk transfer in each direction; None: as for a run. Raises
     LabError, EngineError."""
-    with closing(Link(source, target)) as link:
+    with closing(HostLink(source, target)) as link:
         return link_distance(link, goodput_s)
 
 
-def link_distance(link: Link, goodput_s: int | None = None) -> Distance:
+def link_distance(link: HostLink, goodput_s: int | None = None) -> HostDistance:
     """Like `distance`, over an open link."""
     source, target = link.source, link.target
     rtt = link.ping()
     goodput: dict[str, GoodputResult] = {to: link.goodput(to, rtt.p50_ns, goodput_s) for to in DIRECTIONS}
-    return Distance(
+    return HostDistance(
         source.name, target.name, rtt, _ping_awake(link), goodput, source.within(path_mtu, target.spec.address)
     )
 
 
-def _ping_awake(link: Link) -> RttResult | None:
+def _ping_awake(link: HostLink) -> RttResult | None:
     with ExitStack() as stack:
         try:
             for host in (link.source, link.target):
@@ -250,6 +258,6 @@ def _ping_awake(link: Link) -> RttResult | None:
         return link.ping()
 
 
-def distances(hosts: Mapping[str, RemoteHost]) -> tuple[Distance, ...]:
+def distances(hosts: Mapping[str, RemoteHost]) -> tuple[HostDistance, ...]:
     """Measure all pairs of hosts, one pair at a time, so that probes do not disturb each other. Raises LabError, EngineError."""
     return tuple(distance(*pair) for pair in itertools.combinations(hosts.values(), 2))

@@ -7,7 +7,6 @@ descriptor, is closed without a message; `cluster.py` starts and stops it. If it
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -16,13 +15,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from howfar.errors import HowfarError
 from howfar.fleet import node
-from howfar.fleet.cluster import GuardSettings
+from howfar.fleet.cluster import HOST_STATES, GuardSettings, HostState
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.node import HEARTBEAT_INTERVAL_S, NodeSettings
+from howfar.fleet.node import HEARTBEAT_INTERVAL_S, NodeMessage, NodeSettings
 from howfar.fleet.ship import script
 from howfar.fleet.ssh import command_on
 from howfar.lab import sandbox
@@ -47,15 +45,15 @@ class State:
     def __init__(self, directory: Path, names: list[str]) -> None:
         self._file = directory / "state.json"
         self._lock = threading.Lock()
-        self._state: dict[str, Any] = {name: {"state": "joining"} for name in names}
+        self._state = {name: HostState(state="joining") for name in names}
         self.put()
 
-    def put(self, name: str | None = None, **facts: Any) -> None:
+    def put(self, name: str | None = None, state: HostState | None = None) -> None:
         with self._lock:
-            if name is not None:
-                self._state[name] = facts
+            if name is not None and state is not None:
+                self._state[name] = state
             new = self._file.with_suffix(".new")
-            new.write_text(json.dumps(self._state))
+            new.write_bytes(HOST_STATES.dump_json(self._state, exclude_none=True))
             new.replace(self._file)
 
 
@@ -99,25 +97,24 @@ class _HostKeeper:
             process.stdin.flush()
         self._process = process
         for text in process.stdout:
-            event = parse_message(text)
-            if event.get("started"):
+            message = parse_message(text)
+            if message.started:
                 started = True
-                self._state.put(self._name, state="started")
-            why = event.get("failed", why)
+                self._state.put(self._name, HostState(state="started"))
+            why = message.failed or why
         why = why or process.stderr.read().decode(errors="replace").strip()[-300:] or "its connection ended"
         self._process = None
         process.kill()
-        self._state.put(self._name, state="lost", why=why)
+        self._state.put(self._name, HostState(state="lost", why=why))
         return started
 
 
-def parse_message(line: bytes) -> dict[str, Any]:
+def parse_message(line: bytes) -> NodeMessage:
     """A host's message in a line; empty for other output, such as a shell's greeting."""
     try:
-        found = json.loads(line)
+        return NodeMessage.model_validate_json(line)
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return NodeMessage()
 
 
 def _run_head(directory: Path) -> int:
@@ -138,10 +135,10 @@ def _run_head(directory: Path) -> int:
         _HostKeeper(name, host, settings, token, state) for name, host in file.hosts.items() if not host.is_local
     ]
     if local is not None:
-        state.put(local, state="started")
+        state.put(local, HostState(state="started"))
     threading.Thread(target=_send_heartbeats, args=(keepers,), name="heartbeat", daemon=True).start()
     node.watch(ray)
-    state.put("head", state="lost", why=f"Ray's head ended: {node.last_error()}")
+    state.put("head", HostState(state="lost", why=f"Ray's head ended: {node.last_error()}"))
     return 1
 
 
@@ -174,7 +171,7 @@ def main() -> int:
     try:
         return _run_head(directory) if sandbox.inside() else _run_sandbox(int(sys.argv[2]))
     except HowfarError as error:
-        State(directory, []).put("head", state="lost", why=error.message)
+        State(directory, []).put("head", HostState(state="lost", why=error.message))
         return error.exit_code
     except KeyboardInterrupt:
         return 0

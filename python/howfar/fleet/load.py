@@ -45,6 +45,7 @@ from howfar.contract.messages import (
     Used,
     Workload,
 )
+from howfar.contract.receipt import HostReport
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, bounded
 from howfar.engine.run_load import LoadOutcome, longest_s
 from howfar.errors import EngineError, LabError, PlanError
@@ -70,7 +71,7 @@ class LateStart(LabError):
 
 
 @dataclass(frozen=True)
-class Client(Launcher):
+class LoadHosts(Launcher):
     """The hosts that run an environment's load, and how to read their clocks. Passed to `measure` as the environment's launcher."""
 
     launcher: RemoteLauncher = field(kw_only=True)
@@ -79,7 +80,7 @@ class Client(Launcher):
     clocks: Callable[[RemoteHost], Clocks] = field(kw_only=True)
     elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
     """By host: processes whose CPU time belongs to the environment, on hosts other than the first client's."""
-    host_reports: dict[str, dict[str, Any]] = field(kw_only=True)
+    host_reports: dict[str, HostReport] = field(kw_only=True)
     """Filled by `measure`, by host, for the receipt: clock offset with its bound, lateness of the start and, for a client, its
     results."""
 
@@ -99,7 +100,7 @@ class _ClientEvents:
 
 def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
     """See `runner.trial.Measure`. Raises EngineError, LabError, PlanError."""
-    assert isinstance(launcher, Client), "an environment of hosts has such a launcher"
+    assert isinstance(launcher, LoadHosts), "an environment of hosts has such a launcher"
     clients = (launcher.launcher, *launcher.others)
     jobs = [client_job.model_copy(update={"held": True}) for client_job in divide_job(job, len(clients))]
     jobs[1:] = [client_job.model_copy(update={"observe": ()}) for client_job in jobs[1:]]
@@ -130,7 +131,8 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
     if not all(events.finished and events.measuring for events in client_events):
         raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
     for client, events in zip(clients, client_events, strict=True):
-        launcher.host_reports[client.host.name] |= _client_summary(events.finished[0])
+        reports, name = launcher.host_reports, client.host.name
+        reports[name] = reports[name].updated(_client_summary(events.finished[0]))
     finished = merge_results([events.finished[0] for events in client_events])
     finished = finished.model_copy(update={"cpu": (*finished.cpu, *used)})
     on_event(finished)
@@ -188,20 +190,21 @@ def _await_ready(engine: EngineProcess) -> Ready:
     return event
 
 
-def _client_summary(finished: Finished) -> dict[str, Any]:
+def _client_summary(finished: Finished) -> HostReport:
     """Results of one client: its part of the load, and figures that show whether its own CPU or lateness limited it."""
     own = next(use for use in finished.cpu if use.role == "client")
     late = next((histogram.p99_ns for histogram in finished.histograms if histogram.kind == "lateness"), None)
-    return {
-        "transactions": finished.transactions,
-        "busiest_thread_share": round(own.busiest_thread_ns / finished.elapsed_ns, 3),
-        **({} if late is None else {"lateness_p99_ns": late}),
-        **({} if finished.open_loop is None else {"unanswered": finished.open_loop.unanswered}),
-    }
+    busy_share = round(own.busiest_thread_ns / finished.elapsed_ns, 3)
+    summary = HostReport(transactions=finished.transactions, busiest_thread_share=busy_share)
+    if late is not None:
+        summary.lateness_p99_ns = late
+    if finished.open_loop is not None:
+        summary.unanswered = finished.open_loop.unanswered
+    return summary
 
 
 def _start_together(
-    hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, job: LoadJob | PageJob
+    hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: LoadHosts, job: LoadJob | PageJob
 ) -> None:
     """Start all engines at the same time. Raises LateStart, EngineError."""
     with ThreadPoolExecutor(len(hosts)) as pool:
@@ -222,11 +225,9 @@ def _start_together(
         begun = dict(zip(hosts, pool.map(start, hosts), strict=True))
     for name, engine_start in begun.items():
         clock = clocks[name].monotonic
-        client.host_reports[name] = {
-            "clock_offset_ns": clock.offset_ns,
-            "clock_bound_ns": clock.bound_ns,
-            "late_ns": engine_start.late_ns,
-        }
+        client.host_reports[name] = HostReport(
+            clock_offset_ns=clock.offset_ns, clock_bound_ns=clock.bound_ns, late_ns=engine_start.late_ns
+        )
         if engine_start.late_ns > min(_LATE_SHARE * job.measure_ns, job.warmup_ns):
             raise LateStart(
                 f"host {name} began {engine_start.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?"

@@ -81,6 +81,14 @@ class NodeSettings(BaseModel):
     resources: dict[str, float] = {}
 
 
+class NodeMessage(BaseModel):
+    """A line of JSON from a host to the guard."""
+
+    started: bool = False
+    failed: str | None = None
+    """Why it ended."""
+
+
 def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment variables of Ray's programs and the driver in the sandbox: those from outside, and Ray's settings."""
     return {**environment, **_ENVIRONMENT}
@@ -177,8 +185,8 @@ def read_interruptions() -> list[int]:
     return found
 
 
-def send_message(**facts: Any) -> None:
-    sys.stdout.write(json.dumps(facts) + "\n")
+def send_message(message: NodeMessage) -> None:
+    sys.stdout.write(message.model_dump_json(exclude_unset=True) + "\n")
     sys.stdout.flush()
 
 
@@ -187,9 +195,9 @@ def _run() -> int:
     threading.Thread(target=_follow_stdin, args=(0,), name="heartbeat", daemon=True).start()
     prepare(settings)
     ray = start_ray(settings)
-    send_message(started=True)
+    send_message(NodeMessage(started=True))
     watch(ray)
-    send_message(failed=f"Ray ended: {last_error()}")
+    send_message(NodeMessage(failed=f"Ray ended: {last_error()}"))
     return 1
 
 
@@ -226,7 +234,7 @@ def main() -> int:
             return sandbox.run_inside(network=False)
         return _run()
     except HowfarError as error:
-        send_message(failed=error.message, advice=error.advice)
+        send_message(NodeMessage(failed=error.message))
         return error.exit_code
 
 

@@ -48,7 +48,7 @@ class ExistingCluster:
         return f"{SCHEME}{self.address}"
 
     def record_run_file(self, run: Path) -> None:
-        """Do nothing: the command runs in no other namespaces. See `cluster.Cluster`."""
+        """Do nothing: the command runs in no other namespaces. See `cluster.FileCluster`."""
 
 
 def existing_cluster(where: str) -> ExistingCluster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -16,12 +15,13 @@ from typing import Any
 import ray
 
 import howfar
+from howfar.contract.environment import HostFacts
 from howfar.contract.messages import EchoJob, GoodputJob, GoodputResult, Listening, RttJob, RttResult
 from howfar.engine.process import EngineProcess, bounded, run_probe
 from howfar.errors import LabError
 from howfar.fleet import node
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.cluster import Cluster
+from howfar.fleet.cluster import FileCluster
 from howfar.fleet.hosts_file import parse_cpus
 from howfar.fleet.remote import RemoteHost
 from howfar.lab.environment import machine_facts
@@ -40,7 +40,7 @@ _MAX_PINGING_NS = 3_000_000_000
 
 
 @contextmanager
-def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
+def join(cluster: FileCluster) -> Iterator[dict[str, RemoteHost]]:
     """Connect to all hosts of the file through their agents. Call it in the sandbox of Ray's head. Raises LabError."""
     quiet(node.MEMORY / "driver.log")
     address = f"{cluster.address}:{cluster.file.first_port}"
@@ -84,13 +84,14 @@ def quiet(file: Path) -> None:
     os.close(log)
 
 
-def await_hosts(cluster: Cluster, hosts: Mapping[str, RemoteHost], timeout_s: float = _JOIN_TIMEOUT_S) -> None:
+def await_hosts(cluster: FileCluster, hosts: Mapping[str, RemoteHost], timeout_s: float = _JOIN_TIMEOUT_S) -> None:
     """Wait until Ray lists all these hosts. Raises LabError."""
     deadline = time.monotonic() + timeout_s
     while missing := [name for name in hosts if name not in live_hosts()]:
         if time.monotonic() > deadline:
             state = cluster.state()
-            why = "; ".join(f"{name}: {state.get(name, {}).get('why', 'it has not joined')}" for name in missing)
+            reasons = {name: host.why for name, host in state.items()}
+            why = "; ".join(f"{name}: {reasons.get(name) or 'it has not joined'}" for name in missing)
             raise LabError(f"not all hosts are there: {why}", "See docs/hosts.md for the ports that must be open.")
         time.sleep(_POLL_S)
 
@@ -104,14 +105,10 @@ def live_hosts() -> set[str]:
     return found
 
 
-def facts() -> dict[str, Any]:
+def facts() -> HostFacts:
     """Run on a host: facts about the machine and its versions."""
-    return {
-        **machine_facts(),
-        "howfar": howfar.__version__,
-        "ray": version("ray"),
-        "python": platform.python_version(),
-    }
+    versions = HostFacts(howfar=howfar.__version__, ray=version("ray"))
+    return HostFacts.model_validate(machine_facts().as_json()).updated(versions)
 
 
 def cpus_of(host: RemoteHost) -> Cpus:
@@ -129,12 +126,12 @@ def clocks(host: RemoteHost) -> Clocks:
     """Measure a host's clock offsets from the driver's. Raises LabError."""
     server = host.hold(ClockServer, host.spec.address)
     try:
-        return read_clocks(host.spec.address, int(server.facts["port"]))
+        return read_clocks(host.spec.address, server.facts(int))
     finally:
         server.drop()
 
 
-class Link:
+class HostLink:
     """The existing link from one host to another, with an echo server at its far end. It is measured, never shaped."""
 
     def __init__(self, source: RemoteHost, target: RemoteHost) -> None:

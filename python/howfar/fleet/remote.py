@@ -40,13 +40,16 @@ class HeldProcess:
     def __init__(self, command: Sequence[str], prefix: Sequence[str], log: str | None = None) -> None:
         if command[0] == ENGINE:
             command = [str(find_engine()), *command[1:]]
-        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with contextlib.ExitStack() as opened:
-            if log is not None:
-                file = opened.enter_context(Path(log).open("wb"))
-                streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
-            self._process = subprocess.Popen([*prefix, *command], env=own_environment(), **streams)
-        self.pid = self._process.pid
+            output = subprocess.PIPE if log is None else opened.enter_context(Path(log).open("wb"))
+            self._process = subprocess.Popen(
+                [*prefix, *command],
+                env=own_environment(),
+                stdin=subprocess.PIPE if log is None else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self.pid = self.facts = self._process.pid
         self._log = log
         self._lines: queue.Queue[str] = queue.Queue(_MAX_LINES)
         self._stderr = ""
@@ -122,18 +125,18 @@ class Agent:
     def __init__(self) -> None:
         leave_preload()
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
-        self._held: dict[str, Any] = {}
+        self._held: dict[str, object] = {}
 
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
         """Run a function here."""
         return _call_safely(lambda: function(*arguments))
 
     def hold(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
-        """Make an object here and keep it; returns its public plain attributes."""
+        """Make an object here and keep it; returns its attribute `facts`, None if it has none."""
 
-        def make() -> dict[str, Any]:
+        def make() -> object:
             self._held[key] = created = factory(*arguments)
-            return {name: value for name, value in vars(created).items() if not name.startswith("_")}
+            return getattr(created, "facts", None)
 
         return _call_safely(lambda: self._starter.submit(make).result())
 
@@ -171,6 +174,7 @@ def _call_safely(what: Callable[[], Any]) -> tuple[str, Any]:
 
 
 _Result = TypeVar("_Result")
+_Facts = TypeVar("_Facts")
 _TIMEOUT_S = 120.0
 _START_S = 60.0
 _READ_S = 2.0
@@ -243,7 +247,7 @@ class RemoteHost:
         return cast(_Result, self._ask("run", function, arguments, timeout_s=timeout_s))
 
     def hold(
-        self, factory: Callable[..., Any], *arguments: Any, called: str = "object", timeout_s: float = _TIMEOUT_S
+        self, factory: Callable[..., object], *arguments: Any, called: str = "object", timeout_s: float = _TIMEOUT_S
     ) -> RemoteObject:
         """Create an object on the host and keep it there. `called`: part of its key."""
         key = f"{called}-{next(_object_numbers)}"
@@ -278,8 +282,12 @@ class RemoteObject:
 
     host: RemoteHost
     key: str
-    facts: dict[str, Any] = field(repr=False)
-    """Its public attributes, as they were when it was made."""
+    _facts: object = field(repr=False)
+
+    def facts(self, kind: type[_Facts]) -> _Facts:
+        """The object's attribute `facts`, which must be of this type, as it was when the object was made."""
+        assert isinstance(self._facts, kind), f"{self.key} has other facts"
+        return self._facts
 
     def call(self, method: str, *arguments: Any, starts: bool = False, timeout_s: float = _TIMEOUT_S) -> Any:
         return self.host._ask("call", self.key, method, arguments, starts, timeout_s=timeout_s)
@@ -311,7 +319,7 @@ class RemoteProcess:
 
     def __init__(self, held: RemoteObject) -> None:
         self.held = held
-        self.pid = int(held.facts["pid"])
+        self.pid = held.facts(int)
         self.returncode: int | None = None
         self.stdin = _Input(held)
         self.stdout = _Output(held)

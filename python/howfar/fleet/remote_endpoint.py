@@ -23,7 +23,7 @@ from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import CertificatePaths
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
-from howfar.paths import Hop, Process
+from howfar.paths import Hop, PathProcess
 from howfar.paths.path import Side
 
 
@@ -77,7 +77,7 @@ class HostsContext(BasePathContext):
     def server_address(self) -> str:
         return self.server.spec.address
 
-    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
+    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> PathProcess:
         """Start a program that is installed on the host."""
         host = self._host(side)
         share = self.shares[host.name]
@@ -87,10 +87,10 @@ class HostsContext(BasePathContext):
         self.stack.callback(process.end)
         return process
 
-    def log_of(self, process: Process, log: str) -> str:
+    def log_of(self, process: PathProcess, log: str) -> str:
         return str(cast(RemoteProcess, process).held.call("log"))
 
-    def listens(self, process: Process, at: int | Path) -> bool:
+    def listens(self, process: PathProcess, at: int | Path) -> bool:
         return cast(RemoteProcess, process).held.host.within(listens, process.pid, at)
 
     def output(self, side: Side, command: Sequence[str]) -> str:
@@ -103,13 +103,8 @@ class HostsContext(BasePathContext):
                 host = cast(RemoteProcess, hop.process).held.host
                 by_host.setdefault(host.name, (host, {}))[1][hop.label] = hop.process.pid
         held = [host.hold(_HeldHopWatch, pids, called="hops") for host, pids in by_host.values()]
-        return _RemoteHopWatch(
-            held,
-            HopWatch(
-                {hop.label: hop.count_connections for hop in hops if hop.count_connections is not None},
-                _POLL_INTERVAL_S,
-            ),
-        )
+        readers = {hop.label: hop.count_connections for hop in hops if hop.count_connections is not None}
+        return _RemoteHopWatch(held, HopWatch(readers, _POLL_INTERVAL_S))
 
 
 _POLL_INTERVAL_S = 0.25

@@ -29,9 +29,10 @@ from howfar.contract.messages import (
     TcpListen,
     TcpTarget,
 )
+from howfar.contract.receipt import HostReport
 from howfar.errors import EngineError
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.load import Client, LateStart, measure
+from howfar.fleet.load import LateStart, LoadHosts, measure
 from howfar.fleet.ray_driver import cpus_of
 from howfar.fleet.remote import RemoteHost, RemoteLauncher
 from howfar.stats.estimate import Estimate
@@ -47,7 +48,7 @@ _AGENT_PREFIX = "ray::"
 
 
 @dataclass(frozen=True)
-class Request:
+class ScaleOutRequest:
     blocks: int = 6
     measure_ns: int = 3_000_000_000
     connections: int = 16
@@ -59,7 +60,7 @@ _Arm = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _NullServer:
+class _RemoteNullServer:
     """A running null server, and its process to observe, by host."""
 
     target: TcpTarget
@@ -67,7 +68,7 @@ class _NullServer:
 
 
 @dataclass(frozen=True)
-class Load:
+class ScaleOutLoad:
     """One measurement."""
 
     queries_per_s: float
@@ -141,11 +142,11 @@ def counts(clients: int) -> tuple[int, ...]:
 
 
 def scale_out(
-    server: RemoteHost, clients: Sequence[RemoteHost], request: Request, on_block: Callable[[int], None]
+    server: RemoteHost, clients: Sequence[RemoteHost], request: ScaleOutRequest, on_block: Callable[[int], None]
 ) -> ScaleOut:
     """Measure all numbers of clients. A measurement with a late start is repeated; it raises LateStart only after several attempts.
     Raises EngineError, LabError."""
-    found: dict[_Arm, list[Load]] = defaultdict(list)
+    found: dict[_Arm, list[ScaleOutLoad]] = defaultdict(list)
     void: Counter[_Arm] = Counter()
     order = random.Random(0)
     levels, max_clients = counts(len(clients)), len(clients)
@@ -171,7 +172,7 @@ def scale_out(
     return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows, division)
 
 
-def repeat_if_late(load: Callable[[], Load]) -> tuple[Load, int]:
+def repeat_if_late(load: Callable[[], ScaleOutLoad]) -> tuple[ScaleOutLoad, int]:
     """Repeat a measurement until every host starts in time; returns it and the number of void attempts. Raises LateStart."""
     for void in range(_MAX_TRIES - 1):
         try:
@@ -182,14 +183,14 @@ def repeat_if_late(load: Callable[[], Load]) -> tuple[Load, int]:
 
 
 @contextmanager
-def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_NullServer]:
+def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_RemoteNullServer]:
     cpus = cpus_of(host)
     launcher = host.launcher(cpus)
     job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus), delay_ns=service_ns)
     with null_server(job, launcher) as (pid, port):
         assert port is not None, "it listens on TCP"
         observe = (Observed(role="server", pid=pid),)
-        yield _NullServer(TcpTarget(host=host.spec.address, port=port), {host.name: (launcher, observe)})
+        yield _RemoteNullServer(TcpTarget(host=host.spec.address, port=port), {host.name: (launcher, observe)})
 
 
 @contextmanager
@@ -199,17 +200,17 @@ def _clocks(hosts: Sequence[RemoteHost]) -> Iterator[Callable[[RemoteHost], Cloc
         for host in hosts:
             held = host.hold(ClockServer, host.spec.address)
             stack.callback(held.drop)
-            ports[host.name] = int(held.facts["port"])
+            ports[host.name] = held.facts(int)
         yield lambda host: read_clocks(host.spec.address, ports[host.name])
 
 
 def _load(
     clients: Sequence[RemoteHost],
     connections: int,
-    server: _NullServer,
+    server: _RemoteNullServer,
     clocks: Callable[[RemoteHost], Clocks],
     measure_ns: int,
-) -> Load:
+) -> ScaleOutLoad:
     job = LoadJob(
         target=server.target,
         user="howfar",
@@ -220,9 +221,9 @@ def _load(
         warmup_ns=_WARMUP_NS,
         measure_ns=measure_ns,
     )
-    host_reports: dict[str, dict[str, Any]] = {}
+    host_reports: dict[str, HostReport] = {}
     first, *others = (host.launcher(cpus_of(host)) for host in clients)
-    client = Client(
+    client = LoadHosts(
         launcher=first, others=tuple(others), clocks=clocks, elsewhere=server.elsewhere, host_reports=host_reports
     )
     readings: list[tuple[int, list[tuple[int | None, int]]]] = []
@@ -244,13 +245,13 @@ def _load(
         raise EngineError("the null server answered nothing", "Is a host overloaded?")
     busiest = {use.role: use.busiest_thread_ns / finished.elapsed_ns for use in finished.cpu}
     latency = next(histogram for histogram in finished.histograms if histogram.kind == "transaction")
-    return Load(
+    return ScaleOutLoad(
         queries_per_s=finished.queries / finished.elapsed_ns * 1e9,
         p50_ns=latency.p50_ns,
         p99_ns=latency.p99_ns,
         client_busy=busiest["client"],
         server_busy=busiest["server"],
-        late_ns=max(report["late_ns"] for report in host_reports.values()),
+        late_ns=max(report.late_ns or 0 for report in host_reports.values()),
         control_ns=took_ns - _WARMUP_NS - measure_ns,
         ray_cpu=max(ray) / window_ns if ray else None,
         agent_cpu=max(agent) / window_ns,
@@ -274,7 +275,7 @@ def control_cpu_ns() -> tuple[int | None, int]:
     return ray, agent
 
 
-def _scale_of(count: int, found: Mapping[_Arm, Sequence[Load]], void: int) -> Scale:
+def _scale_of(count: int, found: Mapping[_Arm, Sequence[ScaleOutLoad]], void: int) -> Scale:
     loads = found[0, count]
     return Scale(
         clients=count,
@@ -291,7 +292,7 @@ def _scale_of(count: int, found: Mapping[_Arm, Sequence[Load]], void: int) -> Sc
 
 
 def compare_division(
-    max_clients: int, connections: int, found: Mapping[_Arm, Sequence[Load]], void: Mapping[_Arm, int]
+    max_clients: int, connections: int, found: Mapping[_Arm, Sequence[ScaleOutLoad]], void: Mapping[_Arm, int]
 ) -> Division:
     alone, together = found[SERVICE_NS, 1], found[SERVICE_NS, max_clients]
     return Division(
@@ -307,12 +308,12 @@ def compare_division(
     )
 
 
-def _judge_ratio(loads: Sequence[Load], others: Sequence[Load], name: str) -> Estimate:
+def _judge_ratio(loads: Sequence[ScaleOutLoad], others: Sequence[ScaleOutLoad], name: str) -> Estimate:
     """Ratio of the figure `name`, paired by block."""
     return judge_ratio(
         [getattr(load, name) / getattr(other, name) for load, other in zip(loads, others, strict=True)]
     ).quoted
 
 
-def _median(loads: Sequence[Load], name: str) -> Any:
+def _median(loads: Sequence[ScaleOutLoad], name: str) -> Any:
     return median(getattr(load, name) for load in loads)

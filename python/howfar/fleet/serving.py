@@ -15,16 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.contract.messages import FastCgi, LinkStats, PageScript, RttResult, ServiceName
+from howfar.contract.messages import FastCgi, LinkStats, PageScript, RttResult, ServiceName, Target
+from howfar.contract.receipt import LinkReceipt, ServerReceipt, SessionView
 from howfar.errors import LabError, PlanError
 from howfar.fleet.distances import real_link
 from howfar.fleet.node import WORK
-from howfar.fleet.ray_driver import Link
+from howfar.fleet.ray_driver import HostLink
 from howfar.fleet.remote import RemoteHost, RemoteObject
+from howfar.fleet.server_facts import RunningFacts, StoreFacts
 from howfar.lab.certificates import make_certificates, pinned_context
 from howfar.lab.environment import allow_descriptors
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host
-from howfar.lab.php.php_fpm import Answer, PhpFpm, find_php_fpm
+from howfar.lab.php.php_fpm import PhpAnswer, PhpFpm, find_php_fpm
 from howfar.lab.replicated_group import ReplicatedGroup, prepare_group, replication_spec
 from howfar.lab.replication import ReplicaSet, ReplicationLink, ReplicationSpec
 from howfar.lab.replication.dialect import ReplicationDialect, Seed, Source, replication_dialect
@@ -34,9 +36,9 @@ from howfar.lab.server_group import start_store
 from howfar.lab.servers import (
     Ask,
     CertificatePaths,
-    Server,
     ServerContext,
     ServerCounts,
+    ServerProcess,
     SessionProbe,
     Tables,
     TableServer,
@@ -45,9 +47,10 @@ from howfar.lab.servers import (
 )
 from howfar.lab.servers.kinds import find_server
 from howfar.paths import find_path
+from howfar.paths.path import Row
 from howfar.plan.distances import link_name, pairs
+from howfar.plan.factors import Level
 from howfar.plan.sessions import SessionSpec
-from howfar.store.records import FactorValue
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 PREPARE_TIMEOUT_S = 1800.0
@@ -77,19 +80,19 @@ class ServerOrder:
 class HeldServer:
     """Base of the objects that run a server on its host and execute the driver's requests to it."""
 
-    _running: Server | None = None
+    _running: ServerProcess | None = None
 
     @property
-    def _server(self) -> Server:
+    def _server(self) -> ServerProcess:
         if self._running is None:
             raise LabError("the server was not started")
         return self._running
 
-    def facts(self) -> tuple[dict[str, Any], SessionProbe]:
+    def describe(self) -> RunningFacts:
         running = self._server
-        return {
-            name: getattr(running, name) for name in ("kind", "version", "pid", "port", "socket")
-        }, running.session_probe()
+        return RunningFacts(
+            running.kind, running.version, running.pid, running.port, running.socket, running.session_probe()
+        )
 
     def call_server(self, method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(self._server, method)(*arguments)
@@ -111,15 +114,16 @@ class HeldStore(HeldServer):
     def __init__(self, order: ServerOrder) -> None:
         shutil.rmtree(order.work, ignore_errors=True)
         order.work.mkdir(mode=0o700, parents=True)
-        self.descriptors = allow_descriptors(order.connections)
+        descriptors = allow_descriptors(order.connections)
         self._order = order
-        self._store = find_store(order.server, order.tables)
+        self._store = store = find_store(order.server, order.tables)
         self._certificates: CertificatePaths | None = None
-        self.data = self._store.prepare(
+        data = store.prepare(
             ServerContext(order.work, Host("server", None), order.cpus, order.connections, True, order.address)
         )
-        self.kind, self.version = self._store.kind, self._store.version
-        self.user, self.password, self.database = (self._store.user, self._store.password, self._store.database)
+        self.facts = StoreFacts(
+            store.kind, store.version, store.user, store.password, store.database, data, descriptors
+        )
 
     def certificates(self) -> bytes:
         """The CA's certificate. The first call makes the certificates."""
@@ -135,7 +139,7 @@ class HeldStore(HeldServer):
         assert self._certificates is not None, "they were made just now"
         return self._certificates
 
-    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], SessionProbe]:
+    def start(self, path_name: str, spec: SessionSpec) -> RunningFacts:
         """Start a fresh server with its data in memory."""
         self.stop()
         path = find_path(path_name)
@@ -144,19 +148,16 @@ class HeldStore(HeldServer):
         self._running = running = start_store(self._store, path, self._certificates, spec)
         for statement in self._order.prepare:
             running.query(statement)
-        return self.facts()
+        return self.describe()
 
 
 class RemoteServer:
-    """The driver's counterpart of a `Server` that runs on a host: forwards requests to it."""
+    """The driver's counterpart of a `ServerProcess` that runs on a host: forwards requests to it."""
 
-    def __init__(self, side: RemoteObject, facts: Mapping[str, Any], session_probe: SessionProbe) -> None:
-        self.side, self._session_probe = side, session_probe
-        self.kind: str = facts["kind"]
-        self.version: str = facts["version"]
-        self.pid: int = facts["pid"]
-        self.port: int | None = facts["port"]
-        self.socket: Path = facts["socket"]
+    def __init__(self, side: RemoteObject, facts: RunningFacts) -> None:
+        self.side, self._session_probe = side, facts.session_probe
+        self.kind, self.version, self.pid = facts.kind, facts.version, facts.pid
+        self.port, self.socket = facts.port, facts.socket
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         return self.side.call("call_server", method, arguments)
@@ -196,36 +197,32 @@ class RemoteServer:
         found: bytes = self.side.call("certificates")
         return found
 
-    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask("query", sql, *([] if called is None else [called]))
+    def query(self, sql: str, called: str | None = None) -> list[Row]:
+        found: list[Row] = self._ask("query", sql, *([] if called is None else [called]))
         return found
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        found: tuple[dict[str, Any], tuple[str, ...]] = self._ask("receipt", before, commits)
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
+        found: tuple[ServerReceipt, tuple[str, ...]] = self._ask("receipt", before, commits)
         return found
 
-    def session_view(
-        self, client: RemoteHost, connection: Mapping[str, Any], tls: tuple[str, str] | None
-    ) -> dict[str, Any]:
+    def session_view(self, client: RemoteHost, target: Target, tls: tuple[str, str] | None) -> SessionView:
         """The server's view of a session from the client's host. `tls`: the CA's file there, and the TLS version."""
         try:
-            return client.within(_view_session, self._session_probe, dict(connection), tls)
+            return client.within(_view_session, self._session_probe, target, tls)
         except LabError as error:
             self.side.call("check_alive")
-            raise session_failed(connection, error) from error
+            raise session_failed(target, error) from error
 
     def stop(self) -> None:
         self.side.call("stop")
 
 
-def _view_session(
-    session_probe: SessionProbe, connection: Mapping[str, Any], tls: tuple[str, str] | None
-) -> dict[str, Any]:
+def _view_session(session_probe: SessionProbe, target: Target, tls: tuple[str, str] | None) -> SessionView:
     encrypted: ssl.SSLContext | None = None
     if tls is not None:
         ca, version = tls
         encrypted = pinned_context(CertificatePaths(Path(ca), Path(ca), Path(ca)), version)
-    return session_probe(connection, encrypted)
+    return session_probe(target, encrypted)
 
 
 def hold_server(host: RemoteHost, order: ServerOrder) -> RemoteObject:
@@ -235,7 +232,7 @@ def hold_server(host: RemoteHost, order: ServerOrder) -> RemoteObject:
 
 def start_server(side: RemoteObject, path_name: str, spec: SessionSpec) -> RemoteServer:
     """Raises ServerCrashed, LabError."""
-    return RemoteServer(side, *side.call("start", path_name, spec, starts=True, timeout_s=_START_TIMEOUT_S))
+    return RemoteServer(side, side.call("start", path_name, spec, starts=True, timeout_s=_START_TIMEOUT_S))
 
 
 _INTERVAL_FACTOR = 5.0
@@ -261,16 +258,14 @@ class HeldMember(HeldServer):
             seed, context, program, order.tables
         )
         self._sessions: dict[str, tuple[ExitStack, Ask]] = {}
-
-    def describe(self) -> tuple[dict[str, Any], SessionProbe, str]:
-        return *self.facts(), self._table.password
+        self.facts = self._table.password
 
     def begin(self, timeout_s: float, as_client: bool) -> str:
         stack, key = ExitStack(), secrets.token_hex(4)
         self._sessions[key] = (stack, stack.enter_context(self._table.open_session(timeout_s, as_client=as_client)))
         return key
 
-    def ask(self, key: str, sql: str) -> list[dict[str, Any]]:
+    def ask(self, key: str, sql: str) -> list[Row]:
         return self._sessions[key][1](sql)
 
     def end(self, key: str) -> None:
@@ -285,12 +280,12 @@ class RemoteMember(RemoteServer):
     """The driver's counterpart of a member's `TableServer`, with the methods that a replica set needs."""
 
     def __init__(self, side: RemoteObject) -> None:
-        facts, session_probe, self.password = side.call("describe")
-        super().__init__(side, facts, session_probe)
+        super().__init__(side, side.call("describe"))
+        self.password = side.facts(str)
 
     def become_ready(self) -> None:
         self.side.call("call_server", "become_ready", (), timeout_s=PREPARE_TIMEOUT_S)
-        self.version = self.side.call("describe")[0]["version"]
+        self.version = self.side.call("describe").version
 
     def free_bytes(self) -> int:
         return int(self._ask("free_bytes"))
@@ -320,9 +315,9 @@ class RealReplicationLink(ReplicationLink):
     """The real link between the hosts of a replica and of its primary, or of two nodes of a cluster."""
 
     nodes: tuple[int, int]
-    link: Link
-    facts: Mapping[str, Any]
-    """See `distances.Distance.facts`."""
+    link: HostLink
+    facts: LinkReceipt
+    """See `distances.HostDistance.facts`."""
 
     @property
     def name(self) -> str:
@@ -330,7 +325,7 @@ class RealReplicationLink(ReplicationLink):
 
     @property
     def rtt_ns(self) -> int:
-        return int(self.facts["rtt_ns"]["p50"])
+        return self.facts.real_rtt_ns
 
     def alive(self) -> bool:
         return True
@@ -347,7 +342,7 @@ class RealReplicationLink(ReplicationLink):
     def counters(self) -> LinkStats | None:
         return None
 
-    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]:
+    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt:
         return real_link(at_rest, self.facts)
 
 
@@ -365,7 +360,7 @@ class HostsReplication:
         order: ServerOrder,
         primary: RemoteHost,
         replicas: Sequence[tuple[RemoteHost, Cpus]],
-        link: Callable[[RemoteHost, RemoteHost], tuple[Link, Mapping[str, Any]]],
+        link: Callable[[RemoteHost, RemoteHost], tuple[HostLink, LinkReceipt]],
     ) -> None:
         """`order`: for the primary. `link`: returns the open link from one host to another, and the measured facts about it. Raises
         LabError, ServerMissing, ServerCrashed."""
@@ -393,9 +388,7 @@ class HostsReplication:
             )
 
     @contextmanager
-    def serving(
-        self, factors: Mapping[str, FactorValue], prepare: tuple[str, ...], kind: str
-    ) -> Iterator[ReplicatedGroup]:
+    def serving(self, factors: Mapping[str, Level], prepare: tuple[str, ...], kind: str) -> Iterator[ReplicatedGroup]:
         """A verified replica set as a cell requires it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
         dialect, secret = replication_dialect(kind, spec.mode), secrets.token_urlsafe(18)
@@ -443,6 +436,7 @@ class HeldPool(PhpFpm):
         work = WORK / "php"
         work.mkdir(exist_ok=True)
         super().__init__(find_php_fpm(sql), work, Host("application", None).launcher(cpus), children)
+        self.facts = self.pid
 
     def close(self) -> None:
         self.stop()
@@ -451,17 +445,16 @@ class HeldPool(PhpFpm):
 class RemotePool:
     """See `php_fpm.Pool`."""
 
-    def __init__(self, held: RemoteObject) -> None:
-        self._held = held
-        self.pid: int = held.facts["pid"]
-        self.children: int = held.facts["children"]
+    def __init__(self, held: RemoteObject, children: int) -> None:
+        self._held, self.children = held, children
+        self.pid = held.facts(int)
 
     def give(self, script: PageScript, name: str) -> FastCgi:
         found: FastCgi = self._held.call("give", script, name)
         return found
 
-    def ask(self, parameters: dict[str, str], timeout_s: float) -> Answer:
-        found: Answer = self._held.call("ask", parameters, timeout_s)
+    def ask(self, parameters: dict[str, str], timeout_s: float) -> PhpAnswer:
+        found: PhpAnswer = self._held.call("ask", parameters, timeout_s)
         return found
 
     def check_alive(self, when: str) -> None:

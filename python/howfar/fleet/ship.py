@@ -13,10 +13,10 @@ import platform
 import shlex
 import sys
 import tarfile
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
 
 import howfar
 from howfar.engine.process import find_engine
@@ -39,21 +39,20 @@ _IS_PYTHON = """import sys
 if "%%d.%%d" %% sys.version_info[:2] != "%s":
     sys.exit("its python3 is " + sys.version.split()[0])"""
 _GREETING = """
-import json, os, platform, socket, sys
+import json, platform, socket, sys
 from importlib.metadata import version
 import howfar
 from howfar.engine.process import engine_info
+engine_info()
 try:
     socket.socket().bind((sys.argv[1], 0))
     is_own = True
 except OSError:
     is_own = False
-print(json.dumps({
-    "is_own": is_own,
-    "howfar": howfar.__version__, "engine": engine_info().version, "ray": version("ray"), "python": platform.python_version(),
-    "kernel": platform.release(), "machine": platform.machine(), "cpus": len(os.sched_getaffinity(0)), "program": sys.executable,
-}))
+versions = {"howfar": howfar.__version__, "ray": version("ray"), "python": platform.python_version()}
+print(json.dumps((is_own, versions)))
 """
+"""Prints whether the host has the address, and its versions; ends with an error where howfar or its engine does not start."""
 
 
 @cache
@@ -112,9 +111,9 @@ def script(host: HostSpec, arguments: str) -> list[str]:
     return ["sh", "-c", f"unset HOWFAR_ENGINE; {python} {arguments}"]
 
 
-def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
-    """Copy howfar to a host that lacks it. `install`: also make an environment there if it needs one. Returns versions and CPUs.
-    Raises LabError, MissingError."""
+def bring(name: str, host: HostSpec, install: bool = True) -> None:
+    """Copy howfar to a host that lacks it, and check that it starts there with our versions. `install`: also make an environment there
+    if it needs one. Raises LabError, MissingError."""
     there, archive = packed()
     unpack = f'd="$HOME/{_HOME}/{there}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; {_BEGIN}; tar -xzf - -C "$t" && {_FINISH}'
     if ask(name, host, ["sh", "-c", unpack, "sh", ""]).returncode != 0:
@@ -125,7 +124,7 @@ def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
             )
     if host.python is None and not host.is_local and install:
         _make_environment(name, host)
-    return _greet(name, host)
+    _greet(name, host)
 
 
 def _make_environment(name: str, host: HostSpec) -> None:
@@ -149,21 +148,20 @@ def _make_environment(name: str, host: HostSpec) -> None:
         )
 
 
-def _greet(name: str, host: HostSpec) -> dict[str, Any]:
+def _greet(name: str, host: HostSpec) -> None:
     result = ask(name, host, script(host, f"-c {shlex.quote(_GREETING)} {host.address}"))
     if result.returncode != 0:
         raise MissingError(
             f"howfar does not start on host {name} with {host.python or 'its own environment'}: {end_of_output(result.stderr)}",
             "Its `python` must be of an environment with `howfar[hosts]`.",
         )
-    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    if not found.pop("is_own"):
+    is_own, versions = json.loads(result.stdout.splitlines()[-1])
+    if not is_own:
         raise LabError(
             f"the address {host.address} is on no interface of host {name}",
             "Ray listens at it: give the address of an interface of that host (`ip -brief addr`) by which the others reach it.",
         )
-    check_versions(name, found, here())
-    return found
+    check_versions(name, versions, here())
 
 
 def here() -> dict[str, str]:
@@ -171,10 +169,10 @@ def here() -> dict[str, str]:
     return {"howfar": howfar.__version__, "ray": ray_version(), "python": platform.python_version()}
 
 
-def check_versions(name: str, there: dict[str, Any], ours: dict[str, str]) -> None:
+def check_versions(name: str, there: Mapping[str, str], ours: Mapping[str, str]) -> None:
     """Check that Ray's versions and Python's minor versions are equal, as Ray requires. Raises LabError."""
     for what, local_version in ours.items():
-        remote_version = str(there[what])
+        remote_version = there[what]
         same = (
             remote_version.split(".")[:2] == local_version.split(".")[:2]
             if what == "python"

@@ -10,16 +10,27 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.contract.messages import Observed
+from howfar.contract.environment import Capacity, HostFacts, HostRoles, RunEnvironment
+from howfar.contract.messages import Observed, Receipt
+from howfar.contract.receipt import HostReport, HostsReceipt, IdleReceipt, LinkReceipt, TcpSettings, TrialReceipt
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.distances import Distance, combined_receipt, entered, link_distance, real_link, rtt_violations, where
-from howfar.fleet.load import Client
+from howfar.fleet.distances import (
+    HostDistance,
+    combined_receipt,
+    entered,
+    link_distance,
+    real_link,
+    rtt_violations,
+    where,
+)
+from howfar.fleet.load import LoadHosts
 from howfar.fleet.node import WORK, read_interruptions
-from howfar.fleet.ray_driver import Link, cpus_of, facts
+from howfar.fleet.ray_driver import HostLink, cpus_of, facts
 from howfar.fleet.remote import RemoteHost, RemoteLauncher, RemoteObject, RemoteProcess
 from howfar.fleet.remote_endpoint import HostsContext
 from howfar.fleet.roles import RoleHosts, check_shared
+from howfar.fleet.server_facts import StoreFacts
 from howfar.fleet.serving import (
     HeldPool,
     HostsReplication,
@@ -30,7 +41,14 @@ from howfar.fleet.serving import (
     start_server,
 )
 from howfar.fleet.user_server import HeldUserServer, UserServer
-from howfar.lab.connected_server import NO_PID, ConnectedServer, StartedServer, hops_view, name_hops_in_errors
+from howfar.lab.connected_server import (
+    NO_PID,
+    ConnectedServer,
+    StartedServer,
+    hops_view,
+    name_hops_in_errors,
+    target_of,
+)
 from howfar.lab.counts import both_counts
 from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
@@ -43,11 +61,12 @@ from howfar.lab.server_group import ServerGroup, store_session_spec
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.trial_environment import MAIN, LabTrialEnvironment
-from howfar.paths import Endpoint, find_path
+from howfar.paths import ClientEndpoint, find_path
 from howfar.paths import Path as NetworkPath
 from howfar.plan.distances import pairs
+from howfar.plan.factors import Level
 from howfar.plan.sessions import SessionSpec, session_spec
-from howfar.store.records import FactorValue, MachineLoad, Window
+from howfar.store.records import MachineLoad, Window
 from howfar.store.server_metrics import server_metrics
 from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, WindowWatch
 
@@ -55,7 +74,6 @@ _READY_S = 20.0
 _POLL_S = 0.02
 _PINGS = 50
 _LOAD_METRICS = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
-_DIRECTIONAL_FACTS = ("goodput_bps", "retransmits")
 _CPU_NUMBER_OFFSET = 1000
 """Machine n (the server's is 0) has n times this added to its CPU numbers, so that all CPUs have distinct numbers."""
 
@@ -94,18 +112,19 @@ class Hosts:
             for host in self._all_hosts()
         }
         self._facts = {
-            host.name: {**host.within(facts), **where(host), "address": host.spec.address} for host in self._all_hosts()
+            host.name: host.within(facts).updated(HostFacts(address=host.spec.address, **where(host)))
+            for host in self._all_hosts()
         }
         self._clocks: dict[str, RemoteObject] = {}
         self._servers: dict[str, RemoteObject] = {}
         self._auxiliary_servers: dict[str, tuple[RemoteObject, ...]] = {}
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], HostLink] = {}
         self._replication: HostsReplication | None = None
         self.swaps = False
         self.ready()
         if swaps:
             self._prepare_swap()
-        self._distance_by_pair: dict[tuple[str, str], Distance] = {}
+        self._distance_by_pair: dict[tuple[str, str], HostDistance] = {}
         self.distances = self._measure_distances()
         if request.replicas is not None:
             self._replication = self._open_replication()
@@ -116,9 +135,9 @@ class Hosts:
         try:
             if len(self._shares[server_name].server) != len(self._shares[client_name].server):
                 raise LabError("they do not have as many CPUs")
-            other = self._serve(self._hosts[client_name])
-            if [other.facts[what] for what in ("kind", "version")] != list(self.server()):
-                raise LabError(f"host {client_name} has {other.facts['kind']} {other.facts['version']}")
+            other = self._serve(self._hosts[client_name]).facts(StoreFacts)
+            if (other.kind, other.version) != self.server():
+                raise LabError(f"host {client_name} has {other.kind} {other.version}")
         except (LabError, ServerMissing) as error:
             self.warnings.append(f"hosts {server_name} and {client_name} did not exchange their roles: {error.message}")
             if (held := self._servers.pop(client_name, None)) is not None:
@@ -175,11 +194,9 @@ class Hosts:
         elif host.name not in self._servers:
             order = self._order(host)
             self._servers[host.name] = hold_server(host, order)
+            empty = replace(order, tables=Tables(0, 0), prepare=())
             self._auxiliary_servers[host.name] = tuple(
-                hold_server(
-                    host,
-                    replace(order, server=kind, tables=Tables(0, 0), prepare=(), work=_work_directory(kind) / "server"),
-                )
+                hold_server(host, replace(empty, server=kind, work=_work_directory(kind) / "server"))
                 for kind in request.auxiliary_servers
             )
         return self._servers[host.name]
@@ -191,28 +208,26 @@ class Hosts:
     def _order(self, host: RemoteHost) -> ServerOrder:
         """How to start the main server on a host."""
         cpus, request = self._shares[host.name].server, self.request
-        further_addresses = () if self._hop is None else (self._hop.spec.address,)
+        others = () if self._hop is None else (self._hop.spec.address,)
         address, prepare = host.spec.address, request.prepare
         return ServerOrder(
-            request.server,
-            self._tables,
-            request.connections,
-            cpus,
-            address,
-            prepare,
-            further_addresses=further_addresses,
+            request.server, self._tables, request.connections, cpus, address, prepare, further_addresses=others
         )
 
     @property
     def server_side(self) -> RemoteObject:
         return self._servers[self.server_host.name]
 
-    def link(self, source: RemoteHost | None = None, target: RemoteHost | None = None) -> Link:
+    @property
+    def _store(self) -> StoreFacts:
+        return self.server_side.facts(StoreFacts)
+
+    def link(self, source: RemoteHost | None = None, target: RemoteHost | None = None) -> HostLink:
         """The link from `source` (by default the client) to `target` (by default the server)."""
         source, target = source or self.client_host, target or self.server_host
         ends = (source.name, target.name)
         if ends not in self._links:
-            self._links[ends] = new_link = Link(source, target)
+            self._links[ends] = new_link = HostLink(source, target)
             self._stack.callback(new_link.close)
         return self._links[ends]
 
@@ -223,12 +238,12 @@ class Hosts:
             own = self._shares[host.name].server if host is self.client_host else cpus_of(host)
             replicas.append((host, own))
 
-        def link(source: RemoteHost, target: RemoteHost) -> tuple[Link, Mapping[str, Any]]:
+        def link(source: RemoteHost, target: RemoteHost) -> tuple[HostLink, LinkReceipt]:
             return self.link(source, target), self._distance_by_pair[source.name, target.name].facts()
 
         return HostsReplication(self._order(self.server_host), self.server_host, replicas, link)
 
-    def _probe_path(self, path: NetworkPath) -> dict[str, Any] | None:
+    def _probe_path(self, path: NetworkPath) -> LinkReceipt | None:
         """The receipt of the link between client and server on a path, with a probe of it now. None: they are on one host. Raises
         LabError."""
         if not path.crosses_link:
@@ -238,27 +253,27 @@ class Hosts:
             if facts is None:
                 return None
             real = real_link(self.link().ping(_PINGS), facts)
-            return {**real, "others": self._probe_other_clients()} if self._others else real
+            if self._others:
+                real.others = self._probe_other_clients()
+            return real
         probes = (self.link(target=hop).ping(_PINGS), self.link(hop).ping(_PINGS))
         return combined_receipt(*map(real_link, probes, self.hop_facts))
 
-    def _probe_other_clients(self) -> list[dict[str, Any]]:
+    def _probe_other_clients(self) -> list[LinkReceipt]:
         """Probes from each further client. Raises LabError."""
         links = [self.link(host) for host in self._others]
         with ThreadPoolExecutor(len(links)) as pool:
             return list(map(real_link, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
 
-    def _current_link_facts(self) -> dict[str, Any] | None:
+    def _current_link_facts(self) -> LinkReceipt | None:
         """The measured facts of the link; in blocks with exchanged roles, with the directions exchanged too."""
         if self.link_facts is None or self.role_hosts == self._first:
             return self.link_facts
-        exchanged = {"to_server": "to_client", "to_client": "to_server"}
-        return {
-            **self.link_facts,
-            "from": self.link_facts["to"],
-            "to": self.link_facts["from"],
-            **{what: {exchanged[to]: v for to, v in self.link_facts[what].items()} for what in _DIRECTIONAL_FACTS},
-        }
+        facts = self.link_facts.model_copy()
+        facts.from_host, facts.to_host = self.link_facts.to_host, self.link_facts.from_host
+        if facts.goodput_bps is not None and facts.retransmits is not None:
+            facts.goodput_bps, facts.retransmits = facts.goodput_bps.swapped, facts.retransmits.swapped
+        return facts
 
     def _watch_interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
         """A function that reports the interruptions of the connections to these hosts since now."""
@@ -276,48 +291,44 @@ class Hosts:
 
         return found
 
-    def _measure_distances(self) -> tuple[dict[str, Any], ...]:
+    def _measure_distances(self) -> tuple[LinkReceipt, ...]:
         """Measure from each client and each replica to the server; in a cluster also between the replicas. With a hop, also measure
         from the client to it, and from there to the server. Each pair is measured from one end only: a round trip is the same from
         either."""
         role_hosts = self.role_hosts
-        ends = [
-            (name, role_hosts.server)
-            for name in dict.fromkeys((role_hosts.client, *role_hosts.others, *role_hosts.replicas))
-        ]
+        names = dict.fromkeys((role_hosts.client, *role_hosts.others, *role_hosts.replicas))
+        ends = [(name, role_hosts.server) for name in names]
         if self._is_mesh:
             ends += [(high, low) for low, high in combinations(role_hosts.replicas, 2)]
         if role_hosts.hop is not None:
             ends += [(role_hosts.client, role_hosts.hop), (role_hosts.hop, role_hosts.server)]
         for source, target in ends:
             if source != target:
-                self._distance_by_pair[source, target] = link_distance(
-                    self.link(self._hosts[source], self._hosts[target])
-                )
+                link = self.link(self._hosts[source], self._hosts[target])
+                self._distance_by_pair[source, target] = link_distance(link)
         return tuple(distance.facts() for distance in self._distance_by_pair.values())
 
     @property
-    def link_facts(self) -> dict[str, Any] | None:
+    def link_facts(self) -> LinkReceipt | None:
         """Facts about the path between the first client and the server. None: they are one host."""
         return next(iter(self.distances), None)
 
     @property
-    def client_facts(self) -> tuple[dict[str, Any], ...]:
+    def client_facts(self) -> tuple[LinkReceipt, ...]:
         """Facts about the path of each client, the first one's first. Empty: the only client is on the server's host."""
         ends = [(client, self._first.server) for client in (self._first.client, *self._first.others)]
         return tuple(self._distance_by_pair[each].facts() for each in ends if each in self._distance_by_pair)
 
     @property
-    def hop_facts(self) -> tuple[dict[str, Any], ...]:
+    def hop_facts(self) -> tuple[LinkReceipt, ...]:
         """Facts about the paths from the client to the hop, and from there to the server. Empty: there is no hop with its own host."""
         if (hop := self.role_hosts.hop) is None:
             return ()
-        return self._distance_by_pair[self.role_hosts.client, hop].facts(), self._distance_by_pair[
-            hop, self.role_hosts.server
-        ].facts()
+        ends = ((self.role_hosts.client, hop), (hop, self.role_hosts.server))
+        return tuple(self._distance_by_pair[each].facts() for each in ends)
 
     @property
-    def replica_facts(self) -> tuple[dict[str, Any], ...]:
+    def replica_facts(self) -> tuple[LinkReceipt, ...]:
         """Facts about the path between the first replica and the server; in a cluster between every two nodes, in the order of
         `pairs`. Empty: there is no replica."""
         most = 0 if self.request.replicas is None else self.request.replicas.max_replicas
@@ -326,7 +337,7 @@ class Hosts:
         return tuple(self._distance_by_pair[nodes[high], nodes[low]].facts() for low, high in linked)
 
     @property
-    def followers(self) -> tuple[dict[str, Any], ...]:
+    def followers(self) -> tuple[LinkReceipt, ...]:
         """Facts about the path from each replica to the server. Empty: there is none, or each pair has its own distance."""
         if self.request.replicas is None or self._is_mesh:
             return ()
@@ -338,37 +349,38 @@ class Hosts:
         return self.request.replicas is not None and self.request.replicas.mesh
 
     def clocks(self, host: RemoteHost) -> Clocks:
-        return read_clocks(host.spec.address, int(self._clocks[host.name].facts["port"]))
+        return read_clocks(host.spec.address, self._clocks[host.name].facts(int))
 
     def server(self) -> tuple[str, str]:
-        return self.server_side.facts["kind"], self.server_side.facts["version"]
+        return self._store.kind, self._store.version
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> RunEnvironment:
         role_hosts = self._first
         clients = () if role_hosts.client == role_hosts.server else (role_hosts.client, *role_hosts.others)
-        return {
-            **self._facts[role_hosts.server],
-            "cpu_count": total_cpus(self._facts),
-            "testbed": "hosts",
-            "place": {
-                "client": role_hosts.client,
-                "server": role_hosts.server,
-                "others": list(role_hosts.others),
-                "replicas": list(role_hosts.replicas),
-                "hop": role_hosts.hop,
-                "swaps": self.swaps,
-            },
-            "hosts": dict(self._facts),
-            "placement": self.request.placement,
-            "server_cpus": list(self._shares[role_hosts.server].server),
-            "client_cpus": number_cpus({machine_id(name, self._facts): self._shares[name].client for name in clients})
-            or list(self._shares[role_hosts.client].client),
-            "data": self.server_side.facts["data"],
-            "capacity": {"descriptors": self.server_side.facts["descriptors"]},
-            "link": None,
-            "distances": list(self.distances),
-            "warnings": list(self.warnings),
-        }
+        client_cpus = number_cpus({machine_id(name, self._facts): self._shares[name].client for name in clients})
+        return RunEnvironment.model_validate(self._facts[role_hosts.server].as_json()).updated(
+            RunEnvironment(
+                cpu_count=total_cpus(self._facts),
+                testbed="hosts",
+                roles=HostRoles(
+                    client=role_hosts.client,
+                    server=role_hosts.server,
+                    others=list(role_hosts.others),
+                    replicas=list(role_hosts.replicas),
+                    hop=role_hosts.hop,
+                    swaps=self.swaps,
+                ),
+                hosts=dict(self._facts),
+                placement=self.request.placement,
+                server_cpus=list(self._shares[role_hosts.server].server),
+                client_cpus=client_cpus or list(self._shares[role_hosts.client].client),
+                data=self._store.data,
+                capacity=Capacity(descriptors=self._store.descriptors),
+                link=None,
+                distances=list(self.distances),
+                warnings=list(self.warnings),
+            )
+        )
 
     def watch(self) -> _HostsLoad:
         """Observe the load of all hosts during a trial."""
@@ -380,7 +392,7 @@ class Hosts:
         self.role_hosts = self._first.swapped if self.swaps and block % 2 else self._first
 
     @contextmanager
-    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[HostsTrialEnvironment]:
+    def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[HostsTrialEnvironment]:
         path = find_path(str(factors["path"]))
         spec = session_spec(factors)
         self.ready()
@@ -409,18 +421,15 @@ class Hosts:
         self, server_group: ServerGroup, path: NetworkPath, client: RemoteHost
     ) -> tuple[RemoteHost, ...]:
         """The hosts that take part in the load of an environment."""
-        replicas = (
-            ()
-            if server_group.replica_set is None
-            else self.role_hosts.replicas[: len(server_group.replica_set.replicas)]
-        )
+        replica_count = 0 if server_group.replica_set is None else len(server_group.replica_set.replicas)
+        replicas = self.role_hosts.replicas[:replica_count]
         hop = () if (own := self._separate_hop(path)) is None else (own.name,)
         names = dict.fromkeys((client.name, *self.role_hosts.others, *hop, self.server_host.name, *replicas))
         return tuple(self._hosts[name] for name in names)
 
     def _start_server_group(
         self,
-        factors: Mapping[str, FactorValue],
+        factors: Mapping[str, Level],
         path: NetworkPath,
         spec: SessionSpec,
         client: RemoteHost,
@@ -433,27 +442,17 @@ class Hosts:
         certificates = self._certificates(self.server_side, client, WORK) if spec.tls else None
         server = start_server(self.server_side, path.name, spec)
         stack.callback(_stop_server, server)
-        return ServerGroup(server, self.server_side.facts["password"], certificates)
+        return ServerGroup(server, self._store.password, certificates)
 
     def _start_servers(
         self, server_group: ServerGroup, path: NetworkPath, spec: SessionSpec, client: RemoteHost, stack: ExitStack
     ) -> Iterator[tuple[StartedServer, Path]]:
         """Start the environment's servers, the main one first; yields each with the directory for the files of its path."""
-        facts = self.server_side.facts
-        yield (
-            StartedServer(
-                server_group.running,
-                server_group.certificates,
-                spec,
-                facts["user"],
-                server_group.password,
-                facts["database"],
-            ),
-            WORK,
-        )
+        account = (self._store.user, server_group.password, self._store.database)
+        yield StartedServer(server_group.running, server_group.certificates, spec, *account), WORK
         auxiliary_spec = store_session_spec(spec, path)
         for side in self._auxiliary_servers.get(self.server_host.name, ()):
-            work = _work_directory(side.facts["kind"])
+            work = _work_directory(side.facts(StoreFacts).kind)
             certificates = self._certificates(side, client, work) if auxiliary_spec.tls else None
             running = start_server(side, path.name, auxiliary_spec)
             stack.callback(_stop_server, running)
@@ -461,7 +460,7 @@ class Hosts:
 
     def _start_application(
         self,
-        factors: Mapping[str, FactorValue],
+        factors: Mapping[str, Level],
         client: RemoteHost,
         cpus: Cpus,
         servers: tuple[ConnectedServer, ...],
@@ -470,9 +469,10 @@ class Hosts:
         """The real application, if the cell has one, on the load's host and CPUs."""
         if factors.get("application") != "php":
             return None
-        pool = client.hold(HeldPool, servers[0].name, cpus, int(factors.get("threads", 1)), called="php")
+        children = int(factors.get("threads", 1))
+        pool = client.hold(HeldPool, servers[0].name, cpus, children, called="php")
         stack.callback(pool.drop)
-        return PhpApplication(RemotePool(pool), pool.call("become_ready"), servers)
+        return PhpApplication(RemotePool(pool, children), pool.call("become_ready"), servers)
 
     def _observed_by_host(
         self,
@@ -503,10 +503,10 @@ class Hosts:
         auxiliary_servers: tuple[ConnectedServer, ...],
         application: PhpApplication | None,
         path: NetworkPath,
-        factors: Mapping[str, FactorValue],
+        factors: Mapping[str, Level],
         client: RemoteHost,
         cpus: Cpus,
-        real: dict[str, Any] | None,
+        real: LinkReceipt | None,
         idle: _RemoteIdle,
     ) -> HostsTrialEnvironment:
         by_host = self._observed_by_host(server_group, (main, *auxiliary_servers), application, client)
@@ -515,7 +515,7 @@ class Hosts:
             for host in self._all_hosts()
             if host is not client and by_host[host.name]
         }
-        host_reports: dict[str, dict[str, Any]] = {}
+        host_reports: dict[str, HostReport] = {}
         launcher = client.launcher(cpus)
         assert isinstance(launcher, RemoteLauncher)
         return HostsTrialEnvironment(
@@ -524,7 +524,7 @@ class Hosts:
             user=main.started.user,
             password=main.started.password,
             database=main.started.database,
-            client=Client(
+            client=LoadHosts(
                 launcher=launcher,
                 others=self._other_launchers(),
                 clocks=self.clocks,
@@ -539,7 +539,7 @@ class Hosts:
             application=application,
             link=None,
             at_rest=None,
-            tcp={},
+            tcp=TcpSettings(),
             connections=connections(factors),
             targets=None,
             idle=idle,
@@ -547,14 +547,18 @@ class Hosts:
             real=real,
             host_reports=host_reports,
             interruptions=self._watch_interruptions(self._all_hosts()),
-            parties={
-                "client": client.name,
-                **({"others": list(self.role_hosts.others)} if self._others else {}),
-                **({} if (hop := self._separate_hop(path)) is None else {"hop": hop.name}),
-                "server": self.server_host.name,
-                **({"replicas": list(self.role_hosts.replicas)} if replicates(factors) else {}),
-            },
+            parties=self._parties(client, self._separate_hop(path), replicates(factors)),
         )
+
+    def _parties(self, client: RemoteHost, hop: RemoteHost | None, has_replicas: bool) -> HostsReceipt:
+        parties = HostsReceipt(client=client.name, server=self.server_host.name)
+        if self._others:
+            parties.others = list(self.role_hosts.others)
+        if hop is not None:
+            parties.hop = hop.name
+        if has_replicas:
+            parties.replicas = list(self.role_hosts.replicas)
+        return parties
 
     def _other_launchers(self) -> tuple[RemoteLauncher, ...]:
         return tuple(host.launcher(self._shares[host.name].client) for host in self._others)
@@ -574,15 +578,15 @@ class Hosts:
             shares=self._shares,
             **started.account,
         )
-        endpoint: Endpoint = path.open(context)
+        endpoint: ClientEndpoint = path.open(context)
         certificates = started.certificates
         tls = (str(certificates.ca), spec.tls_version) if certificates and spec.tls_version else None
         with name_hops_in_errors(path):
-            view = server.session_view(client, endpoint.connection, tls) if path.shows_sessions else hops_view(server)
+            view = server.session_view(client, target_of(endpoint), tls) if path.shows_sessions else hops_view(server)
         if self.user_server is not None:
             # The server may report host names, or a proxy, instead of addresses, and its process is in no namespace of ours. So the
             # receipt records its view, and nothing is checked.
-            seen_from, answers = str(view["host"]).partition(":")[0], endpoint.peer_pid
+            seen_from, answers = (view.host or "").partition(":")[0], endpoint.peer_pid
             endpoint = replace(endpoint, seen_from=seen_from, peer_pid=None if answers == NO_PID else answers)
         return ConnectedServer(started, endpoint, view, context.watch_hops)
 
@@ -645,15 +649,16 @@ def total_busy_cpus(machines: Sequence[str], loads: Sequence[MachineLoad]) -> fl
     return sum(known) if len(known) == len(by_machine) else None
 
 
-def machine_id(host: str, facts: Mapping[str, Mapping[str, Any]]) -> str:
+def machine_id(host: str, facts: Mapping[str, HostFacts]) -> str:
     """Identity of the machine of a host; several hosts may be one machine. `facts`: by host."""
-    return str(facts[host]["boot_id"] or host)
+    return facts[host].boot_id or host
 
 
-def total_cpus(facts: Mapping[str, Mapping[str, Any]]) -> int | None:
+def total_cpus(facts: Mapping[str, HostFacts]) -> int | None:
     """Number of CPUs of all machines, each counted once as in `total_busy_cpus`. None if unknown for a machine."""
-    by_machine = {machine_id(host, facts): found["cpu_count"] for host, found in facts.items()}
-    return None if None in by_machine.values() else sum(by_machine.values())
+    by_machine = {machine_id(host, facts): found.cpu_count for host, found in facts.items()}
+    known = [count for count in by_machine.values() if count is not None]
+    return sum(known) if len(known) == len(by_machine) else None
 
 
 def number_cpus(by_machine: Mapping[str, Cpus]) -> list[int]:
@@ -684,16 +689,18 @@ class _RemoteIdle:
             found = dict(zip((host.name for host in hosts), pool.map(hold, hosts), strict=True))
         return cls(client.name, found)
 
-    def _call_all(self, method: str) -> dict[str, Any]:
+    def _call_all(self, method: str) -> list[Any]:
         with ThreadPoolExecutor(len(self.held)) as pool:
-            return dict(zip(self.held, pool.map(lambda watch: watch.call(method), self.held.values()), strict=True))
+            return list(pool.map(lambda watch: watch.call(method), self.held.values()))
 
     def begin(self) -> None:
         self._call_all("begin")
 
-    def receipt(self) -> dict[str, Any]:
-        found = self._call_all("receipt")
-        return {**found[self.client], "hosts": found}
+    def receipt(self) -> IdleReceipt:
+        by_host: dict[str, IdleReceipt] = dict(zip(self.held, self._call_all("receipt"), strict=True))
+        receipt = by_host[self.client].model_copy()
+        receipt.hosts = by_host
+        return receipt
 
 
 class _NoWatch:
@@ -717,35 +724,39 @@ class _LagOnlyWatch:
 class HostsTrialEnvironment(LabTrialEnvironment):
     """The laboratory's trial environment, over a real link; see `howfar.testbed.TrialEnvironment`."""
 
-    real: dict[str, Any] | None = None
+    real: LinkReceipt | None = None
     """The receipt of the link between the hosts. None: this path does not use it."""
-    host_reports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By host; see `fleet.load.Client`."""
-    parties: dict[str, Any] = field(default_factory=dict)
+    host_reports: dict[str, HostReport] = field(default_factory=dict)
+    """By host; see `fleet.load.LoadHosts`."""
+    parties: HostsReceipt = field(default_factory=HostsReceipt)
     interruptions: Callable[[], tuple[str, ...]] = tuple
     """Interruptions of the connection to a host, since the environment was created."""
 
     def watch(self, length_ns: int) -> WindowWatch:
         return self.server_group.watch(_NoWatch() if self.replica_set is None else _LagOnlyWatch(length_ns))
 
-    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+    def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
         return self._with_hosts(super().precheck(session))
 
-    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
         found = self._with_hosts(super().collect_receipt(session, load))
-        server = found.receipt[MAIN]
+        server, hosts = found.receipt.server, found.receipt.hosts
+        assert server is not None and hosts is not None, "an environment between hosts has both"
         # Are the counted requests ours alone? A replica set is queried for its positions meanwhile, and a user's own server may have
         # other users.
-        alone = self.replica_set is None and not server.get("given")
-        counted, differs = both_counts(self.main.name, server_metrics(server["counters"]), load, alone)
-        found.receipt["hosts"]["counted"] = counted
+        alone = self.replica_set is None and not server.given
+        counted, differs = both_counts(self.main.name, server_metrics(server.counters), load, alone)
+        hosts.counted = counted
         return replace(found, violations=(*found.violations, *differs, *self.interruptions()))
 
     def _with_hosts(self, found: CollectedReceipt) -> CollectedReceipt:
-        receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.host_reports)}}
+        hosts = self.parties.model_copy()
+        hosts.start = dict(self.host_reports)
+        receipt = found.receipt.updated(TrialReceipt(hosts=hosts))
         if self.real is None:
             return CollectedReceipt(receipt, found.violations)
-        return CollectedReceipt({**receipt, "link": self.real}, (*found.violations, *rtt_violations(self.real)))
+        receipt.link = self.real
+        return CollectedReceipt(receipt, (*found.violations, *rtt_violations(self.real)))
 
 
 @contextmanager

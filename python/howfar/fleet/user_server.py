@@ -14,19 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.contract.ping_messages import TcpTarget
+from howfar.contract.environment import DataFacts
+from howfar.contract.ping_messages import Target, TcpTarget
+from howfar.contract.receipt import ServerReceipt, SessionView
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, Refused, SqlSession
-from howfar.doctor.targets import Consent, Login
+from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, ServerRefused, SqlSession
+from howfar.doctor.targets import Consent, TargetLogin
 from howfar.engine.inserts import OWN_TABLES
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
+from howfar.fleet.server_facts import RunningFacts, StoreFacts
 from howfar.lab.connected_server import NO_PID
 from howfar.lab.environment import allow_descriptors
-from howfar.lab.servers import GAUGES, CertificatePaths, SessionProbe, Tables
+from howfar.lab.servers import GAUGES, CertificatePaths, Tables, address_parts
 from howfar.lab.servers.sql_store import counters_of
 from howfar.load.job import LoadLogin
+from howfar.paths.path import Row
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 
@@ -42,7 +46,7 @@ class UserServer:
     address: str
     port: int
     database: str
-    login: Login
+    login: TargetLogin
 
 
 def user_server_from_dsn(found: LoadLogin) -> UserServer:
@@ -61,7 +65,7 @@ def user_server_from_dsn(found: LoadLogin) -> UserServer:
     assert address.user is not None and address.database is not None, "a joined address is complete"
     kind = Kind.POSTGRESQL if address.protocol == "postgresql" else Kind.MYSQL
     consent = Consent(fetch_server_key=address.fetch_server_key is True)
-    login = Login(address.user, found.password.reveal(), consent, address.database)
+    login = TargetLogin(address.user, found.password.reveal(), consent, address.database)
     return UserServer(kind, target.host, target.port, address.database, login)
 
 
@@ -101,20 +105,16 @@ class HeldUserServer:
     """Held on the server's host in place of `serving.HeldStore`."""
 
     def __init__(self, user_server: UserServer, tables: Tables, connections: int) -> None:
-        self.descriptors = allow_descriptors(connections)
+        descriptors, login = allow_descriptors(connections), user_server.login
         self._user_server = user_server
-        self.user, self.password, self.database = (
-            user_server.login.user,
-            user_server.login.password,
-            user_server.database,
-        )
         with self._session() as session:
             properties = session.rows(_ABOUT[user_server.kind])[0]
             version, comment, directory = (str(value or "") for value in properties)
-            self.kind, self.version = _kind_of(user_server.kind, version, comment), version
+            kind = _kind_of(user_server.kind, version, comment)
             self._socket = _socket(user_server, directory)
             _check_tables(session, user_server, tables)
-        self.data = {"given": True, "tables": tables.count, "table_size": tables.size}
+        data = DataFacts(given=True, tables=tables.count, table_size=tables.size)
+        self.facts = StoreFacts(kind, version, login.user, login.password, user_server.database, data, descriptors)
 
     @contextmanager
     def _session(self) -> Iterator[SqlSession]:
@@ -125,27 +125,27 @@ class HeldUserServer:
     def certificate_paths(self) -> CertificatePaths:
         raise PlanError("a path that encrypts has a server of howfar's own", "Leave out --dsn.")
 
-    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], SessionProbe]:
+    def start(self, path_name: str, spec: SessionSpec) -> RunningFacts:
         """Start nothing, because the server runs already; returns its facts, and how to probe a session."""
-        facts = {"kind": self.kind, "version": self.version, "pid": NO_PID, "port": self._user_server.port}
-        return {**facts, "socket": self._socket or _NO_SOCKET}, partial(_view_session, self._user_server)
+        port, probe = self._user_server.port, partial(_view_session, self._user_server)
+        return RunningFacts(self.facts.kind, self.facts.version, NO_PID, port, self._socket or _NO_SOCKET, probe)
 
     def call_server(self, method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(self, method)(*arguments)
 
     def snapshot(self) -> dict[str, int]:
         """The counters that its account may read; empty if it may read none."""
-        with suppress(Refused), self._session() as session:
+        with suppress(ServerRefused), self._session() as session:
             found = {str(name): int(value) for name, value in session.rows(_COUNTERS[self._user_server.kind])}
             return counters_of(found) if self._user_server.kind is Kind.MYSQL else found
         return {}
 
-    def receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[ServerReceipt, tuple[str, ...]]:
         after = self.snapshot()
         counters = {name: after[name] - before[name] for name in after if name in before and name not in GAUGES}
-        return {"kind": self.kind, "given": True, "counters": counters, "unknown": list(_UNKNOWN)}, ()
+        return ServerReceipt(kind=self.facts.kind, given=True, counters=counters, unknown=list(_UNKNOWN)), ()
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def query(self, sql: str) -> list[Row]:
         raise PlanError("a path that sets the server has one of howfar's own", "Leave out --dsn.")
 
     def alive(self) -> bool:
@@ -165,10 +165,10 @@ class HeldUserServer:
 
 @contextmanager
 def _session(user_server: UserServer, endpoint: Endpoint) -> Iterator[SqlSession]:
-    """Log in. Raises LabError if that fails; a statement that the server refuses raises `Refused`."""
+    """Log in. Raises LabError if that fails; a statement that the server refuses raises `ServerRefused`."""
     try:
         session = cast(SqlSession, PROTOCOLS[user_server.kind].open(endpoint, user_server.login))
-    except (Refused, NoValidAnswer) as error:
+    except (ServerRefused, NoValidAnswer) as error:
         raise LabError(
             f"the server at {endpoint.where} does not let {user_server.login.user} in: {error}",
             "Does `howfar load DSN` reach it from that host?",
@@ -181,12 +181,10 @@ def _session(user_server: UserServer, endpoint: Endpoint) -> Iterator[SqlSession
         session.close()
 
 
-def _view_session(user_server: UserServer, connection: Mapping[str, Any], _: ssl.SSLContext | None) -> dict[str, Any]:
+def _view_session(user_server: UserServer, target: Target, _: ssl.SSLContext | None) -> SessionView:
     """See `lab.servers.SessionProbe`; runs on the client's host."""
-    with _session(
-        user_server, Endpoint(connection.get("socket"), connection.get("host"), connection.get("port"))
-    ) as session:
-        return {"host": str(session.rows(_SEEN_FROM[user_server.kind])[0][0]), "ssl_version": ""}
+    with _session(user_server, Endpoint(*address_parts(target))) as session:
+        return SessionView(host=str(session.rows(_SEEN_FROM[user_server.kind])[0][0]), ssl_version="")
 
 
 def _kind_of(kind: Kind, version: str, comment: str) -> str:
@@ -212,7 +210,7 @@ def _check_tables(session: SqlSession, user_server: UserServer, tables: Tables) 
     for number in range(1, tables.count + 1):
         try:
             last = int(session.rows(f"SELECT max(id) FROM {schema}sbtest{number}")[0][0] or 0)
-        except Refused as error:
+        except ServerRefused as error:
             raise LabError(f"the server's table sbtest{number} cannot be read: {error}", fill) from error
         if last < tables.size:
             raise LabError(

@@ -11,20 +11,21 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
-from howfar.contract.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
+from howfar.contract.messages import Observed, Receipt, Service, ServiceName, Target, TcpTarget, UnixTarget
+from howfar.contract.receipt import HopsReceipt, ServerReceipt, SessionView
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, MissingError, ServerCrashed, how_ended
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Host, ManagedProcess
 from howfar.lab.sandbox import as_other_user
-from howfar.lab.servers import CertificatePaths, Server, ServerCounts
+from howfar.lab.servers import CertificatePaths, ServerCounts, ServerProcess
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
 from howfar.lab.window import Diag, parse_connections
-from howfar.paths import Endpoint, Hop, Path, Process
-from howfar.paths.path import Result, Side
+from howfar.paths import ClientEndpoint, Hop, Path, PathProcess
+from howfar.paths.path import Result, Row, Side
 from howfar.plan.sessions import SessionSpec
 from howfar.services import SqlProtocol
 from howfar.store.server_metrics import ServerMetrics, server_metrics
@@ -34,35 +35,41 @@ _PROTOCOLS_WITHOUT_TLS_STATUS = ("resp2", "resp3", "memcached_text", "memcached_
 """Protocols in which a server reports nothing about TLS to its client."""
 
 
-def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
+def target_of(endpoint: ClientEndpoint) -> Target:
+    """The address of an endpoint."""
+    if endpoint.socket is not None:
+        return UnixTarget(path=endpoint.socket)
+    assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
+    return TcpTarget(host=endpoint.host, port=endpoint.port)
+
+
+def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: SessionSpec) -> tuple[str, ...]:
     """Differences between the engine's session and what path and cell require. A missing TLS version is accepted only if the protocol
     cannot report it."""
     violations = []
-    address_family = session.get("address_family")
+    address_family = session.address_family
     expected_family = "unix" if endpoint.socket else "inet"
     if address_family != expected_family:
         violations.append(f"the session was of address family {address_family}, the path requires {expected_family}")
     if endpoint.socket:
-        peer, expected_peer = session.get("peer_address"), endpoint.socket
-        if session.get("peer_pid") != endpoint.peer_pid:
-            violations.append(f"process {session.get('peer_pid')} answered on the socket, not {endpoint.peer_pid}")
+        expected_peer = endpoint.socket
+        if session.peer_pid != endpoint.peer_pid:
+            violations.append(f"process {session.peer_pid} answered on the socket, not {endpoint.peer_pid}")
     else:
-        peer, expected_peer = session.get("peer_address"), f"{endpoint.host}:{endpoint.port}"
-    if peer != expected_peer:
-        violations.append(f"the session's peer was {peer}, the path leads to {expected_peer}")
+        expected_peer = f"{endpoint.host}:{endpoint.port}"
+    if session.peer_address != expected_peer:
+        violations.append(f"the session's peer was {session.peer_address}, the path leads to {expected_peer}")
     # The TLS version as both sides report it: the server's status, and what the engine itself negotiated.
-    reports = [("server", session.get("tls_version")), ("engine", session.get("tls_client_version"))]
-    if (
-        session.get("protocol_mode") in _PROTOCOLS_WITHOUT_TLS_STATUS
-    ):  # a second session then proves what the server sees
-        del reports[0]
+    reports = [("server", session.tls_version), ("engine", session.tls_client_version)]
+    if session.protocol_mode in _PROTOCOLS_WITHOUT_TLS_STATUS:
+        del reports[0]  # a second session then proves what the server sees
     for reporter, version in reports:
         if (version or None) != spec.tls_version:
             violations.append(
                 f"for the {reporter} the session was {_describe_encryption(version)}, "
                 f"expected {_describe_encryption(spec.tls_version)}"
             )
-    algorithm = session.get("compression") or None
+    algorithm = session.compression
     if algorithm != spec.algorithm:
         violations.append(
             f"the session was compressed by {algorithm or 'nothing'}, expected by {spec.algorithm or 'nothing'}"
@@ -74,27 +81,26 @@ def _describe_encryption(version: str | None) -> str:
     return f"encrypted ({version})" if version else "in plain"
 
 
-def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
+def view_violations(endpoint: ClientEndpoint, view: SessionView, spec: SessionSpec) -> tuple[str, ...]:
     """Differences between the server's view of a session (its row in the process list, its TLS) and the request. The client of this
     session cannot compress: if the server reports compression for it, its report about the engine's session is not trusted either."""
     violations = []
-    host = str(view.get("host", "")).partition(":")[0]
+    host = (view.host or "").partition(":")[0]
     if host != endpoint.seen_from:
         violations.append(f"the server sees its client at {host!r}, the path comes from {endpoint.seen_from!r}")
-    version = view.get("ssl_version") or None
+    version = view.ssl_version or None
     if version != spec.tls_version:
         violations.append(
             f"the server says a session is {_describe_encryption(version)}, expected {_describe_encryption(spec.tls_version)}"
         )
-    if view.get("compression", "OFF") != "OFF":
+    if view.compression not in (None, "OFF"):
         violations.append("the server says the session is compressed")
     return tuple(violations)
 
 
-def view_receipt(view: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's view as kept in receipts, without `compression`: this session never compresses, whether or not the load's do."""
-    kept = {name: value for name, value in view.items() if name != "compression"}
-    return {"of": "a session beside the load's, by the same path and encrypted alike", **kept}
+def view_receipt(view: SessionView) -> SessionView:
+    """The server's view as kept in receipts, which name the session."""
+    return SessionView(of="a session beside the load's, by the same path and encrypted alike").updated(view)
 
 
 _SAMPLE_INTERVAL_S = 0.1
@@ -199,7 +205,7 @@ _POLL_S = 0.003
 _ACCEPT_TIMEOUT_S = 2.0
 
 
-class Listener(Protocol):
+class PathServer(Protocol):
     """The part of a running server, here or on another host, that a path needs."""
 
     @property
@@ -210,14 +216,14 @@ class Listener(Protocol):
     def port(self) -> int | None: ...
     @property
     def socket(self) -> FilePath: ...
-    def query(self, sql: str) -> list[dict[str, Any]]: ...
+    def query(self, sql: str) -> list[Row]: ...
 
 
 NO_PID = 0
 """The pid that the kernel reports for a process outside our pid namespace, also for the peer of a Unix socket."""
 
 
-class RunningServer(Listener, Protocol):
+class RunningServer(PathServer, Protocol):
     """The part of a running server, here or on another host, that an environment needs."""
 
     version: str
@@ -226,7 +232,7 @@ class RunningServer(Listener, Protocol):
     def snapshot(self) -> dict[str, int]: ...
     def receipt(
         self, before: Mapping[str, int], commits: int | None = None
-    ) -> tuple[dict[str, Any], tuple[str, ...]]: ...
+    ) -> tuple[ServerReceipt, tuple[str, ...]]: ...
 
 
 class KeyStore(RunningServer, Protocol):
@@ -286,9 +292,9 @@ class PathEndpoints:
 class ServerProof:
     """One server's part of a receipt."""
 
-    server: dict[str, Any]
-    forwarder: dict[str, Any] | None
-    """Receipt of the forwarder; None if the path has none."""
+    server: ServerReceipt
+    forwarder: HopsReceipt | None
+    """Receipt of the forwarders; None if the path has none."""
     metrics: ServerMetrics
     """Growth of the server's counters since the load began (`ConnectedServer.before`)."""
     violations: tuple[str, ...]
@@ -299,8 +305,8 @@ class ConnectedServer:
     """One server and the open path to it."""
 
     started: StartedServer
-    endpoint: Endpoint
-    view: dict[str, Any]
+    endpoint: ClientEndpoint
+    view: SessionView
     """The server's view of a session parallel to the load's."""
     watch_hops: Callable[[Sequence[Hop]], HopCount] = watch_local_hops
     """Starts to watch these hops, on the host where they run."""
@@ -339,13 +345,9 @@ class ConnectedServer:
         return Trust(str(certificates.ca), self.endpoint.host or "localhost")
 
     @property
-    def target(self) -> UnixTarget | TcpTarget:
+    def target(self) -> Target:
         """The address that the engine connects to."""
-        endpoint = self.endpoint
-        if endpoint.socket is not None:
-            return UnixTarget(path=endpoint.socket)
-        assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
-        return TcpTarget(host=endpoint.host, port=endpoint.port)
+        return target_of(self.endpoint)
 
     def service_endpoint(self) -> ServiceEndpoint:
         running, started = self.running, self.started
@@ -383,7 +385,7 @@ class ConnectedServer:
         }
         self.before = self.running.snapshot()
 
-    def mismatches(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
+    def mismatches(self, session: Receipt | None) -> tuple[str, ...]:
         """Differences between the path and what was requested, according to the server and, if its `session` is given, the engine."""
         violations = view_violations(self.endpoint, self.view, self.started.spec)
         return (
@@ -392,30 +394,29 @@ class ConnectedServer:
             else (*session_violations(self.endpoint, session, self.started.spec), *violations)
         )
 
-    def proof(
-        self, session: Mapping[str, Any] | None, commits: int | None = None, connections: int | None = None
-    ) -> ServerProof:
+    def proof(self, session: Receipt | None, commits: int | None = None, connections: int | None = None) -> ServerProof:
         """The server's part of the receipt, after the load. `connections`: the load's maximum number of simultaneous connections; None
         if unknown. Raises LabError if a hop died."""
         violations = [*self.mismatches(session)]
-        forwarder: dict[str, Any] | None = None
+        forwarder: HopsReceipt | None = None
         hop_violations: tuple[str, ...] = ()
         if self.endpoint.hops and self.running.alive():  # if the server has died, its receipt below reports that
             forwarder, hop_violations = self._collect_hops_proof(connections)
-        server_facts, mismatches = self.running.receipt(self.before, commits)
+        server, mismatches = self.running.receipt(self.before, commits)
         violations += [*mismatches, *hop_violations]
-        server = {**server_facts, "session_view": view_receipt(self.view)}
+        server.session_view = view_receipt(self.view)
         if self.started.certificates is not None:
-            server["certificate"] = KEY_TYPE
-        return ServerProof(server, forwarder, server_metrics(server_facts["counters"]), tuple(violations))
+            server.certificate = KEY_TYPE
+        return ServerProof(server, forwarder, server_metrics(server.counters), tuple(violations))
 
-    def _collect_hops_proof(self, connections: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _collect_hops_proof(self, connections: int | None) -> tuple[HopsReceipt, tuple[str, ...]]:
         """The hops' part of the receipt, and violations if they did not carry the load. Raises LabError."""
         assert self._watch is not None, "begin() comes first"
         maxima = self._watch.finish()
         max_processes = {hop.label: maxima[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
         labels = [hop.label for hop in self.endpoint.hops]
-        receipt = {**self.endpoint.facts, "hops": labels, "processes_most": max_processes, "connections": connections}
+        receipt = HopsReceipt.model_validate(self.endpoint.facts)
+        receipt.hops, receipt.processes_most, receipt.connections = labels, max_processes, connections
         violations = [*fork_violations(max_processes, connections)]
         dead = [
             hop.label for hop in self.endpoint.hops if hop.process.poll() is not None
@@ -428,10 +429,12 @@ class ConnectedServer:
         for label, counted in carried.items():
             violations += carried_violations(label, counted, connections)
         if carried:
-            receipt["carried"] = carried
-        peak_counts = {hop.label: maxima[hop.label] for hop in self.endpoint.hops if hop.count_connections is not None}
+            receipt.carried = carried
+        peak_counts = {
+            hop.label: dict(maxima[hop.label]) for hop in self.endpoint.hops if hop.count_connections is not None
+        }
         if peak_counts:
-            receipt["at_once"] = peak_counts
+            receipt.at_once = peak_counts
         for hop in self.endpoint.hops:
             if hop.close_idle_connections is not None:
                 hop.close_idle_connections()
@@ -448,7 +451,7 @@ class ConnectedServer:
 class BasePathContext(ABC):
     """The part of a `howfar.paths.PathContext` that is the same for namespaces and for the user's hosts."""
 
-    running: Listener
+    running: PathServer
     stack: ExitStack
     """Closes everything that was started, in reverse order."""
     user: str = ""
@@ -456,7 +459,7 @@ class BasePathContext(ABC):
     database: str = ""
 
     @abstractmethod
-    def log_of(self, process: Process, log: str) -> str:
+    def log_of(self, process: PathProcess, log: str) -> str:
         """The output of a program on the path."""
 
     @property
@@ -483,10 +486,10 @@ class BasePathContext(ABC):
     def service(self) -> str:
         return KINDS[self.running.kind].service
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def query(self, sql: str) -> list[Row]:
         return self.running.query(sql)
 
-    def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
+    def wait_until(self, process: PathProcess, log: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         program = FilePath(log).stem
         while True:
@@ -533,7 +536,7 @@ class LabPathContext(BasePathContext):
     def certificates(self) -> CertificatePaths:
         return self.ends.certificates()
 
-    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
+    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> PathProcess:
         launcher = self.ends.client_launcher if side == "client" else self.ends.server_launcher
         with (self.work / log).open("wb") as file:
             wrapped_command = as_other_user(command, as_user) if as_user else command
@@ -541,10 +544,10 @@ class LabPathContext(BasePathContext):
         self.stack.callback(process.end)
         return process
 
-    def log_of(self, process: Process, log: str) -> str:
+    def log_of(self, process: PathProcess, log: str) -> str:
         return (self.work / log).read_text(errors="replace")
 
-    def listens(self, process: Process, at: int | FilePath) -> bool:
+    def listens(self, process: PathProcess, at: int | FilePath) -> bool:
         return listens(process.pid, at)
 
     def output(self, side: Side, command: Sequence[str]) -> str:
@@ -602,18 +605,18 @@ def name_hops_in_errors(path: Path) -> Iterator[None]:
 def connect_server(started: StartedServer, path: Path, ends: PathEndpoints, stack: ExitStack) -> ConnectedServer:
     """Open the path to a server and record the server's view of it. Raises LabError."""
     running, spec = started.running, started.spec
-    assert isinstance(running, Server), "a laboratory's server runs here"
+    assert isinstance(running, ServerProcess), "a laboratory's server runs here"
     endpoint = path.open(LabPathContext(running=running, stack=stack, ends=ends, **started.account))
     certificates = started.certificates
     tls_context = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     if path.shows_sessions:
         with name_hops_in_errors(path):
-            view = running.session_view(endpoint.connection, ends.client, tls_context)
+            view = running.session_view(target_of(endpoint), ends.client, tls_context)
         return ConnectedServer(started, endpoint, view)
     return ConnectedServer(started, endpoint, hops_view(running))
 
 
-def hops_view(running: RunningServer) -> dict[str, Any]:
+def hops_view(running: RunningServer) -> SessionView:
     """The server's view of the session, for a path whose programs do not pass the query for it: the address that the server's list of
     clients shows. Raises LabError."""
     store = cast(KeyStore, running)
@@ -624,4 +627,4 @@ def hops_view(running: RunningServer) -> dict[str, Any]:
         and time.monotonic() < deadline
     ):
         time.sleep(_POLL_S)
-    return {"of": "the hop's own connection", "host": " and ".join(client_hosts), "ssl_version": ""}
+    return SessionView(of="the hop's own connection", host=" and ".join(client_hosts), ssl_version="")

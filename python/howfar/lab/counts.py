@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from howfar.contract.messages import ServiceName
+from howfar.contract.receipt import BothCounts
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts
 
@@ -16,7 +15,7 @@ NOT_COUNTED = "not counted"
 
 def both_counts(
     name: ServiceName, metrics: ServerMetrics, load: LoadFacts, alone: bool
-) -> tuple[dict[str, Any] | str, tuple[str, ...]]:
+) -> tuple[BothCounts | str, tuple[str, ...]]:
     """Both counts for the receipt, and a sentence if they differ. `metrics`: of the server `name`, since the load began. `alone`:
     whether only the load's clients send it statements."""
     for quantity, server_count, client_count, is_exact in (
@@ -28,12 +27,8 @@ def both_counts(
     ):
         if server_count is None or client_count is None:
             continue
-        counted = {
-            "of": quantity,
-            "clients": client_count,
-            "server": server_count,
-            "rule": "equal" if is_exact else "at least",
-        }
+        rule = "equal" if is_exact else "at least"
+        counted = BothCounts(of=quantity, clients=client_count, server=server_count, rule=rule)
         allowed = _ALLOWED_SHARE * server_count + _ALLOWED_DIFFERENCE
         if client_count - server_count <= allowed and (server_count - client_count <= allowed or not is_exact):
             return counted, ()

@@ -9,8 +9,9 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from howfar.contract.environment import FsyncTimes, MachineFacts
 from howfar.errors import LabError
 from howfar.lab.network import Host, Network
 from howfar.store.records import MachineLoad
@@ -40,24 +41,24 @@ def memory_bytes(field: str) -> int:
     return 0 if value is None else int(value.split()[0]) * 1024
 
 
-def machine_facts() -> dict[str, Any]:
+def machine_facts() -> MachineFacts:
     """Facts about the machine, always with the same keys; None for a fact that this kernel does not report."""
     cpuinfo = _read("/proc/cpuinfo") or ""
-    return {
-        "kernel": platform.release(),
-        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
-        "architecture": platform.machine(),
-        "distribution": (_value_in_file("/etc/os-release", "PRETTY_NAME=", "=") or "").strip('"') or None,
-        "cpu_model": _value_in_file("/proc/cpuinfo", "model name", ":"),
-        "cpu_count": os.cpu_count(),
-        "cpus_usable": sorted(os.sched_getaffinity(0)),
-        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "virtual_machine": " hypervisor" in cpuinfo if cpuinfo else None,
-        "memory_bytes": memory_bytes("MemTotal") or None,
-        "congestion_control_default": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
-        "clock_source": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        "python": platform.python_version(),
-    }
+    return MachineFacts(
+        kernel=platform.release(),
+        boot_id=_read("/proc/sys/kernel/random/boot_id"),
+        architecture=platform.machine(),
+        distribution=(_value_in_file("/etc/os-release", "PRETTY_NAME=", "=") or "").strip('"') or None,
+        cpu_model=_value_in_file("/proc/cpuinfo", "model name", ":"),
+        cpu_count=os.cpu_count(),
+        cpus_usable=sorted(os.sched_getaffinity(0)),
+        governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        virtual_machine=" hypervisor" in cpuinfo if cpuinfo else None,
+        memory_bytes=memory_bytes("MemTotal") or None,
+        congestion_control_default=_read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        clock_source=_read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        python=platform.python_version(),
+    )
 
 
 def _pressure_us(resource: str) -> int | None:
@@ -134,7 +135,7 @@ _MAX_TIME_NS = 1_000_000_000
 """Maximum time to spend on each size; on a slow disk, fewer than `_MAX_WRITES` writes are timed."""
 
 
-def data_fsync_ns(directory: Path) -> dict[str, dict[str, int]] | None:
+def data_fsync_ns(directory: Path) -> dict[str, FsyncTimes] | None:
     """For each size of a write: number of timed writes, median and p99 of write plus fsync. None if not possible in `directory`."""
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix="fsync-", buffering=0) as file:
@@ -155,12 +156,12 @@ def _time_writes(descriptor: int, size: int) -> list[int]:
     return sorted(times_ns)
 
 
-def _summarize(times_ns: list[int]) -> dict[str, int]:
-    return {
-        "count": len(times_ns),
-        "p50": times_ns[len(times_ns) // 2],
-        "p99": times_ns[min(len(times_ns) * 99 // 100, len(times_ns) - 1)],
-    }
+def _summarize(times_ns: list[int]) -> FsyncTimes:
+    return FsyncTimes(
+        count=len(times_ns),
+        p50=times_ns[len(times_ns) // 2],
+        p99=times_ns[min(len(times_ns) * 99 // 100, len(times_ns) - 1)],
+    )
 
 
 _OTHER_DESCRIPTORS = 8192

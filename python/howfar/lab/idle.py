@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from howfar.contract.receipt import IdleReceipt
 from howfar.errors import LabError
 
 DEVICE = Path("/dev/cpu_dma_latency")
@@ -25,9 +25,6 @@ _SYSTEM = Path("/sys/devices/system/cpu")
 _LIMIT = struct.Struct("=i")
 _POLL = "POLL"
 """The name of the state in which a CPU does not sleep (drivers/cpuidle/poll_state.c)."""
-MAX_HALTS_PER_S = 10.0
-"""Maximum rate of halts of a CPU that should poll. The kernel's limit applies from a CPU's next idle period on; after that no halts
-are expected."""
 
 
 def cannot_poll() -> str | None:
@@ -101,36 +98,28 @@ class IdleWatch:
     def begin(self) -> None:
         self._before = Halts.now(self._cpus)
 
-    def receipt(self) -> dict[str, Any]:
-        """The requested idle level, and what was in force. `limit_us` is None if only root may read it."""
+    def receipt(self) -> IdleReceipt:
         halts = Halts.now(self._cpus).per_s(self._before)
-        return {"level": self._level, **idle_driver(), "limit_us": _limit_us(), "halts_per_s": halts}
+        driver, governor = idle_driver()
+        return IdleReceipt(
+            level=self._level,
+            driver=driver,
+            governor=governor,
+            limit_us=_limit_us(),
+            halts_per_s={str(cpu): rate for cpu, rate in halts.items()},
+        )
 
 
-def idle_driver() -> dict[str, Any]:
+def idle_driver() -> tuple[str | None, str | None]:
     """The kernel's driver and governor of idle states; None if it has none or does not report it."""
-    facts: dict[str, Any] = {"driver": None, "governor": None}
-    for name, file in (("driver", "current_driver"), ("governor", "current_governor")):
+
+    def read(file: str) -> str | None:
         with suppress(OSError):
             text = (_SYSTEM / "cpuidle" / file).read_text().strip()
-            facts[name] = None if text == "none" else text
-    return facts
+            return None if text == "none" else text
+        return None
 
-
-def idle_violations(receipt: Mapping[str, Any]) -> tuple[str, ...]:
-    """Violations if polling was requested but CPUs halted."""
-    if "hosts" in receipt:  # each host has its own receipt
-        hosts = receipt["hosts"].items()
-        return tuple(f"host {name}: {sentence}" for name, host in hosts for sentence in idle_violations(host))
-    if receipt["level"] != "polling":
-        return ()
-    violations = []
-    if receipt["limit_us"] not in (0, None):
-        violations.append(f"idle CPUs were not kept polling: the kernel's limit is {receipt['limit_us']} µs")
-    for cpu, rate in receipt["halts_per_s"].items():
-        if rate > MAX_HALTS_PER_S:
-            violations.append(f"CPU {cpu} was to poll while idle and slept {rate:.0f} times a second")
-    return tuple(violations)
+    return read("current_driver"), read("current_governor")
 
 
 def _states(cpu: int) -> dict[Path, str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
+from howfar.contract.environment import Capacity, DataFacts, RunEnvironment
 from howfar.contract.messages import ServiceName
+from howfar.contract.receipt import LinkCalibration, TcpSettings
 from howfar.engine.process import Launcher
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
@@ -49,9 +50,8 @@ from howfar.lab.trial_environment import LabTrialEnvironment, observed
 from howfar.lab.window import WatchTargets
 from howfar.paths import Path as NetworkPath
 from howfar.paths import check_programs, find_path, reason_not_carried
-from howfar.plan.factors import IDLE
+from howfar.plan.factors import IDLE, Level
 from howfar.plan.sessions import SessionSpec, session_spec
-from howfar.store.records import FactorValue
 
 __all__ = ["Lab", "LabRequest", "LabTrialEnvironment", "ReplicasSpec", "open_laboratory"]
 
@@ -79,12 +79,13 @@ class Lab:
         self.work: Path = stack.enter_context(work_directory(data_bytes, request.copies))
         self._fsync_ns = data_fsync_ns(self.work)
         self._certificates: CertificatePaths | None = None
-        self._capacity: dict[str, Any] = {"descriptors": allow_descriptors(request.connections)}
+        self._capacity = Capacity(descriptors=allow_descriptors(request.connections))
         self.network: Network | None = None
         if sandbox.inside():
             self.network = build_network(stack, request.link.mtu, request.congestion_control)
             self.network.shares = self.shares
-            self._capacity |= open_queues(self.network, request.connections)
+            queues = open_queues(self.network, request.connections)
+            self._capacity = self._capacity.updated(Capacity.model_validate(queues))
         self.client_host = self.network.client if self.network else Host("client", None)
         self.server_host = self.network.server if self.network else Host("server", None)
         if not self.network and (remote_paths := request.paths_over_link):
@@ -93,7 +94,7 @@ class Lab:
                 sandbox.remedy(),
             )
         self._link_stack = stack.enter_context(ExitStack())
-        self._data: dict[str, Any] = {}
+        self._data = DataFacts()
         if self.store is not None:
             on_step(self.store.preparation())
             self._data = self.store.prepare(self._context())
@@ -143,7 +144,7 @@ class Lab:
         tables = Tables(self.request.tables, self.request.table_size)
         return Replication(context, self.store.program, tables, replicas, stack)
 
-    def _open_link(self, calibrations: Mapping[LinkSpec, dict[str, Any]]) -> Link:
+    def _open_link(self, calibrations: Mapping[LinkSpec, LinkCalibration]) -> Link:
         """Open a link after closing the previous one: two emulators between the same hosts would carry each packet twice. The new link
         starts from the `calibrations` of the previous one."""
         assert self.network is not None
@@ -170,39 +171,38 @@ class Lab:
         if warning and warning not in self.warnings:
             self.warnings.append(warning)
 
-    def tcp(self) -> dict[str, Any]:
+    def tcp(self) -> TcpSettings:
         """The TCP settings in force on the hosts, for receipts."""
         assert self.network is not None
-        return {
-            "preset": self.request.tcp,
-            "buffers": dict(self._buffers),
-            "congestion_control": self.network.congestion_control,
-        }
+        return TcpSettings(
+            preset=self.request.tcp,
+            buffers=dict(self._buffers),
+            congestion_control=self.network.congestion_control,
+        )
 
     def server(self) -> tuple[str, str]:
         return (self.store.kind, self.store.version) if self.store else ("none", "")
 
-    def environment(self) -> dict[str, Any]:
-        return {
-            **machine_facts(),
-            "sandbox": self.network is not None,
-            "placement": self.request.placement,
-            "client_cpus": list(self.shares.client),
-            "server_cpus": list(self.shares.server),
-            "work_file_system": file_system_of(self.work),
-            "data_fsync_ns": self._fsync_ns,
-            "data": self._data,
-            "capacity": self._capacity,
-            "tcp_buffers": self._buffers,
-            "tcp": self.tcp() if self.link else None,
-            "beside": self.auxiliary_servers.environment(),
-            "application": None if self._php is None else f"PHP-FPM {self._php.version}",
-            "link_backend": self.request.backend if self.link else None,
-            "link": next(iter(self.link.calibrations.values())) if self.link else None,
-            "link_cpus": cpus_of(self.link.pid) if self.link else None,
-            "replication": self._replication.environment() if self._replication else None,
-            "warnings": list(self.warnings),
-        }
+    def environment(self) -> RunEnvironment:
+        return RunEnvironment(
+            sandbox=self.network is not None,
+            placement=self.request.placement,
+            client_cpus=list(self.shares.client),
+            server_cpus=list(self.shares.server),
+            work_file_system=file_system_of(self.work),
+            data_fsync_ns=self._fsync_ns,
+            data=self._data,
+            capacity=self._capacity,
+            tcp_buffers=self._buffers,
+            tcp=self.tcp() if self.link else None,
+            auxiliary_servers=self.auxiliary_servers.environment(),
+            application=None if self._php is None else f"PHP-FPM {self._php.version}",
+            link_backend=self.request.backend if self.link else None,
+            link=next(iter(self.link.calibrations.values())) if self.link else None,
+            link_cpus=cpus_of(self.link.pid) if self.link else None,
+            replication=self._replication.environment() if self._replication else None,
+            warnings=list(self.warnings),
+        ).updated(RunEnvironment.model_validate(machine_facts().as_json()))
 
     def client_cpus(self, path: NetworkPath, placement: str) -> Cpus:
         """CPUs of a path's client. Placement `isolated`: clients always have their own CPUs. `machines`: a client on the server's host
@@ -221,7 +221,7 @@ class Lab:
             self._replication.begin_batch()
 
     @contextmanager
-    def trial_environment(self, factors: Mapping[str, FactorValue]) -> Iterator[LabTrialEnvironment]:
+    def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[LabTrialEnvironment]:
         path = find_path(str(factors["path"]))
         placement = str(factors.get("placement", self.request.placement))
         cpus = self.client_cpus(path, placement)
@@ -273,7 +273,7 @@ class Lab:
                 auxiliary_servers=auxiliary_servers,
                 link=link,
                 at_rest=rtt_at_rest,
-                tcp=self.tcp() if link else {},
+                tcp=self.tcp() if link else TcpSettings(),
                 connections=connections(factors),
                 targets=WatchTargets(
                     client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot
@@ -299,7 +299,7 @@ class Lab:
 
     def _application(
         self,
-        factors: Mapping[str, FactorValue],
+        factors: Mapping[str, Level],
         client_launcher: Launcher,
         servers: tuple[ConnectedServer, ...],
         stack: ExitStack,
@@ -313,7 +313,7 @@ class Lab:
         return stack.enter_context(php_application(self._php, self.work / "php", client_launcher, children, servers))
 
     def _open_server_group(
-        self, factors: Mapping[str, FactorValue], path: NetworkPath, spec: SessionSpec
+        self, factors: Mapping[str, Level], path: NetworkPath, spec: SessionSpec
     ) -> AbstractContextManager[ServerGroup]:
         if self.store is None:
             raise PlanError("an environment needs a server, this laboratory has none", "Ask for a server.")
@@ -330,7 +330,7 @@ class Lab:
             self._certificates = make_certificates(self.work, (LOOPBACK_ADDRESS, SERVER_ADDRESS, SERVER_ADDRESS6))
         return self._certificates
 
-    def _shape_link(self, factors: Mapping[str, FactorValue]) -> Link:
+    def _shape_link(self, factors: Mapping[str, Level]) -> Link:
         if self.link is None or self.network is None:
             raise SandboxForbidden(
                 f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
@@ -355,7 +355,7 @@ def open_laboratory(request: LabRequest, on_step: OnStep = lambda step: None) ->
         yield Lab(request, stack, on_step)
 
 
-def connections(factors: Mapping[str, FactorValue]) -> int | None:
+def connections(factors: Mapping[str, Level]) -> int | None:
     """Number of connections that the load keeps open. None for pages, which open connections on first use and may close them at their
     end."""
     if factors.get("page", "none") != "none" or "threads" not in factors:

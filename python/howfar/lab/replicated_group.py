@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
+from howfar.contract.environment import ReplicationEnvironment
 from howfar.contract.messages import (
     LinkStats,
     Observed,
     RttResult,
 )
+from howfar.contract.receipt import LinkCalibration, ReplicationReceipt, Snapshot, TrialReceipt
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, LinkSpec
 from howfar.lab.link.receipt import MEAN_MAX_SHARE, RUN_LIMITS, LatenessLimits, limits_for_trial
@@ -30,7 +32,7 @@ from howfar.lab.replication import (
     open_replication_links,
 )
 from howfar.lab.replication.links import FOREVER_MS, Compression, EmulatedReplicationLink
-from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
+from howfar.lab.replication.proof import latency_violation, violations, window_receipt
 from howfar.lab.replication.watch import CommitWatch, LagSample, LagWatch
 from howfar.lab.request import ReplicasSpec
 from howfar.lab.server_group import ServerGroup
@@ -38,9 +40,9 @@ from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
 from howfar.plan.agreement import agreement_s, read_s
 from howfar.plan.distances import pairs
-from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC, node_rtts_ns
+from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC, Level, node_rtts_ns
 from howfar.plan.sessions import SessionSpec
-from howfar.store.records import FactorValue, LagRecord, Window
+from howfar.store.records import LagRecord, Window
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import CollectedReceipt, LoadFacts, WindowWatch
 from howfar.units import format_duration_ns
@@ -53,11 +55,11 @@ HANGS_S, _HANGS_RTTS = 5.0, 20
 """Commits hang if none is acknowledged for this many seconds plus this many RTTs."""
 
 
-def replicates(factors: Mapping[str, FactorValue]) -> bool:
+def replicates(factors: Mapping[str, Level]) -> bool:
     return factors.get("replication", ORDINARY["replication"]) != "off"
 
 
-def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
+def replication_spec(factors: Mapping[str, Level]) -> ReplicationSpec:
     """The replication that a cell's levels request. Factors that the cell does not name have their level in `ORDINARY`."""
     level = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
     mode = str(level["replication"])
@@ -77,7 +79,7 @@ def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
     )
 
 
-def node_links(factors: Mapping[str, FactorValue]) -> dict[tuple[int, int], LinkSpec]:
+def node_links(factors: Mapping[str, Level]) -> dict[tuple[int, int], LinkSpec]:
     """The links between the nodes of a cell, the primary being node 0; empty without replicas."""
     return {
         nodes: LinkSpec(rtt_ns, int(factors["replica_rate_bps"])) for nodes, rtt_ns in node_rtts_ns(factors).items()
@@ -98,7 +100,7 @@ class Replication:
         self.links: tuple[EmulatedReplicationLink, ...] = ()
         self._open_links({})
 
-    def _open_links(self, calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]]) -> None:
+    def _open_links(self, calibrations: Mapping[str, Mapping[LinkSpec, LinkCalibration]]) -> None:
         """Replace the links by new ones, which start from the `calibrations` of the old ones."""
         self._stack.close()
         opened = open_replication_links(
@@ -111,15 +113,15 @@ class Replication:
         for link in self.links:
             link.link.begin_batch()
 
-    def environment(self) -> dict[str, Any]:
-        return {
-            "replica_cpus": list(self._context.replica_cpus),
-            "wires": {link.name: next(iter(link.link.calibrations.values())) for link in self.links},
-        }
+    def environment(self) -> ReplicationEnvironment:
+        return ReplicationEnvironment(
+            replica_cpus=list(self._context.replica_cpus),
+            links={link.name: next(iter(link.link.calibrations.values())) for link in self.links},
+        )
 
     @contextmanager
     def open_group(
-        self, factors: Mapping[str, FactorValue], session: SessionSpec, prepare: tuple[str, ...]
+        self, factors: Mapping[str, Level], session: SessionSpec, prepare: tuple[str, ...]
     ) -> Iterator[ReplicatedGroup]:
         """A verified replica set as a cell requests it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
@@ -132,7 +134,7 @@ class Replication:
         ):
             yield prepare_group(replica_set, replica_set.certificates if encrypted else None, factors, prepare, stack)
 
-    def _shape_links(self, factors: Mapping[str, FactorValue]) -> tuple[EmulatedReplicationLink, ...]:
+    def _shape_links(self, factors: Mapping[str, Level]) -> tuple[EmulatedReplicationLink, ...]:
         """The links that the cell needs, set as it requests. If an emulator died in the previous trial, all links are replaced."""
         links = node_links(factors)
         if links and not all(link.link.alive() for link in self.links):
@@ -146,7 +148,7 @@ class Replication:
 def prepare_group(
     replica_set: ReplicaSet,
     certificates: CertificatePaths | None,
-    factors: Mapping[str, FactorValue],
+    factors: Mapping[str, Level],
     prepare: tuple[str, ...],
     stack: ExitStack,
 ) -> ReplicatedGroup:
@@ -188,7 +190,7 @@ class ReplicatedGroup(ServerGroup):
     def begin(self) -> None:
         self._at_rest = tuple(link.begin() for link in self.replica_set.links)
         links_with_rtts = zip(self.replica_set.links, self._at_rest, strict=True)
-        self.replica_set.facts["rtt_at_rest_ns"] = {link.name: rtt.p50_ns for link, rtt in links_with_rtts}
+        self.replica_set.facts.rtt_at_rest_ns = {link.name: rtt.p50_ns for link, rtt in links_with_rtts}
         self._before = self.replica_set.snapshot()
         if self._watches_commits:
             rtt_s = max((link.rtt_ns for link in self.replica_set.links), default=0) / 1e9
@@ -224,7 +226,7 @@ class ReplicatedGroup(ServerGroup):
             for link, rtt in zip(self.replica_set.links, self._at_rest, strict=True)
         }
         violations = self.mismatches(RUN_LIMITS, [None] * len(self.replica_set.links))
-        return CollectedReceipt({"replication": {"wires": receipts}}, tuple(violations))
+        return CollectedReceipt(TrialReceipt(replication=ReplicationReceipt(links=receipts)), tuple(violations))
 
     def collect_receipt(self, load: LoadFacts) -> CollectedReceipt:
         """Check that replication was as the cell requests, by the counters of both ends and by the commits' duration. Raises
@@ -257,13 +259,11 @@ class ReplicatedGroup(ServerGroup):
             link.name: link.receipt(rtt, stats)
             for link, rtt, stats in zip(replica_set.links, self._at_rest, self._link_stats, strict=True)
         }
-        facts = {
-            **{name: value for name, value in replica_set.facts.items() if name != "proof"},
-            "rtt_at_rest_ns": {name: link["rtt_at_rest_ns"]["p50"] for name, link in receipts.items()},
-            "window": window_facts(self._before, after),
-            "wires": receipts,
-        }
-        return CollectedReceipt({"replication": facts}, tuple(violations))
+        receipt = replica_set.facts.model_copy()
+        receipt.rtt_at_rest_ns = {name: link.rest_rtt_ns for name, link in receipts.items()}
+        receipt.window = window_receipt(self._before, after)
+        receipt.links = receipts
+        return CollectedReceipt(TrialReceipt(replication=receipt), tuple(violations))
 
     def peer_metrics(self) -> ServerMetrics:
         all_stats = [stats for stats in self._link_stats if stats is not None]

@@ -13,7 +13,7 @@ from howfar.errors import PlanError
 from howfar.lab.cache import check_name
 from howfar.lab.connected_server import RunningServer, StartedServer
 from howfar.lab.replication import ReplicaSet
-from howfar.lab.servers import CertificatePaths, Server, ServerContext, Store, Tables, find_store
+from howfar.lab.servers import CertificatePaths, ServerContext, ServerProcess, Store, Tables, find_store
 from howfar.lab.servers.kinds import KINDS, STORES
 from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionSpec
@@ -46,18 +46,20 @@ class ServerGroup:
 
     def precheck(self) -> CollectedReceipt:
         """The part of `collect_receipt` that needs no running server: links at rest."""
-        return CollectedReceipt({})
+        return CollectedReceipt()
 
     def collect_receipt(self, load: LoadFacts) -> CollectedReceipt:
         """The receipt after the load. Raises LabError if a server has died."""
-        return CollectedReceipt({})
+        return CollectedReceipt()
 
     def peer_metrics(self) -> ServerMetrics:
         """Bytes that the server has exchanged since `begin` with peers other than the load; valid after `collect_receipt`."""
         return ServerMetrics()
 
 
-def start_store(store: Store, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec) -> Server:
+def start_store(
+    store: Store, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec
+) -> ServerProcess:
     """Start a new server as path and sessions require; it gets `certificates` if sessions are encrypted. Raises ServerCrashed,
     LabError."""
     return store.start(

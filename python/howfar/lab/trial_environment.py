@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from howfar.contract.messages import (
     Observed,
+    Receipt,
     RttResult,
     ServiceName,
+    Target,
 )
+from howfar.contract.receipt import IdleReceipt, ServerReceipt, TcpSettings, TrialReceipt
 from howfar.engine.process import Launcher
 from howfar.lab.connected_server import ConnectedServer, ServerProof, view_receipt
 from howfar.lab.counts import counted_less
-from howfar.lab.idle import idle_violations
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import crossing_violations, limits_for_trial, link_receipt, link_violations
 from howfar.lab.replication import ReplicaSet
 from howfar.lab.server_group import ServerGroup
-from howfar.lab.window import WatchTargets, WindowWatch
+from howfar.lab.window import LabWindowWatch, WatchTargets
 from howfar.services import SqlProtocol
-from howfar.testbed import NO_FACTS, Application, CollectedReceipt, LoadFacts, ServiceEndpoint, Trust
-from howfar.testbed import WindowWatch as WindowWatchProtocol
+from howfar.testbed import (
+    NO_FACTS,
+    Application,
+    CollectedReceipt,
+    LoadFacts,
+    ServiceEndpoint,
+    Trust,
+    WindowWatch,
+)
 
 MAIN = "server"
 """Name and role of the main server in receipts."""
@@ -32,14 +41,14 @@ class Idle(Protocol):
     """The part of `lab.idle.IdleWatch` that an environment uses."""
 
     def begin(self) -> None: ...
-    def receipt(self) -> dict[str, Any]: ...
+    def receipt(self) -> IdleReceipt: ...
 
 
 @dataclass
 class LabTrialEnvironment:
     """The laboratory's environment; implements `howfar.testbed.TrialEnvironment`."""
 
-    target: Any
+    target: Target
     protocol: SqlProtocol
     user: str
     password: str
@@ -53,8 +62,7 @@ class LabTrialEnvironment:
     link: Link | None
     at_rest: RttResult | None
     """RTT of the link before the load; None without a link."""
-    tcp: dict[str, Any]
-    """How the hosts' TCP was configured."""
+    tcp: TcpSettings
     connections: int | None
     """Number of connections that the load opens; None if unknown."""
     targets: WatchTargets | None
@@ -78,61 +86,56 @@ class LabTrialEnvironment:
         for server in (self.main, *self.auxiliary_servers):
             server.mark_load_start()
 
-    def watch(self, length_ns: int) -> WindowWatchProtocol:
+    def watch(self, length_ns: int) -> WindowWatch:
         assert self.targets is not None, "who has none watches otherwise"
-        return self.server_group.watch(WindowWatch(self.targets, length_ns))
+        return self.server_group.watch(LabWindowWatch(self.targets, length_ns))
 
-    def precheck(self, session: Mapping[str, Any] | None = None) -> CollectedReceipt:
+    def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
         group_receipt = self.server_group.precheck()
         violations = [*self.main.mismatches(session), *group_receipt.violations]
         content = self.main.started.spec.content
-        server_facts = {"session_view": view_receipt(self.main.view), "content": content}
         idle_receipt = self.idle.receipt()
-        receipt = {MAIN: server_facts, **group_receipt.receipt, "idle": idle_receipt}
-        violations += (
-            () if session is None else idle_violations(idle_receipt)
-        )  # without a session the load has not begun, and no halts are counted yet
+        receipt = TrialReceipt(
+            server=ServerReceipt(session_view=view_receipt(self.main.view), content=content), idle=idle_receipt
+        ).updated(group_receipt.receipt)
+        if session is not None:  # without a session the load has not begun, and no halts are counted yet
+            violations += idle_receipt.violations()
         if self.link is not None and self.at_rest is not None:
-            stats = self.link.counters()
-            receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
+            receipt.link = link_receipt(self.link, self.at_rest, self.link.counters(), self.tcp)
             violations += link_violations(self.link, self.at_rest, None)
         return CollectedReceipt(receipt, tuple(violations))
 
-    def collect_receipt(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
         # With an application there is no engine session; its sessions are checked by the servers' own reports.
-        engine_sessions = {self.main.name: session} if self.application is None else {}
+        engine_sessions = {} if session is None or self.application is not None else {self.main.name: session}
         sessions = engine_sessions if load.sessions is None else load.sessions
-        application_receipt = CollectedReceipt({}) if self.application is None else self.application.collect_receipt()
+        application_receipt = CollectedReceipt() if self.application is None else self.application.collect_receipt()
         group_receipt = self.server_group.collect_receipt(load)
         proof = self.main.proof(sessions.get(self.main.name), load.commits, self.connections)
-        content = self.main.started.spec.content
+        if "content" not in proof.server.model_fields_set:  # a key-value store has none
+            proof.server.content = self.main.started.spec.content
         idle_receipt = self.idle.receipt()
-        receipt: dict[str, Any] = {
-            MAIN: {"content": content, **proof.server},
-            **group_receipt.receipt,
-            **application_receipt.receipt,
-        }
-        receipt["idle"] = idle_receipt
+        receipt = TrialReceipt(server=proof.server, idle=idle_receipt)
+        receipt = receipt.updated(group_receipt.receipt).updated(application_receipt.receipt)
         if proof.forwarder is not None:
-            receipt["forwarder"] = proof.forwarder
+            receipt.forwarder = proof.forwarder
         violations = [
             *application_receipt.violations,
             *proof.violations,
             *group_receipt.violations,
-            *idle_violations(idle_receipt),
+            *idle_receipt.violations(),
         ]
         violations += _counted_less(self.main, proof, load)
         metrics = proof.metrics - self.server_group.peer_metrics()
         for server in self.auxiliary_servers:
             auxiliary_proof = server.proof(sessions.get(server.name))
             metrics += auxiliary_proof.metrics
-            receipt.setdefault("services", {})[server.name], auxiliary_violations = _auxiliary_proof(
-                server, auxiliary_proof, load
-            )
+            service_receipt, auxiliary_violations = _auxiliary_proof(server, auxiliary_proof, load)
+            receipt.services = {**receipt.services, server.name: service_receipt}
             violations += auxiliary_violations
         if self.link is not None and self.at_rest is not None:
             stats = self.link.counters()
-            receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
+            receipt.link = link_receipt(self.link, self.at_rest, stats, self.tcp)
             violations += link_violations(self.link, self.at_rest, stats, limits_for_trial(load.round_trip_ns))
             if stats is not None:
                 violations += crossing_violations(stats, metrics)
@@ -141,11 +144,11 @@ class LabTrialEnvironment:
 
 def _auxiliary_proof(
     server: ConnectedServer, proof: ServerProof, load: LoadFacts
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+) -> tuple[ServerReceipt, tuple[str, ...]]:
     """Receipt and violations of one auxiliary server. The number of its connections is not checked: a page may not use it at all."""
-    receipt = dict(proof.server)
+    receipt = proof.server
     if proof.forwarder is not None:
-        receipt["forwarder"] = proof.forwarder
+        receipt.forwarder = proof.forwarder
     violations = (f"{server.name}: {sentence}" for sentence in proof.violations)
     return receipt, (*violations, *_counted_less(server, proof, load))
 

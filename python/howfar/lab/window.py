@@ -118,7 +118,7 @@ _FRAME_HEADERS = 66
 
 
 @dataclass(frozen=True)
-class Connection:
+class ConnectionCounts:
     """Counts of one TCP connection since it began; None if this kernel does not report them."""
 
     rtt_ns: int
@@ -133,7 +133,7 @@ class Connection:
     sndbuf_limited_ns: int | None
 
 
-Connections = Mapping[bytes, Connection]
+Connections = Mapping[bytes, ConnectionCounts]
 """Connections by the kernel's socket cookie, which is unique since boot."""
 
 
@@ -186,7 +186,7 @@ def _last_message_type(part: bytes) -> int:
     return message_type
 
 
-def parse_connections(answer: tuple[bytes, ...], *, loopback: bool = True) -> dict[bytes, Connection]:
+def parse_connections(answer: tuple[bytes, ...], *, loopback: bool = True) -> dict[bytes, ConnectionCounts]:
     """The connections in a reply of `Diag.ask`, by cookie. `loopback`: include those of a host with itself."""
     connections = {}
     for part in answer:
@@ -212,7 +212,7 @@ def _attribute(attributes: bytes, requested_type: int) -> bytes | None:
     return None
 
 
-def connection(info: bytes) -> Connection:
+def connection(info: bytes) -> ConnectionCounts:
     """A connection's counts from `struct tcp_info`, as far as this kernel has the fields."""
 
     def read_number(offset: int, struct_format: Literal["=I", "=Q"], unit: int = 1) -> int | None:
@@ -222,7 +222,7 @@ def connection(info: bytes) -> Connection:
         return value * unit
 
     min_rtt = read_number(_MIN_RTT_US, "=I")
-    return Connection(
+    return ConnectionCounts(
         rtt_ns=read_number(_RTT_US, "=I", 1000) or 0,
         min_rtt_ns=None if min_rtt in (None, _NO_MIN_RTT) else min_rtt * 1000,
         retransmits=read_number(_TOTAL_RETRANS, "=I") or 0,
@@ -336,7 +336,7 @@ class _Readings:
     """CPU time of all samples, set at the end."""
 
 
-class WindowWatch:
+class LabWindowWatch:
     """Watches a window, which begins when this is constructed; implements `testbed.WindowWatch`."""
 
     def __init__(self, targets: WatchTargets, length_ns: int) -> None:

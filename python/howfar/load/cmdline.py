@@ -32,6 +32,10 @@ HELP = "`howfar load --help` lists all options."
 SECOND_NS = 1_000_000_000
 
 
+OptionValue = bool | int | float | str | tuple[str, ...]
+"""The value of an option; `Option.kind` determines its type."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The parsed command line. `values` has only the options that were given; see `value`."""
@@ -40,7 +44,7 @@ class Options:
     kind: str | None
     """One of sysbench's or pgbench's workloads; None with --workload."""
     action: str
-    values: Mapping[str, Any]
+    values: Mapping[str, OptionValue]
     notes: tuple[str, ...]
     """Notes, one line each, on options that have no effect or are deprecated."""
 
@@ -61,7 +65,7 @@ class Options:
 
 def parse_command_line(arguments: Sequence[str]) -> Options:
     """Parse a command line. Raises UsageError."""
-    values: dict[str, Any] = {}
+    values: dict[str, OptionValue] = {}
     notes: list[str] = []
     positional: list[str] = []
     remaining = list(arguments)
@@ -124,7 +128,7 @@ def _take_value(option: Option, remaining: list[str]) -> str:
     return remaining.pop(0)
 
 
-def _parse_positional(positional: list[str], values: dict[str, Any], notes: list[str]) -> Options:
+def _parse_positional(positional: list[str], values: Mapping[str, OptionValue], notes: list[str]) -> Options:
     """The arguments that are not options: DSN, workload, command."""
     dsn: str | None = None
     kind: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
@@ -38,7 +38,7 @@ from howfar.engine.tls import tls_of
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, OPTIONS, RANDOM_NUMBERS, STATEMENT_MIX, TABLES
-from howfar.services import ServiceName
+from howfar.services import ServiceName, SqlProtocol
 from howfar.toml_text import MalformedToml, parse_toml
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
 
@@ -226,13 +226,20 @@ def options_without_effect(options: Options) -> tuple[str, ...]:
     )
 
 
-def _common_fields(options: Options, login: LoadLogin, workload: Workload, seed: int) -> dict[str, Any]:
-    return {**_login_fields(options, login), "workload": workload, "seed": seed}
+class _LoginFields(TypedDict):
+    """The fields of a job that say where and as whom it runs."""
+
+    protocol: SqlProtocol
+    target: Target
+    user: str
+    password: str
+    database: str
+    session: Session
 
 
-def _login_fields(options: Options, login: LoadLogin) -> dict[str, Any]:
+def _login_fields(options: Options, login: LoadLogin) -> _LoginFields:
     return {
-        "protocol": login.address.protocol or "mysql",
+        "protocol": "postgresql" if login.address.protocol == "postgresql" else "mysql",
         "target": login.target,
         "user": login.address.user or DEFAULT_NAME,
         "password": login.password.reveal(),
@@ -250,8 +257,10 @@ def build_load_job(options: Options, login: LoadLogin, workload: Workload, seed:
         raise UsageError("--time=0 without --events would never end", "Give --time or --events.")
     try:
         return LoadJob(
-            **_common_fields(options, login, workload, seed),
+            **_login_fields(options, login),
             **fields(options, "job"),
+            workload=workload,
+            seed=seed,
             arrivals=arrivals(options, rate) if rate else None,
             warmup_ns=max(options.value("warmup-time"), options.value("ramp")),
             measure_ns=time_ns or LONGEST_NS,
@@ -273,7 +282,9 @@ def build_tables_job(options: Options, login: LoadLogin, workload: Workload, see
     try:
         return TablesJob(
             action=action,
-            **_common_fields(options, login, workload, seed),
+            **_login_fields(options, login),
+            workload=workload,
+            seed=seed,
             connections=connections if options.kind == "bulk_insert" else min(connections, MAX_LOADERS),
             connect_timeout_ns=options.value("thread-init-timeout"),
         )

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from howfar.contract.messages import Interval, KeyValue, LoadJob, Pgbench, Receipt
-from howfar.load.result import SHARES, Bound, Latency, Result
+from howfar.load.result import SHARES, LatencyHistogram, PercentileBounds, Result
 from howfar.load.verdict import Stamp
 from howfar.units import counted, format_size_bytes
 
@@ -107,7 +107,7 @@ def _throughput(result: Result) -> list[str]:
 
 def _latencies(result: Result) -> list[str]:
     if result.open_loop:
-        latencies: dict[str, Latency | None] = {
+        latencies: dict[str, LatencyHistogram | None] = {
             "response": result.transaction,
             "service": result.service,
             "lateness": result.lateness,
@@ -139,11 +139,11 @@ def _statements(result: Result) -> list[str]:
     return _table("Statement", rows) if rows else []
 
 
-def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
+def _table(title: str, rows: Sequence[tuple[str, LatencyHistogram]]) -> list[str]:
     """A table with the count and percentiles of each latency; `≥` where unanswered requests leave only a lower bound."""
     lines = [[title, "count", "mean", *(name for name, _ in SHARES), "max"]]
     for label, latency in rows:
-        mean = Bound(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
+        mean = PercentileBounds(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
         bounds = [mean if latency.count else None, *(latency.at(share) for _, share in SHARES), latency.at(1)]
         lines.append([label, f"{latency.count:,}", *map(_format_bound, bounds)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -156,7 +156,7 @@ def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> list[str]:
     ]
 
 
-def _format_bound(bound: Bound | None) -> str:
+def _format_bound(bound: PercentileBounds | None) -> str:
     if bound is None:
         return "-"
     return time(bound.low_ns) if bound.exact else f"≥ {time(bound.low_ns)}"

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from howfar.contract.messages import (
     TablesJob,
 )
 from howfar.engine.receipt_check import encryption_note
-from howfar.load.verdict import Stamp, Verdict, judge
+from howfar.load.verdict import LoadVerdict, Stamp, judge
 from howfar.stats import hdr
 
 MAX_BOUND_RATIO = 1.01
@@ -36,7 +35,7 @@ MAX_BOUND_RATIO = 1.01
 
 
 @dataclass(frozen=True)
-class Distribution:
+class ValueCounts:
     """Counts by value, values ascending; `max_ns` is exact."""
 
     values: tuple[int, ...]
@@ -63,24 +62,22 @@ class Distribution:
         return tuple(zip(self.values, counts, strict=True))
 
 
-def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> Distribution:
+def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> ValueCounts:
     """A distribution from (value, count), values ascending."""
     nonempty = [(value, count) for value, count in pairs if count > 0]
-    return Distribution(
-        tuple(value for value, _ in nonempty), tuple(accumulate(count for _, count in nonempty)), max_ns
-    )
+    return ValueCounts(tuple(value for value, _ in nonempty), tuple(accumulate(count for _, count in nonempty)), max_ns)
 
 
-def decode(histogram: Histogram) -> Distribution:
+def decode(histogram: Histogram) -> ValueCounts:
     """The engine's histogram, decoded. Each bucket counts as its highest value."""
     if not histogram.count:
-        return Distribution((), (), histogram.max_ns)
+        return ValueCounts((), (), histogram.max_ns)
     by_bucket = hdr.decode(histogram.data).by_bucket
     pairs = [(hdr.highest(bucket), int(by_bucket[bucket])) for bucket in np.flatnonzero(by_bucket).tolist()]
     return distribution(pairs, histogram.max_ns)
 
 
-def subtract(whole: Distribution, part: Distribution) -> Distribution:
+def subtract(whole: ValueCounts, part: ValueCounts) -> ValueCounts:
     """`whole` less `part`, bucket by bucket: the answered requests."""
     part_counts = dict(part.pairs())
     return distribution(
@@ -89,7 +86,7 @@ def subtract(whole: Distribution, part: Distribution) -> Distribution:
 
 
 @dataclass(frozen=True)
-class Bound:
+class PercentileBounds:
     """A percentile: at least `low_ns`, at most `high_ns`; None if the upper bound is unknown."""
 
     low_ns: int
@@ -100,21 +97,21 @@ class Bound:
         return self.high_ns is not None and self.high_ns <= self.low_ns * MAX_BOUND_RATIO
 
 
-def bound(all_requests: Distribution, answered: Distribution, share: float) -> Bound | None:
+def bound(all_requests: ValueCounts, answered: ValueCounts, share: float) -> PercentileBounds | None:
     """The percentile `share` (0..1) of all requests; None when there was none."""
     low = all_requests.at(share)
     if low is None:
         return None
     rank = max(math.ceil(share * all_requests.count - 1e-9), 1)
     high = answered.value_at_rank(rank) if rank <= answered.count else None
-    return Bound(low, None if high is None else max(high, low))
+    return PercentileBounds(low, None if high is None else max(high, low))
 
 
 SHARES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
 
 
 @dataclass(frozen=True)
-class Latency:
+class LatencyHistogram:
     """One histogram, readable at any percentile."""
 
     kind: str
@@ -122,12 +119,12 @@ class Latency:
     min_ns: int
     mean_ns: float
     max_ns: int
-    all_requests: Distribution
-    answered: Distribution
+    all_requests: ValueCounts
+    answered: ValueCounts
 
-    def at(self, share: float) -> Bound | None:
+    def at(self, share: float) -> PercentileBounds | None:
         if share >= 1:
-            return Bound(self.max_ns, self.max_ns if self.complete else None) if self.count else None
+            return PercentileBounds(self.max_ns, self.max_ns if self.complete else None) if self.count else None
         return bound(self.all_requests, self.answered, share)
 
     @property
@@ -147,16 +144,16 @@ class Result:
     finished: Finished
     mismatches: tuple[str, ...]
     """Differences between requested and obtained session; any makes the result void."""
-    verdict: Verdict
-    transaction: Latency
-    service: Latency | None
+    verdict: LoadVerdict
+    transaction: LatencyHistogram
+    service: LatencyHistogram | None
     """Service time, in an open loop only; in a closed loop it equals `transaction`."""
-    lateness: Latency | None
+    lateness: LatencyHistogram | None
     """How much later than due a request was sent although a connection was free; in an open loop only."""
-    statements: tuple[Latency, ...]
-    stages: tuple[Latency, ...]
-    connect: Latency | None
-    in_flight: Latency | None
+    statements: tuple[LatencyHistogram, ...]
+    stages: tuple[LatencyHistogram, ...]
+    connect: LatencyHistogram | None
+    in_flight: LatencyHistogram | None
     """Ages of the transactions in flight when the window ended; in a closed loop no other histogram has them."""
 
     @property
@@ -178,12 +175,12 @@ class Result:
         return self.job.arrivals is not None
 
     @property
-    def service_latency(self) -> Latency:
+    def service_latency(self) -> LatencyHistogram:
         """Latency of answered transactions, from the first byte sent."""
         return self.transaction if self.service is None else self.service
 
     @property
-    def shown(self) -> tuple[Latency, ...]:
+    def shown(self) -> tuple[LatencyHistogram, ...]:
         """Every latency of the machine-readable outputs, in order."""
         latencies = (self.transaction, self.service, self.lateness, *self.statements, *self.stages, self.connect)
         return tuple(latency for latency in latencies if latency is not None)
@@ -242,21 +239,21 @@ def result_of(
     )
 
 
-def _percentile_ns(latency: Latency | None, share: float) -> int | None:
+def _percentile_ns(latency: LatencyHistogram | None, share: float) -> int | None:
     limits = latency.at(share) if latency is not None else None
     return None if limits is None else limits.low_ns
 
 
-def _latency(histogram: Histogram) -> Latency:
+def _latency(histogram: Histogram) -> LatencyHistogram:
     values = decode(histogram)
-    return Latency(
+    return LatencyHistogram(
         histogram.kind, histogram.count, histogram.min_ns, histogram.mean_ns, histogram.max_ns, values, answered=values
     )
 
 
-def _empty(kind: str) -> Latency:
-    no_values = Distribution((), (), 0)
-    return Latency(kind, 0, 0, 0.0, 0, no_values, no_values)
+def _empty(kind: str) -> LatencyHistogram:
+    no_values = ValueCounts((), (), 0)
+    return LatencyHistogram(kind, 0, 0, 0.0, 0, no_values, no_values)
 
 
 VERSION = 1
@@ -290,7 +287,7 @@ def summary_line(result: Result) -> str:
     return json.dumps(summary(result), allow_nan=False)
 
 
-def summary(result: Result) -> dict[str, Any]:
+def summary(result: Result) -> dict[str, object]:
     """The last JSON line: the same figures as in the other reports."""
     finished = result.finished
     client = result.client
@@ -323,8 +320,8 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def _latency_as_dict(latency: Latency) -> dict[str, Any]:
-    figures: dict[str, Any] = {
+def _latency_as_dict(latency: LatencyHistogram) -> dict[str, object]:
+    figures: dict[str, object] = {
         "count": latency.count,
         "min": latency.min_ns,
         "mean": latency.mean_ns,
@@ -386,7 +383,7 @@ def prometheus_text(result: Result, workload: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _quantiles(latency: Latency) -> list[Sample]:
+def _quantiles(latency: LatencyHistogram) -> list[Sample]:
     samples: list[Sample] = []
     for _, share in SHARES:
         at = latency.at(share)

@@ -61,7 +61,7 @@ def parse_goal(text: str) -> Goal:
 
 
 @dataclass(frozen=True)
-class Trial:
+class RateTrial:
     """The trial of one rate. `observed_ns`: the percentile, a lower bound when `censored`; `why_not` is empty on success."""
 
     rate: float
@@ -75,7 +75,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchResult:
     """Result of a search. `found`: the highest rate that succeeded, with a failure above it. `at_least`: nothing failed up to the
     highest allowed. `below`: even the lowest failed. `unclear`: trials ran out, or the best failed when repeated."""
 
@@ -87,11 +87,11 @@ class Answer:
     """How many trials at `rate` succeeded."""
 
 
-def judge_trial(result: Result, goal: Goal, rate: float) -> Trial:
+def judge_trial(result: Result, goal: Goal, rate: float) -> RateTrial:
     """Whether a trial meets the goal: by the upper bound, so that unanswered requests count against it."""
     bound = result.transaction.at(goal.share)
     if bound is None:
-        return Trial(rate, None, False, "nothing was answered")
+        return RateTrial(rate, None, False, "nothing was answered")
     reasons = [str(stamp) for stamp in (Stamp.FAILING, Stamp.OVERLOADED) if result.verdict.has(stamp)]
     if bound.high_ns is None or bound.high_ns >= goal.limit_ns:
         reasons.append(f"{'' if bound.exact else '≥ '}{time(bound.low_ns)}")
@@ -100,10 +100,10 @@ def judge_trial(result: Result, goal: Goal, rate: float) -> Trial:
             reasons.append(f"{unanswered} unanswered requests leave it open (a longer --time helps)")
     if reasons:
         reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has(stamp)]
-    return Trial(rate, bound.low_ns, not bound.exact, ", ".join(reasons))
+    return RateTrial(rate, bound.low_ns, not bound.exact, ", ".join(reasons))
 
 
-def next_rate(trials: Sequence[Trial], low: float, high: float | None) -> float | None:
+def next_rate(trials: Sequence[RateTrial], low: float, high: float | None) -> float | None:
     """The next rate to try; None if the search is over."""
     if len(trials) >= MAX_TRIALS:
         return None
@@ -123,19 +123,19 @@ def next_rate(trials: Sequence[Trial], low: float, high: float | None) -> float 
     return _confirm(trials, best)
 
 
-def _confirm(trials: Sequence[Trial], best: float) -> float | None:
+def _confirm(trials: Sequence[RateTrial], best: float) -> float | None:
     return best if _successes(trials, best) <= CONFIRMATIONS else None
 
 
-def _successes(trials: Sequence[Trial], rate: float) -> int:
+def _successes(trials: Sequence[RateTrial], rate: float) -> int:
     return sum(trial.met_goal for trial in trials if trial.rate == rate)
 
 
-def _lowest_failure(trials: Sequence[Trial]) -> float | None:
+def _lowest_failure(trials: Sequence[RateTrial]) -> float | None:
     return min((trial.rate for trial in trials if not trial.met_goal), default=None)
 
 
-def _best(trials: Sequence[Trial]) -> float | None:
+def _best(trials: Sequence[RateTrial]) -> float | None:
     """The highest success below every failure."""
     failed = _lowest_failure(trials)
     return max(
@@ -143,20 +143,20 @@ def _best(trials: Sequence[Trial]) -> float | None:
     )
 
 
-def answer(trials: Sequence[Trial]) -> Answer:
+def answer(trials: Sequence[RateTrial]) -> SearchResult:
     """The answer from the trials so far."""
     best, failed = _best(trials), _lowest_failure(trials)
     if best is None:
         kind: Literal["below", "unclear"] = "below" if failed is not None else "unclear"
-        return Answer(kind, None, failed, len(trials), 0)
+        return SearchResult(kind, None, failed, len(trials), 0)
     repeats = _successes(trials, best)
     if failed is None:
-        return Answer("at_least", best, None, len(trials), repeats)
+        return SearchResult("at_least", best, None, len(trials), repeats)
     is_confirmed = failed / best <= MAX_GAP_RATIO and repeats > CONFIRMATIONS
-    return Answer("found" if is_confirmed else "unclear", best, failed, len(trials), repeats)
+    return SearchResult("found" if is_confirmed else "unclear", best, failed, len(trials), repeats)
 
 
-def sentence(goal: Goal, result: Answer) -> str:
+def sentence(goal: Goal, result: SearchResult) -> str:
     """The answer as one sentence, which states if it is only a bound."""
     trials = f"{result.trials} trials"
     if result.kind == "below":

@@ -48,7 +48,7 @@ class Stamp(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class StampFinding:
     """A stamp, its reason, and advice."""
 
     stamp: Stamp
@@ -57,10 +57,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LoadVerdict:
     """All stamps except `valid`; no finding means valid."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[StampFinding, ...]
     unknown: tuple[str, ...]
     """Checks that could not be made, with the reasons."""
 
@@ -99,7 +99,7 @@ def judge(
     answered_p99_ns: int | None = None,
     in_flight_max_ns: int | None = None,
     workload: Workload | None = None,
-) -> Verdict:
+) -> LoadVerdict:
     """Run all checks on a finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time."""
     unknown: list[str] = []
     missing = "" if workload is None else missing_rows(workload, finished)
@@ -116,8 +116,8 @@ def judge(
             ]
         ),
     }
-    findings = tuple(Finding(stamp, because, ADVICE[stamp]) for stamp, because in reasons.items() if because)
-    return Verdict(findings, tuple(unknown))
+    findings = tuple(StampFinding(stamp, because, ADVICE[stamp]) for stamp, because in reasons.items() if because)
+    return LoadVerdict(findings, tuple(unknown))
 
 
 def _failing(finished: Finished, connections: int) -> list[str]:

@@ -5,20 +5,21 @@ Figures are sums over trials, so that a long trial weighs more. Nothing is model
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
-from typing import Any
 
+from howfar.contract.receipt import LinkCounters
+from howfar.contract.receipt_messages import Receipt
 from howfar.paths import is_local
-from howfar.plan.factors import ORDINARY, offered_per_s
+from howfar.plan.factors import ORDINARY, Level, offered_per_s
+from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import is_good
-from howfar.store.receipts import number_in
-from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial
+from howfar.store.records import Arm, ArmRole, Measured, Run, Trial
 
 FULL_LINK = 0.9
 """Share of the requested rate, by the link's byte count, from which the link is full and everything else may wait for it."""
@@ -66,7 +67,7 @@ class ArmFacts:
     """RTT at rest; 0: no link."""
     way_s: float
     """Part of a ping's time over the link that is spent in hosts and emulator (kernels, wake-ups), not in the requested delay."""
-    session: Mapping[str, Any]
+    session: Receipt | None
     valid: bool = True
     """False if the arm's limit makes these figures about other programs or about errors."""
 
@@ -87,7 +88,7 @@ class ArmFacts:
         more connections, which work at the same time, it has no meaning.)"""
         return self.cycle_s - self.client.cpu_s - self.server.cpu_s - self.runnable_s - self.round_trips * self.rtt_s
 
-    def level(self, factor: str) -> FactorValue | None:
+    def level(self, factor: str) -> Level | None:
         return self.arm.factors.get(factor, ORDINARY.get(factor))
 
     @property
@@ -119,16 +120,17 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
     by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
     client, server = _host_cpus(run, arm)
 
-    def per_transaction(direction: str, name: str) -> float | None:
-        values = [(trial, number_in(trial.receipt, "link", "counters", direction, name)) for trial in trials]
-        known = [(trial.measured, value) for trial, value in values if value is not None and trial.measured]
+    links = [(trial, trial.receipt.link) for trial in trials if trial.receipt.link is not None]
+
+    def per_transaction(count: Callable[[LinkCounters], int]) -> float | None:
+        known = [(trial.measured, count(link.counters)) for trial, link in links if link.counters and trial.measured]
         transactions_passed = sum(
             trial_measured.transactions + trial_measured.warmup_transactions for trial_measured, _ in known
         )
         return sum(value for _, value in known) / transactions_passed if transactions_passed else None
 
-    def median_s(*path: str) -> float:
-        known = [value for trial in trials if (value := number_in(trial.receipt, *path)) is not None]
+    def median_s(times_ns: Iterable[float | None]) -> float:
+        known = [time_ns for time_ns in times_ns if time_ns is not None]
         return median(known) / 1e9 if known else 0.0
 
     return ArmFacts(
@@ -144,13 +146,13 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         client=_end_facts("client", trials, client, [client.cpus, server.cpus]),
         server=_end_facts("server", trials, server, [client.cpus, server.cpus]),
         shared_cpu=bool(client.cpus & server.cpus),
-        wire_to_client=per_transaction("to_client", "wire_bytes"),
-        wire_to_server=per_transaction("to_server", "wire_bytes"),
-        segments_to_client=per_transaction("to_client", "segments"),
-        segments_to_server=per_transaction("to_server", "segments"),
-        rtt_s=median_s("link", "rtt_at_rest_ns", "p50") or float(arm.factors.get("rtt_ns", 0)) / 1e9,
-        way_s=2 * median_s("link", "compensate_ns"),
-        session=next((s for trial in trials if isinstance(s := trial.receipt.get("session"), Mapping)), {}),
+        wire_to_client=per_transaction(lambda counters: counters.to_client.wire_bytes),
+        wire_to_server=per_transaction(lambda counters: counters.to_server.wire_bytes),
+        segments_to_client=per_transaction(lambda counters: counters.to_client.segments),
+        segments_to_server=per_transaction(lambda counters: counters.to_server.segments),
+        rtt_s=median_s(link.rest_rtt_ns for _, link in links) or float(arm.factors.get("rtt_ns", 0)) / 1e9,
+        way_s=2 * median_s(link.compensate_ns for _, link in links),
+        session=next((session for trial in trials if (session := trial.receipt.session) is not None), None),
     )
 
 
@@ -158,7 +160,7 @@ def _host_cpus(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
     """Processors of the client and of the server; the same host's for both if they are on one machine."""
     environment = run.info.environment
     server = HostCpus.of(environment, "server")
-    placement = arm.factors.get("placement", environment.get("placement"))
+    placement = arm.factors.get("placement", environment.placement)
     on_one_machine = placement == "machines" and is_local(arm.factors.get("path"))
     return server if on_one_machine else HostCpus.of(environment, "client"), server
 
@@ -200,7 +202,7 @@ RESULT_BYTES = 78
 OK_BYTES = 11
 
 
-def replies(workload: Mapping[str, Any], round_trips: float, total_bytes: float) -> tuple[float, ...]:
+def replies(workload: Workload | None, round_trips: float, total_bytes: float) -> tuple[float, ...]:
     """Sizes of the replies of a transaction, adding up to `total_bytes`. A workload that is unknown, or whose round trips differ from
     its statements', is assumed to answer with messages of one length."""
     sizes = _guess_reply_sizes(workload)
@@ -218,27 +220,20 @@ def requests(round_trips: float, total_bytes: float) -> tuple[float, ...]:
     return (total_bytes / count,) * count
 
 
-def _guess_reply_sizes(workload: Mapping[str, Any]) -> list[float] | None:
-    if workload.get("kind") != "oltp_read_only":
+def _guess_reply_sizes(workload: Workload | None) -> list[float] | None:
+    if workload is None or workload.kind != "oltp_read_only":
         return None
-
-    def number(name: str) -> int:
-        value = workload.get(name, 0)
-        return int(value) if isinstance(value, int | float) else 0
-
-    rows = number("range_size")
-    ranges = bool(workload.get("range_selects", True))
-    sizes: list[float] = [RESULT_BYTES + ROW_BYTES] * number("point_selects")
-    if ranges:
-        for name in ("simple_ranges", "order_ranges", "distinct_ranges"):
-            sizes += [RESULT_BYTES + rows * ROW_BYTES] * number(name)
-        sizes += [RESULT_BYTES + 12] * number("sum_ranges")
-    if not workload.get("skip_trx", False):
+    sizes: list[float] = [RESULT_BYTES + ROW_BYTES] * workload.point_selects
+    if workload.range_selects:
+        ranges = workload.simple_ranges + workload.order_ranges + workload.distinct_ranges
+        sizes += [RESULT_BYTES + workload.range_size * ROW_BYTES] * ranges
+        sizes += [RESULT_BYTES + 12] * workload.sum_ranges
+    if not workload.skip_trx:
         sizes += [OK_BYTES, OK_BYTES]
     return sizes
 
 
-def unevenness(workload: Mapping[str, Any]) -> float:
+def unevenness(workload: Workload | None) -> float:
     """(1 + C²) / 2, with C the coefficient of variation of a transaction's answer sizes: the queue before a station whose service
     times are proportional to them, relative to one with exponential times (Pollaczek-Khinchine). At least 1, because not only sizes
     vary."""

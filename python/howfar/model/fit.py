@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import Any
 
 from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, End, replies, requests
 from howfar.model.queueing import at
-from howfar.model.what_if import Network, WhatIf, WhatIfCompression, WhatIfSettings, network
+from howfar.model.what_if import ClosedNetwork, WhatIf, WhatIfCompression, WhatIfSettings, network
+from howfar.plan.factors import Level
+from howfar.plan.types import Workload
 from howfar.stats.estimate import Part
 from howfar.stats.resample import Derived
 from howfar.stats.trials import alike
-from howfar.store.records import FactorValue
 
 
 class ModelPoint(Part):
@@ -76,7 +76,7 @@ def settings_of(facts: ArmFacts) -> WhatIfSettings:
     )
 
 
-def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
+def fit(curve: Sequence[ArmFacts], workload: Workload | None) -> WhatIf:
     """The base from cells that differ only in connections. At least one is needed; a single cell serves as both ends."""
     low = min(curve, key=lambda facts: facts.threads)
     top = max(curve, key=lambda facts: facts.tps.value)
@@ -197,7 +197,7 @@ def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | No
 class Series:
     """Cells that differ in nothing but the number of connections, ascending."""
 
-    factors: dict[str, FactorValue]
+    factors: dict[str, Level]
     arms: tuple[ArmFacts, ...]
 
     @property
@@ -214,7 +214,7 @@ class Series:
     def local(self) -> bool:
         return self.arms[0].local
 
-    def but(self, *names: str) -> dict[str, FactorValue]:
+    def but(self, *names: str) -> dict[str, Level]:
         """Factors except these."""
         return {name: level for name, level in self.factors.items() if name not in names}
 
@@ -281,17 +281,17 @@ def _is_fitted_point(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
     )
 
 
-def _point(fitted_network: Network, threads: int, tps: float) -> ModelPoint:
+def _point(fitted_network: ClosedNetwork, threads: int, tps: float) -> ModelPoint:
     low = min(_soft_lower_bound(fitted_network, threads), tps)
     high = min(threads / _unqueued_s(fitted_network), fitted_network.ceiling)
     return ModelPoint(threads=threads, tps=tps, low=low, high=max(high, tps))
 
 
-def _unqueued_s(fitted_network: Network) -> float:
+def _unqueued_s(fitted_network: ClosedNetwork) -> float:
     return fitted_network.delay_s + sum(station.demand_s for station in fitted_network.stations)
 
 
-def _soft_lower_bound(fitted_network: Network, threads: int) -> float:
+def _soft_lower_bound(fitted_network: ClosedNetwork, threads: int) -> float:
     waits = (_unqueued_s(fitted_network) / threads) ** SOFTNESS + (1 / fitted_network.ceiling) ** SOFTNESS
     return float(waits ** (-1 / SOFTNESS))
 
@@ -306,7 +306,7 @@ def _grid(max_threads: int, measured: Sequence[int]) -> list[int]:
 
 
 def onto_link(
-    local: Sequence[ArmFacts], target: ArmFacts, others: Sequence[ArmFacts], workload: Mapping[str, Any]
+    local: Sequence[ArmFacts], target: ArmFacts, others: Sequence[ArmFacts], workload: Workload | None
 ) -> dict[int, WhatIf]:
     """Bases for `target`'s link, from the cells of the same curve on loopback: one for each number of connections, because the cost of
     a transaction depends on that number.

@@ -103,7 +103,7 @@ _NO_COMPRESSION = WhatIfCompression(
 
 
 @dataclass(frozen=True)
-class Network:
+class ClosedNetwork:
     """The closed network of one base at one setting."""
 
     fixed_s: float
@@ -130,7 +130,7 @@ class Network:
         return solve(self.delay_s, self.stations, most)
 
 
-def network(base: WhatIf, settings: WhatIfSettings) -> Network:
+def network(base: WhatIf, settings: WhatIfSettings) -> ClosedNetwork:
     """The queueing network of `base` at `settings`. A cost that was not measured counts as 0, so check `is_known` first."""
     compression = next(
         (connect_each for connect_each in base.compression if connect_each.algorithm == settings.compression),
@@ -157,7 +157,7 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
         for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
             stations.append(line(name, [headed_bytes(m) for m in messages], settings.rate_bps))
         delay_s -= _overlap_s(base, replies, max(server_s, 0.0), settings.rate_bps)
-    return Network(delay_s + round_trips * settings.rtt_s, base.think_s, tuple(stations))
+    return ClosedNetwork(delay_s + round_trips * settings.rtt_s, base.think_s, tuple(stations))
 
 
 def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:

@@ -11,7 +11,7 @@ from howfar.errors import PlanError
 from howfar.paths.forwarded_socket import ForwardedSocketPath
 from howfar.paths.haproxy import HaproxyPath, SidecarPath
 from howfar.paths.nutcracker import NutcrackerPath
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, PathProcess, find_program
 from howfar.paths.pgbouncer import PGBOUNCER_PATHS
 from howfar.paths.remote import RemotePath
 from howfar.paths.socket import SocketPath
@@ -100,11 +100,11 @@ def is_modelled(name: object) -> bool:
 
 __all__ = [
     "PATHS",
-    "Endpoint",
+    "ClientEndpoint",
     "Hop",
     "Path",
     "PathContext",
-    "Process",
+    "PathProcess",
     "check_programs",
     "crosses_link",
     "find_path",

@@ -9,7 +9,7 @@ import re
 from functools import partial
 from pathlib import Path as FilePath
 
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_program
 
 
 class ForwardedSocketPath(Path):
@@ -23,7 +23,7 @@ class ForwardedSocketPath(Path):
     between_hosts = True
     modelled = False
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         socket_path, port = context.work / "forward.sock", context.hop_port
         server_command = [
             context.within("server", partial(find_program, "socat")),
@@ -39,7 +39,7 @@ class ForwardedSocketPath(Path):
         client_side = context.start("client", client_command, "socat-client.log")
         context.wait_until(server_side, "socat-server.log", lambda: context.listens(server_side, port))
         context.wait_until(client_side, "socat-client.log", lambda: context.listens(client_side, socket_path))
-        return Endpoint(
+        return ClientEndpoint(
             socket=str(socket_path),
             peer_pid=client_side.pid,
             server_port=port,

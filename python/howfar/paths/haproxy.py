@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program, hop_host
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, Side, find_program, hop_host
 
 _OTHER_FILES = 200
 """Number of files that it opens in addition to two for each connection."""
@@ -109,12 +109,12 @@ class HaproxyPath(Path):
     between_hosts = True
     modelled = False
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         host = hop_host(context)
         listen = (host.to_clients, context.hop_port)
         proxy = _Proxy(context, host.side, listen, (context.server_address, context.server_port))
-        return Endpoint(
+        return ClientEndpoint(
             host=listen[0],
             port=listen[1],
             seen_from=host.to_server,
@@ -135,13 +135,13 @@ class SidecarPath(Path):
     between_hosts = True
     modelled = False
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         server_listen = (context.server_address, context.hop_port)
         client_listen = (context.loopback_address, context.hop_port)
         server_side = _Proxy(context, "server", server_listen, (context.loopback_address, context.server_port))
         client_side = _Proxy(context, "client", client_listen, server_listen)
-        return Endpoint(
+        return ClientEndpoint(
             host=client_listen[0],
             port=client_listen[1],
             seen_from=context.loopback_address,

@@ -13,10 +13,9 @@ import subprocess
 import time
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import Any
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_host
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_program, hop_host
 
 _PROGRAM = "nutcracker"
 _LOG = "nutcracker.log"
@@ -54,7 +53,7 @@ class NutcrackerPath(Path):
     between_hosts = True
     modelled = False
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         port, counters_port = context.hop_port, context.hop_port + 1
         host = hop_host(context)
@@ -86,18 +85,17 @@ class NutcrackerPath(Path):
                 if current == previous or time.monotonic() > deadline:
                     break
                 previous = current
-            server = current["server"]
             return {
-                "requests": server["requests"],
-                "bytes_to_server": server["request_bytes"],
-                "bytes_to_client": server["response_bytes"],
+                "requests": current["requests"],
+                "bytes_to_server": current["request_bytes"],
+                "bytes_to_client": current["response_bytes"],
             }
 
         def count_connections() -> Mapping[str, int]:
             counters = run_on_host(fetch_counters)
-            return {"to_clients": counters["client_connections"], "to_server": counters["server"]["server_connections"]}
+            return {"to_clients": counters["client_connections"], "to_server": counters["server_connections"]}
 
-        return Endpoint(
+        return ClientEndpoint(
             host=host.to_clients,
             port=port,
             seen_from=host.to_server,
@@ -111,15 +109,15 @@ class NutcrackerPath(Path):
         )
 
 
-def _fetch_counters(address: str, port: int) -> Mapping[str, Any]:
-    """Nutcracker's counters. Raises LabError."""
+def _fetch_counters(address: str, port: int) -> dict[str, int]:
+    """Nutcracker's counters, of clients and of its only server. Raises LabError."""
     try:
         with socket.create_connection((address, port), _ANSWER_TIMEOUT_S) as connection:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        counters: Mapping[str, Any] = json.loads(answer)[_POOL]
+        counters = json.loads(answer)[_POOL]
+        return {**counters.pop("server"), **counters}
     except (OSError, ValueError, KeyError) as error:
         raise LabError(f"nutcracker does not tell its counters: {error}") from error
-    return counters
 
 
 def _find_nutcracker() -> str:

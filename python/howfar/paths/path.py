@@ -1,4 +1,4 @@
-"""`Path`: what a path declares. `PathContext`: what it is opened with. `Endpoint`: what opening it returns."""
+"""`Path`: what a path declares. `PathContext`: what it is opened with. `ClientEndpoint`: what opening it returns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from howfar.errors import MissingError
 
+Row = dict[str, Any]
+"""A row of an SQL server's answer: values of its own types, by the names of the query's columns."""
 Result = TypeVar("Result")
 Side = Literal["client", "server", "hop"]
 """The host of the client or of the server, or the separate host of a program in between."""
 
 
-class Process(Protocol):
+class PathProcess(Protocol):
     """A process that was started for a path, and that is stopped when the path is closed."""
 
     @property
@@ -45,7 +47,7 @@ class Hop:
 
     label: str
     """The hop's key in receipts, such as `server_side`."""
-    process: Process
+    process: PathProcess
     forks: bool = False
     """Whether the hop has a process for each connection; the receipt checks their number."""
     read_counters: Callable[[], Mapping[str, int]] | None = None
@@ -59,7 +61,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ClientEndpoint:
     """Where a client of an open path connects, and what the receipt must then show."""
 
     socket: str | None = None
@@ -72,13 +74,8 @@ class Endpoint:
     server_port: int | None = None
     """The port on the server's host of the TCP connections that carry the load; None if no TCP connections do."""
     hops: tuple[Hop, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about the hops, for the receipt."""
-
-    @property
-    def connection(self) -> dict[str, Any]:
-        """The arguments for a Python client: `socket`, or `host` and `port`."""
-        return {"socket": self.socket} if self.socket else {"host": self.host, "port": self.port}
+    facts: dict[str, str | int] = field(default_factory=dict)
+    """Fields of the hops' receipt (`HopsReceipt`): the program, and what each hop is, by its label."""
 
 
 class PathContext(Protocol):
@@ -143,11 +140,11 @@ class PathContext(Protocol):
         """The certificates of the server's host, for programs that encrypt."""
         ...
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def query(self, sql: str) -> list[Row]:
         """Run a query as the server's administrator. Raises LabError."""
         ...
 
-    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
+    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> PathProcess:
         """Start a program, which is stopped when the path is closed. `log`: name of the file for its output, PROGRAM.log or
         PROGRAM-SIDE.log; errors take the program's name from it. `as_user`: UID for a program that refuses to run as root."""
         ...
@@ -157,12 +154,12 @@ class PathContext(Protocol):
         began. For programs that keep their connections open and have no counters. Raises LabError."""
         ...
 
-    def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
+    def wait_until(self, process: PathProcess, log: str, ready: Callable[[], bool]) -> None:
         """Wait until `ready` returns True. Raises MissingError if the process ends first, LabError if it is killed or takes too
         long."""
         ...
 
-    def listens(self, process: Process, at: int | FilePath) -> bool:
+    def listens(self, process: PathProcess, at: int | FilePath) -> bool:
         """Whether a process listens on a port or a Unix socket of its host."""
         ...
 
@@ -263,5 +260,5 @@ class Path(ABC):
     """Whether the queueing model describes the path. The model does not include the cost of a process for each connection."""
 
     @abstractmethod
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         """Start the path's programs. Raises LabError, MissingError."""

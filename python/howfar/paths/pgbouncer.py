@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, Row, Side, find_program
 
 if TYPE_CHECKING:
     import pg8000.native
@@ -77,7 +77,7 @@ class PgbouncerPath(Path):
         self._side: Side = side
         self._listens, self._connects, self._mode = listens, connects, mode
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "its server listens on TCP too"
         crosses_link, own_host = self.crosses_link, context.hop_address
         side: Side = "hop" if own_host else self._side
@@ -96,7 +96,7 @@ class PgbouncerPath(Path):
         seen_from = own_host or (
             context.client_address if crosses_link and side == "client" else context.loopback_address
         )
-        return Endpoint(
+        return ClientEndpoint(
             socket=socket_path,
             host=None if socket_path else address,
             port=None if socket_path else context.hop_port,
@@ -196,7 +196,7 @@ class _Bouncer:
             close_idle_connections=self._close_idle_connections,
         )
 
-    def _query_own_database(self, command: str) -> list[dict[str, Any]]:
+    def _query_own_database(self, command: str) -> list[Row]:
         rows = self._context.within(self._side, partial(_ask, self.socket, command))
         return [row for row in rows if row["database"] == self._database]
 
@@ -231,7 +231,7 @@ def _close_console(socket_path: FilePath) -> None:
     socket_path.unlink(missing_ok=True)
 
 
-def _ask(socket_path: str, command: str) -> list[dict[str, Any]]:
+def _ask(socket_path: str, command: str) -> list[Row]:
     """Run a command in PgBouncer's console, which admits the user who runs PgBouncer. Raises LabError."""
     # Imported here because every command imports the paths, but few commands open one.
     import pg8000.native

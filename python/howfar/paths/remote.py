@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.paths.path import Endpoint, Path, PathContext
+from howfar.paths.path import ClientEndpoint, Path, PathContext
 
 
 class RemotePath(Path):
@@ -15,9 +15,9 @@ class RemotePath(Path):
     between_hosts = True
     modelled = True
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        return Endpoint(
+        return ClientEndpoint(
             host=context.server_address,
             port=context.server_port,
             seen_from=context.client_address,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.paths.path import Endpoint, Path, PathContext
+from howfar.paths.path import ClientEndpoint, Path, PathContext
 
 
 class SocketPath(Path):
@@ -15,5 +15,5 @@ class SocketPath(Path):
     between_hosts = True
     modelled = True
 
-    def open(self, context: PathContext) -> Endpoint:
-        return Endpoint(socket=str(context.server_socket), peer_pid=context.server_pid)
+    def open(self, context: PathContext) -> ClientEndpoint:
+        return ClientEndpoint(socket=str(context.server_socket), peer_pid=context.server_pid)

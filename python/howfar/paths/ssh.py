@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, PathProcess, find_program
 
 _USER = 1
 """UID of daemon on Debian. As root, sshd would need /run/sshd and accounts for privilege separation. It does not admit the user
@@ -70,7 +70,7 @@ class SshPath(Path):
         self.by_socket = socket
         self.networking = not socket
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         port, socket_path = context.hop_port, context.work / "ssh.sock"
         folder = _copy_keys(context)
         if self.by_socket:
@@ -98,7 +98,7 @@ class SshPath(Path):
             "ssh.log",
             lambda: _is_forwarding(context, client_side, socket_path if self.by_socket else None),
         )
-        return Endpoint(
+        return ClientEndpoint(
             socket=forward[0] if self.by_socket else None,
             host=None if self.by_socket else context.loopback_address,
             port=None if self.by_socket else port,
@@ -162,7 +162,7 @@ def _generate_keys(folder: FilePath) -> None:
     (folder / "known_hosts").write_text(f"howfar {(folder / 'host_key.pub').read_text()}")
 
 
-def _is_forwarding(context: PathContext, process: Process, socket: FilePath | None) -> bool:
+def _is_forwarding(context: PathContext, process: PathProcess, socket: FilePath | None) -> bool:
     if socket is None:
         return context.listens(process, context.hop_port)
     return context.within("client", socket.is_socket)

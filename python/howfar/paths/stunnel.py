@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path as FilePath
 
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, Side, find_program
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, PathProcess, Side, find_program
 
 _PROGRAM = "stunnel"
 _END_TIMEOUT_S = 5.0
@@ -61,7 +61,7 @@ class StunnelPath(Path):
         self.label = label
         self.by_socket = socket
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         server_listen = (context.server_address, context.hop_port)
         client_listen = (context.loopback_address, context.hop_port)
         socket_path = context.work / "stunnel.sock"
@@ -76,7 +76,7 @@ class StunnelPath(Path):
         context.wait_until(
             client_side.process, client_side.log, lambda: client_side.listens(socket_path if self.by_socket else None)
         )
-        return Endpoint(
+        return ClientEndpoint(
             socket=client_address if self.by_socket else None,
             host=None if self.by_socket else client_listen[0],
             port=None if self.by_socket else client_listen[1],
@@ -120,7 +120,7 @@ class _Tunnel:
                 address=context.server_address,
             ),
         )
-        self.process: Process = context.start(side, [context.within(side, _find_stunnel), str(file)], self.log)
+        self.process: PathProcess = context.start(side, [context.within(side, _find_stunnel), str(file)], self.log)
         self.hop = Hop(f"{side}_side", self.process, read_counters=lambda: self._read_counters(side))
 
     def listens(self, socket: FilePath | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.paths.path import Endpoint, Path, PathContext
+from howfar.paths.path import ClientEndpoint, Path, PathContext
 
 
 class TcpPath(Path):
@@ -15,7 +15,9 @@ class TcpPath(Path):
     between_hosts = True
     modelled = True
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         address = context.loopback_address
-        return Endpoint(host=address, port=context.server_port, seen_from=address, server_port=context.server_port)
+        return ClientEndpoint(
+            host=address, port=context.server_port, seen_from=address, server_port=context.server_port
+        )

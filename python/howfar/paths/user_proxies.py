@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_host
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_program, hop_host
 
 _ANSWER_TIMEOUT_S = 5.0
 _POOL_SIZE = 20
@@ -234,7 +234,7 @@ class UserProxyPath(Path):
         self.keeps_sessions = proxy.keeps_sessions
         self._proxy = proxy
 
-    def open(self, context: PathContext) -> Endpoint:
+    def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         proxy, host, port = self._proxy, hop_host(context), context.hop_port
         name = f"{self.name}{proxy.suffix}"
@@ -260,7 +260,7 @@ class UserProxyPath(Path):
         context.wait_until(process, log, lambda: context.listens(process, port))
         fetch_counters = partial(_envoy_counters, context.work / "envoy.sock")
         read_counters = partial(run_on_host, fetch_counters) if self.name == "envoy" else None
-        return Endpoint(
+        return ClientEndpoint(
             host=host.to_clients,
             port=port,
             seen_from=host.to_server,

@@ -80,7 +80,7 @@ opened or idle, and no message takes several round trips."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class NamedCell:
     """One combination of factor levels under a name. Cells on local paths do not have the link's factors."""
 
     name: str
@@ -115,7 +115,7 @@ def _waits_for_too_many(cell: dict[str, Level]) -> bool:
     return REPLICATION.of(cell) in SEMI_SYNC and WAIT_FOR.of(cell) > REPLICAS.of(cell)
 
 
-def cells(plan: Plan) -> tuple[Cell, ...]:
+def cells(plan: Plan) -> tuple[NamedCell, ...]:
     """The baseline, its duplicate unless it has a fault, the contenders in the order of the plan, the controls. Raises PlanError."""
     measured = [
         levels for levels in combinations(plan) if not any(excluded.matches(levels) for excluded in plan.leave_out)
@@ -133,23 +133,23 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     name = cell_name(baseline, varied)
     contenders = [factors for factors in measured if factors is not baseline]
     # With a fault each trial is a different accident, so two of them do not measure noise.
-    duplicate = () if has_fault(baseline) else (Cell(name + AGAIN, "duplicate", dict(baseline)),)
-    compared = [Cell(cell_name(factors, varied), "contender", factors) for factors in contenders]
+    duplicate = () if has_fault(baseline) else (NamedCell(name + AGAIN, "duplicate", dict(baseline)),)
+    compared = [NamedCell(cell_name(factors, varied), "contender", factors) for factors in contenders]
     return (
-        Cell(name, "baseline", baseline),
+        NamedCell(name, "baseline", baseline),
         *duplicate,
         *compared,
         *(_duplicates_of_other_kinds(baseline, compared) if duplicate and plan.timing.controls else ()),
-        *_controls(plan, varied, Cell(name, "baseline", baseline), compared),
+        *_controls(plan, varied, NamedCell(name, "baseline", baseline), compared),
     )
 
 
-def _duplicates_of_other_kinds(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
+def _duplicates_of_other_kinds(baseline: dict[str, Level], compared: list[NamedCell]) -> tuple[NamedCell, ...]:
     """A/A arms for each kind of scatter that the duplicate does not cover. They are copies of cells that otherwise equal the baseline;
     if there are several rates, of the cell with the last one."""
     fixed = [name for name in FACTORS if name not in (*CONDITIONS, LOAD.name)]
     duplicates = {
-        scatter_kind(cell.factors): Cell(cell.name + AGAIN, "control", dict(cell.factors))
+        scatter_kind(cell.factors): NamedCell(cell.name + AGAIN, "control", dict(cell.factors))
         for cell in compared
         if scatter_kind(cell.factors) != scatter_kind(baseline)
         and all(level_of(cell.factors, name) == level_of(baseline, name) for name in fixed)
@@ -157,7 +157,7 @@ def _duplicates_of_other_kinds(baseline: dict[str, Level], compared: list[Cell])
     return tuple(duplicates.values())
 
 
-def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
+def _controls(plan: Plan, varied: list[str], baseline: NamedCell, compared: list[NamedCell]) -> tuple[NamedCell, ...]:
     """Control cells that wait for a link: a copy of a reference cell, and a copy with a longer RTT. The reference has the fewest
     connections, the most distant servers and the highest rate, so that it waits for round trips. If it is the baseline, its copy
     exists already. Empty if no cell waits for a link, or if one has a fault."""
@@ -173,7 +173,7 @@ def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell
     if not waits_for_link(linked[0].factors) or any(has_fault(cell.factors) for cell in linked):
         return ()
     closest = min(linked, key=_reference_rank)
-    repeated = () if closest is baseline else (Cell(closest.name + AGAIN, "control", dict(closest.factors)),)
+    repeated = () if closest is baseline else (NamedCell(closest.name + AGAIN, "control", dict(closest.factors)),)
     reference = closest if _shows_rtt(closest.factors) else _single_connection_cell(closest.factors, varied)
     waited = waited_rtt(reference.factors)
     commits = waited is not REPLICA_RTT_NS or plan.workload.kind not in READS_ONLY
@@ -181,7 +181,7 @@ def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell
         return repeated
     extra_reference = () if reference.factors in [cell.factors for cell in (baseline, *compared)] else (reference,)
     longer = {**reference.factors, waited.name: round(waited.of(reference.factors) * (1 + CONTROL_SHARE))}
-    return (*repeated, *extra_reference, Cell(f"{reference.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
+    return (*repeated, *extra_reference, NamedCell(f"{reference.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
 
 
 def _shows_rtt(cell: dict[str, Level]) -> bool:
@@ -192,7 +192,7 @@ def _shows_rtt(cell: dict[str, Level]) -> bool:
     )
 
 
-def _single_connection_cell(cell: dict[str, Level], varied: list[str]) -> Cell:
+def _single_connection_cell(cell: dict[str, Level], varied: list[str]) -> NamedCell:
     """An additional control that serves as the reference: the cell with one persistent connection in a closed loop."""
     levels = cell | {
         name: level for name, level in _SINGLE_CONNECTION_LEVELS.items() if FACTORS[name].of(cell) != level
@@ -201,7 +201,7 @@ def _single_connection_cell(cell: dict[str, Level], varied: list[str]) -> Cell:
         levels = _with_acknowledging_replica(levels)
     factors = _without_meaningless_levels(levels)
     changed = {name for name, level in factors.items() if level_of(cell, name) != level}
-    return Cell(cell_name(factors, [name for name in FACTORS if name in {*varied, *changed}]), "control", factors)
+    return NamedCell(cell_name(factors, [name for name in FACTORS if name in {*varied, *changed}]), "control", factors)
 
 
 def _with_acknowledging_replica(cell: dict[str, Level]) -> dict[str, Level]:
@@ -217,7 +217,7 @@ def _with_acknowledging_replica(cell: dict[str, Level]) -> dict[str, Level]:
     return {name: level for name, level in cell.items() if name not in REPLICA_FACTORS} | replica_levels
 
 
-def _reference_rank(cell: Cell) -> tuple[bool, bool, int, int, int]:
+def _reference_rank(cell: NamedCell) -> tuple[bool, bool, int, int, int]:
     """Rank of a cell as a control's reference; the best sorts first. Opening connections, or waiting until the next transaction is
     due, hides round trips."""
     factors = cell.factors

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from howfar.plan.cells import Cell, cells
+from howfar.plan.cells import NamedCell, cells
 from howfar.plan.factors import CLUSTERS, REPLICATION, has_fault, node_rtts_ns
 from howfar.plan.types import Plan
 
@@ -85,7 +85,7 @@ def trial_cost_ns(plan: Plan) -> int:
     return cost(plan).trial_ns
 
 
-def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
+def _cell_cost_ns(plan: Plan, cell: NamedCell) -> int:
     timing = plan.timing
     # The name of an install or the path of a program may also contain it.
     mysql = any("mysql" in PurePath(server).name for server in plan.factors.server)
@@ -100,7 +100,7 @@ def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
     return cost_ns
 
 
-def _replica_links_ns(plan_cells: Sequence[Cell]) -> int:
+def _replica_links_ns(plan_cells: Sequence[NamedCell]) -> int:
     """Time to calibrate each distinct link once for each pair of servers, without its goodput."""
     links = {
         (pair, rtt_ns, cell.factors["replica_rate_bps"])

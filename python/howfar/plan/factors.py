@@ -17,11 +17,12 @@ from pydantic_core import PydanticCustomError
 
 from howfar.paths import PATHS, crosses_link
 from howfar.plan.distances import EVEN, check_distances, rtts_ns
-from howfar.plan.quantities import AppCpuNs, OneOrMore, Part, RateBps, RowBytes, RttNs, refuse
+from howfar.plan.quantities import AppCpuNs, OneOrMore, PlanPart, RateBps, RowBytes, RttNs, refuse
 from howfar.units import counted, format_duration_ns, format_rate_bps, format_size_bytes
 
 Level = str | int | float | bool
-Cell = Mapping[str, Level]
+FactorLevels = Mapping[str, Level]
+"""The levels of a cell, by the names of their factors."""
 T = TypeVar("T")
 
 MAX_THREADS = 4096
@@ -64,7 +65,7 @@ MODE_LABELS = {
 APPLICATION_LABELS = {"php": "PHP", "engine": "engine"}
 
 
-def _applies_always(_: Cell) -> bool:
+def _applies_always(_: FactorLevels) -> bool:
     return True
 
 
@@ -103,7 +104,7 @@ class Factor(Generic[T]):
     """A level as written in a plan."""
     quoted: bool = True
     """Whether a level is written in quotes in a plan."""
-    applies: Callable[[Cell], bool] = _applies_always
+    applies: Callable[[FactorLevels], bool] = _applies_always
     """Whether the factor is meaningful in a cell with these other levels."""
     absent: T | None = None
     """The level of cells in old run files that lack the factor. Default: `ordinary`."""
@@ -115,11 +116,11 @@ class Factor(Generic[T]):
     def key(self) -> str:
         return self.toml or self.name
 
-    def given(self, cell: Cell) -> T | None:
+    def given(self, cell: FactorLevels) -> T | None:
         """The cell's level. None: the cell does not have the factor."""
         return cast(T | None, cell.get(self.name))
 
-    def of(self, cell: Cell) -> T:
+    def of(self, cell: FactorLevels) -> T:
         """The cell's level, or the level of cells without the factor."""
         level = cell.get(self.name, self.ordinary if self.ordinary is not None else self.absent)
         assert level is not None, f"the cell has no {self.name}: {dict(cell)}"
@@ -232,25 +233,25 @@ def tls_label(level: object) -> str:
     return f"TLS {str(level).replace('-', ' ')}"
 
 
-def _crosses(cell: Cell) -> bool:
+def _crosses(cell: FactorLevels) -> bool:
     return crosses_link(cell["path"])
 
 
-def _replicates(cell: Cell) -> bool:
+def _replicates(cell: FactorLevels) -> bool:
     """Whether the cell has a replica."""
     return REPLICATION.of(cell) not in ("off", "none")
 
 
-def _has_following_replica(cell: Cell) -> bool:
+def _has_following_replica(cell: FactorLevels) -> bool:
     """Whether the cell has a replica that follows a primary."""
     return _replicates(cell) and not _is_clustered(cell)
 
 
-def _waits_for_acknowledgement(cell: Cell) -> bool:
+def _waits_for_acknowledgement(cell: FactorLevels) -> bool:
     return REPLICATION.of(cell) in SEMI_SYNC
 
 
-def _is_clustered(cell: Cell) -> bool:
+def _is_clustered(cell: FactorLevels) -> bool:
     return REPLICATION.of(cell) in CLUSTERS
 
 
@@ -525,12 +526,12 @@ ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.
 """Levels of a cell where it does not name them."""
 
 
-def waits_for_link(cell: Mapping[str, Any]) -> bool:
+def waits_for_link(cell: FactorLevels) -> bool:
     """Whether the cell's requests or commits wait for a link."""
     return bool(RTT_NS.given(cell)) or _waits_for_acknowledgement(cell) or _is_clustered(cell)
 
 
-def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
+def waited_rtt(cell: FactorLevels) -> Factor[int] | None:
     """The factor of the RTT that each request, or each commit, of the cell waits for exactly once. None: there is no such RTT, for
     example because a cluster agrees in more or fewer round trips."""
     if _waits_for_acknowledgement(cell) and REPLICA_RTT_NS.given(cell):
@@ -538,7 +539,7 @@ def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
     return RTT_NS if RTT_NS.given(cell) else None
 
 
-def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
+def node_rtts_ns(cell: FactorLevels) -> dict[tuple[int, int], int]:
     """RTTs between the servers of a cell that talk to each other; the primary is 0. Empty: no replica."""
     if not _replicates(cell):
         return {}
@@ -546,7 +547,7 @@ def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
     return {pair: rtt_ns for pair, rtt_ns in rtts.items() if _is_clustered(cell) or pair[0] == 0}
 
 
-def has_fault(cell: Mapping[str, Any]) -> bool:
+def has_fault(cell: FactorLevels) -> bool:
     """Whether a fault is injected in this cell."""
     return FAULT.of(cell) != "none"
 
@@ -556,19 +557,19 @@ def share_of_capacity(level: str) -> float | None:
     return float(level[:-1]) / 100 if level.endswith("%") else None
 
 
-def offered_per_s(cell: Mapping[str, Any]) -> float | None:
+def offered_per_s(cell: FactorLevels) -> float | None:
     """Transactions due per second. None: closed loop."""
     level = LOAD.of(cell)
     return float(level.removesuffix("/s")) if level.endswith("/s") else None
 
 
-def scatter_kind(cell: Mapping[str, Any]) -> tuple[object, ...]:
+def scatter_kind(cell: FactorLevels) -> tuple[object, ...]:
     """What the scatter of a cell's trials depends on besides its path: the machine's conditions, and whether its load has a given
     rate. An A/A arm of one kind gives no noise floor for another kind."""
     return *(level_of(cell, name) for name in CONDITIONS if name != LOAD.name), LOAD.of(cell) != CLOSED
 
 
-def level_of(cell: Cell, name: str) -> Level | None:
+def level_of(cell: FactorLevels, name: str) -> Level | None:
     """The level of any factor, by name; its ordinary one where the cell does not name it."""
     factor = FACTORS.get(name)
     return cell.get(name, factor.ordinary if factor else None)
@@ -577,18 +578,22 @@ def level_of(cell: Cell, name: str) -> Level | None:
 # ---------------------------------------------------------------- the tables of a plan that are built from the registry
 
 
-def _model(name: str, base: type[Part], fields: dict[str, Any]) -> Any:
+ModelFields = dict[str, Any]
+"""Fields of a model, each with its type and its default, as `create_model` takes them."""
+
+
+def _model(name: str, base: type[PlanPart], fields: ModelFields) -> Any:
     return create_model(name, __base__=base, __module__=__name__, **fields)
 
 
-def levels_model_of(base: type[Part], name: str, is_leave_out: bool = False) -> Any:
+def levels_model_of(base: type[PlanPart], name: str, is_leave_out: bool = False) -> Any:
     """The table `[factors]`: a model of `base` with a tuple of levels for each factor in the registry as it is now."""
     return _levels_model(base, name, is_leave_out, tuple(FACTORS.values()))
 
 
 @lru_cache(maxsize=16)
-def _levels_model(base: type[Part], name: str, is_leave_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
-    fields: dict[str, Any] = {}
+def _levels_model(base: type[PlanPart], name: str, is_leave_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
+    fields: ModelFields = {}
     for factor in factors:
         # A table of `leave_out` matches by the factors that it names, so any default will do there.
         levels = (factor.default,) if factor.default is not None else () if is_leave_out else None
@@ -598,12 +603,12 @@ def _levels_model(base: type[Part], name: str, is_leave_out: bool, factors: tupl
     return _model(name, base, fields)
 
 
-def baseline_model_of(base: type[Part], name: str) -> Any:
+def baseline_model_of(base: type[PlanPart], name: str) -> Any:
     """The table `[baseline]`: a model of `base` with at most one level for each factor."""
     return _baseline_model(base, name, tuple(FACTORS.values()))
 
 
 @lru_cache(maxsize=16)
-def _baseline_model(base: type[Part], name: str, factors: tuple[Factor[Any], ...]) -> Any:
+def _baseline_model(base: type[PlanPart], name: str, factors: tuple[Factor[Any], ...]) -> Any:
     fields = {factor.name: (factor.kind | None, Field(default=None, alias=factor.toml or None)) for factor in factors}
     return _model(name, base, fields)

@@ -11,7 +11,7 @@ from typing import Any
 
 from howfar.errors import PlanError
 from howfar.paths import is_local
-from howfar.plan.cells import Cell, cells
+from howfar.plan.cells import NamedCell, cells
 from howfar.plan.factors import CLOSED, FACTORS, LOAD, Level, share_of_capacity
 from howfar.plan.page import Keys
 from howfar.plan.types import LeftOut, Plan, Workload
@@ -216,7 +216,7 @@ def needs_capacity(plan: Plan) -> bool:
     return any(share_of_capacity(level) is not None for level in plan.factors.load)
 
 
-def closed_loop(plan: Plan) -> Cell:
+def closed_loop(plan: Plan) -> NamedCell:
     """The baseline in a closed loop. Loads that are shares refer to its capacity."""
     baseline = cells(plan)[0]
     return replace(baseline, factors={**baseline.factors, LOAD.name: CLOSED})

@@ -18,7 +18,7 @@ from howfar.file_kinds import kind_by_suffix, refuse_own
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.types import Plan
-from howfar.toml_text import MalformedToml, parse_toml
+from howfar.toml_text import MalformedToml, TomlTable, parse_toml
 
 _TABLE = re.compile(r"\s*\[{1,2}\s*([A-Za-z0-9_.\-\s]+?)\s*\]{1,2}\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
@@ -123,7 +123,7 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
     return LoadedPlan(_validate(source, text, table, overrides, quick), text, quick)
 
 
-def _override_as_table(override: Override, baseline: object) -> dict[str, Any]:
+def _override_as_table(override: Override, baseline: object) -> TomlTable:
     """The override as a table to be merged into the plan. A factor that is left with one level gets that level in the baseline too."""
     value = override.value if isinstance(override.value, str | int) else list(override.value)
     levels = value if isinstance(value, list) else [value]
@@ -164,7 +164,7 @@ def _read(name_or_path: str) -> tuple[str, str]:
         raise PlanError(f"{path}:{line}: not UTF-8 text", "Save the plan as UTF-8.") from error
 
 
-def _parse(source: str, text: str) -> dict[str, Any]:
+def _parse(source: str, text: str) -> TomlTable:
     try:
         return parse_toml(text)
     except MalformedToml as error:
@@ -177,7 +177,7 @@ def _parse(source: str, text: str) -> dict[str, Any]:
         ) from error
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: TomlTable, over: TomlTable) -> TomlTable:
     result = dict(base)
     for key, value in over.items():
         before = result.get(key)
@@ -185,7 +185,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _nest(key: tuple[str, ...], value: str | int | list[str]) -> dict[str, Any]:
+def _nest(key: tuple[str, ...], value: str | int | list[str]) -> TomlTable:
     nested: Any = value
     for part in reversed(key):
         nested = {part: nested}
@@ -193,7 +193,7 @@ def _nest(key: tuple[str, ...], value: str | int | list[str]) -> dict[str, Any]:
     return nested
 
 
-def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence[Override], quick: bool) -> Plan:
+def _validate(source: str, text: str, table: TomlTable, overrides: Sequence[Override], quick: bool) -> Plan:
     try:
         plan = Plan.model_validate(table)
     except ValidationError as error:

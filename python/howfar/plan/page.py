@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, model_validator
 
 from howfar.plan.factors import FACTORS, NO_PAGE, unfit
-from howfar.plan.quantities import Part, refuse
+from howfar.plan.quantities import PlanPart, refuse
 from howfar.services import ServiceName
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ KEYS_PER_MULTI_GET = 10
 Count = Annotated[int, Field(ge=0, le=1000)]
 
 
-class PageShape(Part):
+class PageShape(PlanPart):
     """The queries of one request to the application, in equal rounds. The factor `app_cpu` is additional CPU time of the application,
     in equal parts after each round trip; for that, a transaction counts as one round trip."""
 
@@ -95,7 +95,7 @@ class PageShape(Part):
         return f"{prefix}{queries}: {self.round_trips} round trips"
 
 
-class Keys(Part):
+class Keys(PlanPart):
     """Keys that Redis and Memcached hold, and, for the workload `key_value`, the weights of its commands."""
 
     count: int = Field(default=10_000, ge=1, le=100_000_000)

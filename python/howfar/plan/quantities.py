@@ -145,7 +145,7 @@ def read_option(option: str, text: str, kind: Any, command: str) -> Any:
         raise UsageError(f"{option} {text}: {reason}", f"`{command} --help` explains {option}.") from error
 
 
-class Part(BaseModel):
+class PlanPart(BaseModel):
     """A frozen, closed part of a plan: a misspelt key is an error, never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

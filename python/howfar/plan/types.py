@@ -5,16 +5,18 @@ The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
+    BaseModel,
     Field,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     StrictBool,
+    ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WrapValidator,
     model_serializer,
     model_validator,
@@ -35,6 +37,8 @@ from howfar.plan.factors import (
     REPLICA_FACTORS,
     ROW_BYTES,
     SEMI_SYNC,
+    SHORT_ROW,
+    FactorLevels,
     ShapeName,
     baseline_model_of,
     level_of,
@@ -42,10 +46,10 @@ from howfar.plan.factors import (
     unfit,
 )
 from howfar.plan.page import Keys, PageShape, check_pages
-from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, Part, WarmupNs, refuse
+from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, PlanPart, WarmupNs, refuse
 
 
-class Data(Part):
+class Data(PlanPart):
     """The tables, in sysbench's schema."""
 
     tables: int = Field(default=10, ge=1, le=1000)
@@ -54,7 +58,7 @@ class Data(Part):
     """Whether to use the largest tables that fit if memory cannot hold these; the run file records their size."""
 
 
-class Distribution(Part):
+class RowDistribution(PlanPart):
     """How row ids are drawn; sysbench's names and meaning."""
 
     kind: Literal["uniform", "pareto", "special", "gaussian", "zipfian"] = "special"
@@ -95,7 +99,7 @@ READS_ONLY: frozenset[WorkloadKind] = frozenset(
 """Kinds whose transactions leave nothing to commit. For a page, its shape decides."""
 
 
-class Workload(Part):
+class Workload(PlanPart):
     """One of sysbench's workloads, with sysbench's option names and 1.0 defaults; the tables are in `Data`. Options that a kind does
     not use are ignored, as sysbench does."""
 
@@ -112,12 +116,17 @@ class Workload(Part):
     delete_inserts: limits.DeleteInserts = 1
     skip_trx: bool = False
     db_ps_mode: Literal["auto", "disable"] = "auto"
-    distribution: Distribution = Distribution()
+    distribution: RowDistribution = RowDistribution()
+
+    @property
+    def ranges(self) -> int:
+        """Number of range queries of all kinds."""
+        ranges = self.simple_ranges + self.sum_ranges + self.order_ranges + self.distinct_ranges
+        return ranges if self.range_selects else 0
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:
-        ranges = self.simple_ranges + self.sum_ranges + self.order_ranges + self.distinct_ranges
-        reads = self.point_selects + (ranges if self.range_selects else 0)
+        reads = self.point_selects + self.ranges
         writes = self.index_updates + self.non_index_updates + self.delete_inserts
         queries = {"oltp_read_only": reads, "oltp_write_only": writes, "oltp_read_write": reads + writes}
         if queries.get(self.kind, 1) == 0:
@@ -133,7 +142,7 @@ FALLBACK_NS = 25_000_000_000
 MAX_BLOCKS = 1000
 
 
-class Factors(Part):
+class Factors(PlanPart):
     """Factors that are varied or held: every combination of levels is a cell. Its fields are those of the registry."""
 
     if TYPE_CHECKING:
@@ -155,14 +164,14 @@ class LeftOut(Factors):
         return self
 
     @model_serializer(mode="wrap")
-    def _only_named(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _only_named(self, plain: SerializerFunctionWrapHandler) -> dict[str, object]:
         return {name: levels for name, levels in plain(self).items() if name in self.model_fields_set}
 
-    def matches(self, cell: Mapping[str, Any]) -> bool:
+    def matches(self, cell: FactorLevels) -> bool:
         return all(level_of(cell, name) in getattr(self, name) for name in self.model_fields_set)
 
 
-class Baseline(Part):
+class Baseline(PlanPart):
     """The cell that every other one is compared with. It names enough factors to single out one cell."""
 
 
@@ -203,7 +212,7 @@ def table_model(table: Any) -> Any:
     return table if build_model is None else build_model()
 
 
-class Timing(Part):
+class Timing(PlanPart):
     """Duration, number of repetitions and end of a run."""
 
     warmup_ns: WarmupNs = Field(default=3_000_000_000, alias="warmup")
@@ -228,7 +237,7 @@ class Timing(Part):
         return self
 
 
-class Plan(Part):
+class Plan(PlanPart):
     """One experiment, resolved: after `[quick]` and command line options."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
@@ -344,10 +353,51 @@ class Plan(Part):
         return self
 
 
-def restore_plan(stored: dict[str, Any]) -> Plan:
-    """The plan as kept in a run file (`Plan.model_dump(mode="json")`)."""
+PlanJson = dict[str, Any]
+"""A plan as kept in a run file: `Plan.model_dump(mode="json")`."""
+
+
+def restore_plan(stored: PlanJson) -> Plan:
+    """The plan kept in a run file, to measure more of it."""
     factors = {IDLE.name: [IDLE.ordinary], LOAD.name: [LOAD.ordinary], **stored["factors"]}  # older files lack these
     return Plan.model_validate({**stored, "factors": factors}, context=STORED, by_alias=False, by_name=True)
+
+
+def _none_if_invalid(value: object, read: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+T = TypeVar("T")
+_Known = Annotated[T | None, WrapValidator(_none_if_invalid)]
+"""A part of a stored plan. None: the plan lacks it, or it is malformed."""
+
+
+class StoredLevels(BaseModel, frozen=True):
+    """Levels of the factors that a report's description of the workload needs."""
+
+    replication: tuple[str, ...] = ("off",)
+    durability: tuple[str, ...] = ("strict",)
+    row_bytes: tuple[int, ...] = (SHORT_ROW,)
+
+
+class StoredPlan(BaseModel, frozen=True):
+    """The parts of a plan in a run file that reports need. They must be readable even if the plan can no longer be measured."""
+
+    question: _Known[str] = None
+    workload: _Known[Workload] = None
+    data: _Known[Data] = None
+    timing: _Known[Timing] = None
+    keys: _Known[Keys] = None
+    pages: _Known[dict[str, _Known[PageShape]]] = None
+    factors: _Known[StoredLevels] = None
+
+
+def read_stored(plan: PlanJson) -> StoredPlan:
+    """The plan kept in a run file, to report it."""
+    return StoredPlan.model_validate(plan, context=STORED, by_alias=False, by_name=True)
 
 
 def local_part(plan: Plan) -> Plan:

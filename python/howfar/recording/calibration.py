@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
 
 from howfar.contract.messages import (
     AnswerJob,
@@ -120,15 +119,10 @@ class Placement(Part):
                 server_cpus = tuple(sorted(os.sched_getaffinity(server_pid)))
         return cls(application=own_cpus, server=server_cpus)
 
-    @classmethod
-    def of_recording(cls, facts: Mapping[str, Any]) -> Placement:
-        """The placement during the recording, if this machine has these CPUs; else no restriction."""
-        placement = cls.model_validate(facts.get("cpus") or {})
-        return (
-            placement
-            if all(cpus is None or _can_run_on(cpus) for cpus in (placement.application, placement.server))
-            else cls()
-        )
+    def without_missing_cpus(self) -> Placement:
+        """This placement if this machine has its CPUs; else no restriction."""
+        is_usable = all(cpus is None or _can_run_on(cpus) for cpus in (self.application, self.server))
+        return self if is_usable else Placement()
 
 
 def _can_run_on(cpus: tuple[int, ...]) -> bool:
@@ -148,7 +142,7 @@ def launcher_on_cpus(cpus: tuple[int, ...] | None) -> Launcher:
     return Launcher(() if cpus is None else ("taskset", "-c", format_cpus(cpus)))
 
 
-class Calibration(Part):
+class RecorderCost(Part):
     """Cost of a round trip through the recorder, for a given rhythm."""
 
     floor_ns: int
@@ -164,7 +158,7 @@ def calibrate(
     rhythm: Rhythm,
     placement: Placement,
     launcher_on: Callable[[tuple[int, ...] | None], Launcher] = launcher_on_cpus,
-) -> Calibration:
+) -> RecorderCost:
     """Measure in rounds, each both with and without a tap. `launcher_on`: gives the launcher for some CPUs. Raises LabError,
     EngineError."""
     warm_up, rounds = _round_trips(rhythm)
@@ -187,7 +181,7 @@ def calibrate(
         events = [event for event in tap.events() if isinstance(event, Recorded)]
     upstream_ns = [trip.ended_ns - trip.sent_ns - rhythm.server_ns for event in events for trip in event.round_trips]
     floor_ns, path_ns = (max(round(trimmed_mean(times)), 0) for times in (upstream_ns, path_times_ns))
-    return Calibration(floor_ns=floor_ns, tap_ns=mean_interval(added_ns), path_ns=path_ns)
+    return RecorderCost(floor_ns=floor_ns, tap_ns=mean_interval(added_ns), path_ns=path_ns)
 
 
 def _round_trips(rhythm: Rhythm) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from howfar.recording.kinds import Kind, is_assignment
+from howfar.recording.kinds import TripKind, is_assignment
 from howfar.recording.layout import CostedPage, Trip
 from howfar.recording.predict import quantiles
 from howfar.stats.estimate import Estimate, Part
@@ -29,7 +29,7 @@ _RESAMPLES = 400
 """Number of resamples per change; small, because there may be many changes."""
 
 
-class Change(Part):
+class PossibleChange(Part):
     """One possible change, for pages of one name."""
 
     kind: ChangeKind
@@ -60,7 +60,7 @@ class PageChange:
     count: int
 
 
-def changes(costed: Mapping[str, Sequence[CostedPage]]) -> list[Change]:
+def changes(costed: Mapping[str, Sequence[CostedPage]]) -> list[PossibleChange]:
     """Find the changes of all pages, the largest saving first."""
     found = []
     for name, pages in costed.items():
@@ -79,7 +79,7 @@ def changes(costed: Mapping[str, Sequence[CostedPage]]) -> list[Change]:
 
 def _combine(
     name: str, pages: Sequence[CostedPage], key: tuple[ChangeKind, str], by_page: Mapping[int, Sequence[PageChange]]
-) -> Change:
+) -> PossibleChange:
     kind, digest = key
     savings = {
         number: _saving_ns(
@@ -143,7 +143,7 @@ def _make_change(
     gone: float,
     savings: Mapping[int, tuple[np.ndarray, np.ndarray]],
     pages: Sequence[CostedPage],
-) -> Change:
+) -> PossibleChange:
     """Make a change from the savings of its pages. `savings`: minimum and maximum by page number; each is limited to the page's
     time."""
     limits = {number: pages[number].predicted_ns for number in savings}
@@ -157,7 +157,7 @@ def _make_change(
     )
     whole_ms = float(np.median([page.predicted_ns.mean() for page in pages])) / 1e6
     high_ms = min(_limit_or_value(high, high.high), whole_ms)
-    return Change(
+    return PossibleChange(
         kind=kind,
         page=name,
         digest=digest,
@@ -174,14 +174,14 @@ def _limit_or_value(estimate: Estimate, limit: float | None) -> float:
     return estimate.value if limit is None else limit
 
 
-def _find_connects(name: str, pages: Sequence[CostedPage]) -> Iterator[Change]:
+def _find_connects(name: str, pages: Sequence[CostedPage]) -> Iterator[PossibleChange]:
     """Find what persistent connections would save: connects and logins. Inside TLS a login cannot be distinguished from what follows.
     Its known round trips are then a lower bound, and those that may belong to it count only toward the maximum saving."""
     savings = {}
     for number, page in enumerate(pages):
         if not page.connects:
             continue
-        gone = [index for index, trip in enumerate(page.trips) if trip.kind is Kind.CONNECT]
+        gone = [index for index, trip in enumerate(page.trips) if trip.kind is TripKind.CONNECT]
         path = page.target_cost_ns[:, gone].sum(axis=1) + page.target_connect_ns
         # The application's time before the first round trip of a connection is not part of connecting.
         first = {page.trips[index].connection: index for index in reversed(gone)}.values()
@@ -217,7 +217,7 @@ def _possible_login_trips(page: CostedPage) -> list[int]:
 
 
 def _count_login_trips(page: CostedPage) -> int:
-    return sum(trip.kind is Kind.CONNECT for trip in page.trips)
+    return sum(trip.kind is TripKind.CONNECT for trip in page.trips)
 
 
 # ---------------------------------------------------------------- in one page
@@ -234,7 +234,7 @@ def _find_in_page(page: CostedPage, seen_reads: set[tuple[str, int]]) -> list[Pa
     looped = {index for run in loops for index in run}
     found = [_make_loop(trips, run, answered) for run in loops]
     found += _find_transactions(trips, operations)
-    found += _find_unneeded(Kind.SETTING, "initial", trips, answered)
+    found += _find_unneeded(TripKind.SETTING, "initial", trips, answered)
     found += _find_prepares(trips, answered)
     found += _find_fetches(trips, answered)
     repeated = list(_find_repeated_reads(trips, [index for index in runs if index not in looped]))
@@ -253,9 +253,9 @@ def _make_loop(trips: Sequence[Trip], run: Sequence[int], answered: Sequence[int
         index for index in answered if run[0] < index < run[-1] and trips[index].connection == trips[run[0]].connection
     ]
     prepares = [
-        index for index in between if trips[index].kind is Kind.PREPARE and trips[index].text == trips[run[0]].text
+        index for index in between if trips[index].kind is TripKind.PREPARE and trips[index].text == trips[run[0]].text
     ]
-    closes = [index for index in between if trips[index].kind is Kind.CLOSE][: len(prepares)]
+    closes = [index for index in between if trips[index].kind is TripKind.CLOSE][: len(prepares)]
     gone = sorted({*run[1:], *prepares, *closes})
     return PageChange("loop", trips[run[0]].text, tuple(gone), len(run))
 
@@ -289,12 +289,12 @@ def _find_transactions(trips: Sequence[Trip], operations: Sequence[int]) -> Iter
     for triple in zip(operations, operations[1:], operations[2:], strict=False):
         first, middle, last = (trips[index] for index in triple)
         together = len({trip.connection for trip in (first, middle, last)}) == 1 and not middle.failed
-        if together and first.kind is Kind.BEGIN and last.kind is Kind.END and middle.kind is not Kind.END:
+        if together and first.kind is TripKind.BEGIN and last.kind is TripKind.END and middle.kind is not TripKind.END:
             yield PageChange("transaction", middle.text, (triple[0], triple[2]), 1)
 
 
 def _find_unneeded(
-    kind: Kind, advised: ChangeKind, trips: Sequence[Trip], answered: Sequence[int]
+    kind: TripKind, advised: ChangeKind, trips: Sequence[Trip], answered: Sequence[int]
 ) -> Iterator[PageChange]:
     """Find the round trips of a kind that a page does not need."""
     for (_, text), group in _group_trips(trips, [index for index in answered if trips[index].kind is kind]).items():
@@ -305,9 +305,9 @@ def _find_prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[P
     """Find preparations of statements, together with the closing of these statements, which would be saved too."""
     closing: dict[int, list[int]] = defaultdict(list)
     for index in answered:
-        if trips[index].kind is Kind.CLOSE:
+        if trips[index].kind is TripKind.CLOSE:
             closing[trips[index].connection].append(index)
-    for prepare in _find_unneeded(Kind.PREPARE, "prepare", trips, answered):
+    for prepare in _find_unneeded(TripKind.PREPARE, "prepare", trips, answered):
         ends = closing[trips[prepare.gone[0]].connection]
         close_indices = {next((end for end in ends if end > index), None) for index in prepare.gone} - {None}
         gone = tuple(sorted({*prepare.gone, *(index for index in close_indices if index is not None)}))
@@ -317,7 +317,7 @@ def _find_prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[P
 def _find_fetches(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[PageChange]:
     """Find results fetched in parts. The first fetch would still be needed, unless the statement's own answer had a part of the
     rows."""
-    groups = _group_trips(trips, [index for index in answered if trips[index].kind is Kind.FETCH])
+    groups = _group_trips(trips, [index for index in answered if trips[index].kind is TripKind.FETCH])
     for (connection, text), group in groups.items():
         already_ran = any(trip.connection == connection and trip.text == text for trip in trips[: group[0]])
         yield PageChange("fetch", text, tuple(group if already_ran else group[1:]), len(group))
@@ -354,7 +354,7 @@ def _keyed_reads(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[tuple[i
     """Reads with known keys: index, and (statement, keys)."""
     for index in runs:
         keys = trips[index].keys
-        if trips[index].kind is Kind.READ and keys is not None:
+        if trips[index].kind is TripKind.READ and keys is not None:
             yield index, (trips[index].text, keys)
 
 
@@ -388,7 +388,7 @@ def _find_pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Page
             run.append(index)
 
 
-def advice(change: Change) -> str:
+def advice(change: PossibleChange) -> str:
     """Short advice for a change; docs/predict.md explains each."""
     return {
         "nagle": "set TCP_NODELAY",

@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import howfar
 from howfar.contract.messages import PacketsEnded, Recorded, RecordEnded
 from howfar.errors import EngineError, HowfarError, RunFileError
 from howfar.recording.calibration import Placement, Rhythm, calibrate, calibration_s, rhythm_of
+from howfar.recording.facts import PassedBytes, RecordingFacts
 from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
 from howfar.recording.record_tap import RecordTap
-from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
+from howfar.recording.recording import Connection, Digest, RecordingFile, RoundTrip, TimedPage
 from howfar.stopping import ended_by_request
 
 _MALFORMED = "marks that were not understood"
@@ -31,7 +32,7 @@ _LATE_EVENT_NS = 10_000_000_000
 _TAP_KILLED = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """A source of events for a recording."""
 
     def events(self) -> Iterator[Recorded | RecordEnded | PacketsEnded]:
@@ -49,23 +50,23 @@ class Collected:
     tls: bool = False
     round_trips: int = 0
 
-    def facts(self, more: Mapping[str, int], code: int) -> dict[str, Any]:
+    def facts(self, more: Mapping[str, int], code: int) -> RecordingFacts:
         """The facts to write at the end. `more`: further reasons why something is unknown, with counts, which may be 0."""
         unknown = Counter(self.ended.unknown if self.ended else {})
         unknown.update({reason: count for reason, count in more.items() if count})
-        return {
-            "protocol": self.protocols.most_common(1)[0][0] if self.protocols else "unknown",
-            "tls": self.tls,
-            "round_trips": self.round_trips,
-            "unknown": dict(unknown),
-            "commands": self.ended.commands if self.ended else {},
-            "exit_code": code,
-            "stopped": self.stopped,
-            "complete": self.stopped is None,
-        }
+        return RecordingFacts(
+            protocol=self.protocols.most_common(1)[0][0] if self.protocols else "unknown",
+            tls=self.tls,
+            round_trips=self.round_trips,
+            unknown=unknown,
+            commands=self.ended.commands if self.ended else {},
+            exit_code=code,
+            stopped=self.stopped,
+            complete=self.stopped is None,
+        )
 
 
-def collect(source: Source, file: RecordingFile, collected: Collected, marks: Marks | None = None) -> None:
+def collect(source: EventSource, file: RecordingFile, collected: Collected, marks: Marks | None = None) -> None:
     """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording, not the
     application."""
     with contextlib.suppress(OSError):
@@ -125,20 +126,20 @@ def wait_for(seconds: float | None) -> None:
         time.sleep(_ONE_YEAR_S if seconds is None else seconds)
 
 
-def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
+def new_facts(method: str, transport: str, command: str | None) -> RecordingFacts:
     """The facts known at the start."""
-    return {
-        "howfar": howfar.__version__,
-        "began_unix_ns": time.time_ns(),
-        "method": method,
-        "command": command,
-        "transport": transport,
-        "idle": "as-found",
-        **({} if method == "tap" else {"floor_ns": 0, "tap_ns": 0}),
-    }
+    facts = RecordingFacts(
+        howfar=howfar.__version__,
+        began_unix_ns=time.time_ns(),
+        method=method,
+        command=command,
+        transport=transport,
+        idle="as-found",
+    )
+    return facts if method == "tap" else facts.updated(RecordingFacts(floor_ns=0, tap_ns=0))
 
 
-def add_pages(file: RecordingFile, marks: Marks | None, run_page: Page | None, gaps: bool) -> dict[str, int]:
+def add_pages(file: RecordingFile, marks: Marks | None, run_page: TimedPage | None, gaps: bool) -> dict[str, int]:
     """Write the pages and assign the round trips to them. Returns counts of what remains unknown, by reason.
 
     If no page was marked, pages are inferred from the pauses between round trips if `gaps` is set; else `run_page` is the only page.
@@ -161,7 +162,7 @@ def add_pages(file: RecordingFile, marks: Marks | None, run_page: Page | None, g
 
 
 @contextmanager
-def new_recording(out: Path, facts: Mapping[str, Any]) -> Iterator[RecordingFile]:
+def new_recording(out: Path, facts: RecordingFacts) -> Iterator[RecordingFile]:
     """Begin a recording. After an error, its file is kept only if it has a round trip. Raises RunFileError."""
     file = RecordingFile(out, facts)
     try:
@@ -191,7 +192,7 @@ def finish(
     unknown: Mapping[str, int],
     code: int,
     say: Callable[[str], None],
-    more: Callable[[], Mapping[str, Any]] = dict,
+    more: Callable[[], RecordingFacts] = RecordingFacts,
 ) -> None:
     """Complete a recording. If a tap made it, then also add `more` facts and measure what the tap costs; an interrupt skips both."""
     ended = collected.ended
@@ -199,7 +200,7 @@ def finish(
     if not isinstance(ended, RecordEnded):
         file.finish(facts)
         return
-    file.seal({"stopped": None, **facts, **_tap_facts(ended)})
+    file.seal(facts.updated(_tap_facts(ended)))
     placement = Placement.of_processes(ended.server_pid)
     rhythm = rhythm_of(file.page_timings())
     seconds = 2 * calibration_s(rhythm)
@@ -207,44 +208,44 @@ def finish(
         if seconds > _NOTABLE_CALIBRATION_S:
             say(f"the recording is complete; measuring what the tap costs takes about {seconds:.0f} s")
         file.seal(more())
-        file.seal(_measure_own_cost(rhythm, file.facts["transport"] == "unix", placement))
+        file.seal(_measure_own_cost(rhythm, file.facts.transport == "unix", placement))
     except KeyboardInterrupt:
         say("what the tap costs was not measured: interrupted")
     file.close()
 
 
-def _tap_facts(ended: RecordEnded) -> dict[str, Any]:
+def _tap_facts(ended: RecordEnded) -> RecordingFacts:
     """The facts that only a tap has: the bytes that it passed on, and its own cost, which is not measured yet."""
-    return {
-        "tap_ns": None,
-        "tap_unknown": "its measurement after the command was interrupted",
-        "refused": ended.refused,
-        "bytes": {
-            "to_server": ended.passed_to_server,
-            "to_client": ended.passed_to_client,
-            "all_passed_on": (ended.taken_to_server, ended.taken_to_client)
-            == (ended.passed_to_server, ended.passed_to_client),
-            "crc32_to_server": ended.crc32_to_server,
-            "crc32_to_client": ended.crc32_to_client,
-        },
-    }
+    passed = (ended.passed_to_server, ended.passed_to_client)
+    return RecordingFacts(
+        tap_ns=None,
+        tap_unknown="its measurement after the command was interrupted",
+        refused=ended.refused,
+        passed=PassedBytes(
+            to_server=ended.passed_to_server,
+            to_client=ended.passed_to_client,
+            all_passed_on=(ended.taken_to_server, ended.taken_to_client) == passed,
+            crc32_to_server=ended.crc32_to_server,
+            crc32_to_client=ended.crc32_to_client,
+        ),
+    )
 
 
-def _measure_own_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> dict[str, Any]:
+def _measure_own_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> RecordingFacts:
     """The cost of the tap as facts, measured with the recorded rhythm. Only predictions need it."""
     try:
         # The first calibration yields the server's own share of the observed time, which is how long the application's CPU sleeps.
         rhythm = rhythm.without_floor(calibrate(on_socket, rhythm, placement).floor_ns)
         calibration = calibrate(on_socket, rhythm, placement)
     except HowfarError as error:
-        return {"tap_ns": None, "tap_unknown": error.message}
-    limits = [calibration.tap_ns.low, calibration.tap_ns.high]
-    return {
-        "tap_unknown": None,
-        "rhythm": rhythm.model_dump(),
-        "cpus": placement.model_dump(),
-        "floor_ns": calibration.floor_ns,
-        "path_ns": calibration.path_ns,
-        "tap_ns": round(calibration.tap_ns.value),
-        "tap_limits_ns": [None if limit is None else round(limit) for limit in limits],
-    }
+        return RecordingFacts(tap_ns=None, tap_unknown=error.message)
+    low, high = (None if limit is None else round(limit) for limit in (calibration.tap_ns.low, calibration.tap_ns.high))
+    return RecordingFacts(
+        tap_unknown=None,
+        rhythm=rhythm,
+        cpus=placement,
+        floor_ns=calibration.floor_ns,
+        path_ns=calibration.path_ns,
+        tap_ns=round(calibration.tap_ns.value),
+        tap_limits_ns=(low, high),
+    )

@@ -114,7 +114,7 @@ class PathCosts(Part):
 
     def slow_start_ns(self, rounds: Sequence[tuple[int, ...]], rtt_ns: int | None = None) -> np.ndarray:
         """Waits for the congestion window in ns, with a row per block and a column per round trip. `rounds`: see
-        `Window.earlier_rounds`; `rtt_ns`: another RTT of the same link.
+        `SlowStartWindow.earlier_rounds`; `rtt_ns`: another RTT of the same link.
 
         A round can begin one RTT after the beginning of the previous one. The time for sending a round does not count as waiting,
         because it is already part of the answer's cost.
@@ -164,7 +164,7 @@ def _interpolate(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[f
 
 
 @dataclass
-class Window:
+class SlowStartWindow:
     """The server's congestion window on one connection in slow start (RFC 6928), which determines how many rounds an answer takes."""
 
     segments: int = _INITIAL_WINDOW

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from howfar.recording.recording import Page
+from howfar.recording.recording import TimedPage
 
 _MIN_GAPS = 8
 """Minimum number of gaps of each kind: from fewer, their spread cannot be estimated."""
@@ -91,7 +91,7 @@ def logarithms(gaps_ns: Iterable[int]) -> np.ndarray:
 
 def pages_by_gaps(
     rows: Iterable[tuple[int, int, int | None, int, int, str | None]],
-) -> tuple[list[Page], dict[int, int]]:
+) -> tuple[list[TimedPage], dict[int, int]]:
     """The pages, and the ID of each round trip's page; both empty if rests cannot be distinguished from pauses.
 
     Each process is searched on its own, and so is each connection whose process is unknown."""
@@ -104,7 +104,7 @@ def pages_by_gaps(
     if model is None:
         return [], {}
     rest_by_id = dict(zip(gaps, model.probability(x).tolist(), strict=True))
-    pages: list[Page] = []
+    pages: list[TimedPage] = []
     page_ids: dict[int, int] = {}
     names_by_statements: dict[frozenset[str | None], str] = {}
     for (pid, _), stream in streams.items():
@@ -120,7 +120,7 @@ def pages_by_gaps(
             )
             number, ended_ns = len(pages) + 1, max(trip.ended_ns for trip in trips)
             pages.append(
-                Page(
+                TimedPage(
                     number,
                     _page_name(trips, names_by_statements),
                     "gap",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -151,13 +151,10 @@ class Rewriting:
         parsed = _parse_or_none(parse, text)
         if parsed is None or not self._is_server_address(parsed.address):
             return text
-        expected = self._address_of_tap(parsed.address)
+        expected = (self._address_of_tap(parsed.address), parsed.password)
         for changed in (self._rewrite_url(text), self._rewrite_keywords(text)):
             parsed_again = _parse_or_none(parse, changed)
-            if parsed_again is not None and (parsed_again.address, parsed_again.password) == (
-                expected,
-                parsed.password,
-            ):
+            if parsed_again is not None and (parsed_again.address, parsed_again.password) == expected:
                 return changed
         return text
 
@@ -232,13 +229,11 @@ class Rewriting:
             return old == new and re.search(host_word, old, re.IGNORECASE) is not None
 
         rewritten = with_unused_host.rewrite_environment(variables)
-        variable_names = [name for name, value in variables.items() if is_unreplaced(value, rewritten[name])][
-            :_MAX_LISTED
-        ]
+        variable_names = [name for name, value in variables.items() if is_unreplaced(value, rewritten[name])]
         is_argument = any(
             is_unreplaced(old, new) for old, new in zip(words, with_unused_host.rewrite_arguments(words), strict=True)
         )
-        return [*variable_names, *(["an argument"] if is_argument else [])]
+        return [*variable_names[:_MAX_LISTED], *(["an argument"] if is_argument else [])]
 
 
 def _ports_beside(name: str) -> list[str]:
@@ -323,17 +318,13 @@ def insertion(server: NamedServer, tap: Target | None) -> Insertion:
     assert isinstance(tap, TcpTarget), "a TCP server has a TCP tap"
     hosts = [target.host, *([server.name.strip("[]").lower()] if server.name else [])]
     hosts += ["localhost"] if target.host in ("127.0.0.1", "::1") else []
-    return Insertion(rewriting=Rewriting(_without_duplicates(hosts), target.port, server.protocol, tap))
+    return Insertion(rewriting=Rewriting(tuple(dict.fromkeys(hosts)), target.port, server.protocol, tap))
 
 
 def own_mounts() -> tuple[str, ...]:
     """Command prefix that starts a command in its own mount namespace."""
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
     return ("unshare", *user, "--mount", "--propagation", "private", "--")
-
-
-def _without_duplicates(hosts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(hosts))
 
 
 def _check_socket(path: str) -> str:

@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class TripKind(StrEnum):
     """The purpose of a round trip."""
 
     CONNECT = "connect"
@@ -29,19 +29,19 @@ class Kind(StrEnum):
     @property
     def is_run(self) -> bool:
         """Whether it ran a statement or command of the application."""
-        return self in (Kind.READ, Kind.OTHER)
+        return self in (TripKind.READ, TripKind.OTHER)
 
 
 _WORDS = {
-    Kind.PREPARE: ("prepare",),
-    Kind.FETCH: ("fetch",),
-    Kind.CLOSE: ("deallocate", "close_statement"),
-    Kind.CONTROL: (
+    TripKind.PREPARE: ("prepare",),
+    TripKind.FETCH: ("fetch",),
+    TripKind.CLOSE: ("deallocate", "close_statement"),
+    TripKind.CONTROL: (
         *("rollback", "savepoint", "release"),
         *("declare", "close", "move", "describe", "reset_statement"),
     ),
-    Kind.SETTING: ("ping", "init_db", "use", "set_option", "reset_connection", "hello", "client"),
-    Kind.READ: (
+    TripKind.SETTING: ("ping", "init_db", "use", "set_option", "reset_connection", "hello", "client"),
+    TripKind.READ: (
         *("select", "show", "table", "values", "with"),
         *("get", "gets", "mget", "strlen", "getrange", "exists", "type", "keys"),
         *("hget", "hmget", "hgetall", "hkeys", "hvals", "hlen", "hexists"),
@@ -77,22 +77,22 @@ def is_assignment(text: str) -> bool:
     return text.upper().startswith("SET ")
 
 
-def classify_round_trip(phase: str, command: str, text: str) -> Kind:
+def classify_round_trip(phase: str, command: str, text: str) -> TripKind:
     """The kind of a round trip. `text`: its statement without literals, or its command; pipelined ones are separated by `; `."""
     if phase == "connect":
-        return Kind.CONNECT
+        return TripKind.CONNECT
     if command in ("prepare", "fetch"):  # protocol commands; `text` is the statement to which they apply
-        return Kind(command)
+        return TripKind(command)
     kinds = {_kind_of_statement(part) for statement in text.split(";") if (part := statement.strip("( "))}
-    return kinds.pop() if len(kinds) == 1 else Kind.OTHER
+    return kinds.pop() if len(kinds) == 1 else TripKind.OTHER
 
 
-def _kind_of_statement(text: str) -> Kind:
+def _kind_of_statement(text: str) -> TripKind:
     if _BEGIN_STATEMENT.match(text):
-        return Kind.BEGIN
+        return TripKind.BEGIN
     if _END_STATEMENT.match(text):
-        return Kind.END
+        return TripKind.END
     if _SETTING_STATEMENT.match(text) or text.lower() in _CONNECTION_STATEMENTS:
-        return Kind.SETTING
-    kind = _BY_WORD.get(text.split(maxsplit=1)[0].lower(), Kind.OTHER)
-    return Kind.OTHER if kind is Kind.READ and _NOT_REPEATABLE.search(text) else kind
+        return TripKind.SETTING
+    kind = _BY_WORD.get(text.split(maxsplit=1)[0].lower(), TripKind.OTHER)
+    return TripKind.OTHER if kind is TripKind.READ and _NOT_REPEATABLE.search(text) else kind

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from howfar.recording.costs import PathCosts, Window
-from howfar.recording.kinds import Kind, classify_round_trip
-from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip
+from howfar.recording.costs import PathCosts, SlowStartWindow
+from howfar.recording.kinds import TripKind, classify_round_trip
+from howfar.recording.recording import Connection, Digest, Recording, RoundTrip, TimedPage
 from howfar.services import SERVICES
 
 
@@ -27,7 +27,7 @@ class Trip:
     connection: int
     digest: Digest | None
     command: str
-    kind: Kind
+    kind: TripKind
     keys: int | None
     phase: str
     begun_ns: int
@@ -86,7 +86,7 @@ class OverlapRange:
 class CostedPage:
     """One recorded page without the time that the tap added, and the costs of its round trips on both paths."""
 
-    page: Page
+    page: TimedPage
     trips: tuple[Trip, ...]
     overlapped: int
     """Number of round trips that are not in `trips`, because they overlapped a longer one."""
@@ -262,10 +262,10 @@ def _with_overlap_range(
 
 def _slow_start_rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
     """Slow-start rounds of each round trip, by its ID. A congestion window lasts as long as its connection, also across pages."""
-    windows: dict[int, tuple[Window, int]] = {}
+    windows: dict[int, tuple[SlowStartWindow, int]] = {}
     rounds = {}
     for trip in recording.round_trips:
-        window, ended_ns = windows.get(trip.connection_id, (Window(), trip.begun_ns))
+        window, ended_ns = windows.get(trip.connection_id, (SlowStartWindow(), trip.begun_ns))
         window.rest(max(trip.begun_ns - ended_ns, 0))
         rounds[trip.id] = window.earlier_rounds(trip.bytes_to_client)
         windows[trip.connection_id] = window, trip.ended_ns
@@ -273,7 +273,7 @@ def _slow_start_rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
 
 
 def sequential_trips(
-    page: Page, recording: Recording, rounds: Mapping[int, tuple[int, ...]]
+    page: TimedPage, recording: Recording, rounds: Mapping[int, tuple[int, ...]]
 ) -> tuple[tuple[Trip, ...], int]:
     """Round trips that the page waited for one after another, and the number of the others. Of those that overlap only the longest
     counts; the time that the others take beside it becomes part of a gap."""
@@ -286,7 +286,7 @@ def sequential_trips(
     return tuple(trips), sum(map(len, groups)) - len(groups)
 
 
-def group_overlapping(page: Page) -> list[list[RoundTrip]]:
+def group_overlapping(page: TimedPage) -> list[list[RoundTrip]]:
     """The answered round trips in groups: those of a group overlap, directly or through others."""
     groups: list[list[RoundTrip]] = []
     group_end_ns = page.begun_ns
@@ -325,7 +325,7 @@ def _make_trip(
 
 
 def _cost_page(
-    page: Page,
+    page: TimedPage,
     trips: tuple[Trip, ...],
     overlapped: int,
     recording: Recording,
@@ -352,7 +352,7 @@ def _cost_page(
         target_connect_ns=len(opened) * target.connect_ns,
         connect_rtts=len(opened) * (1 + target.encrypted) + sum(unrecorded.values()),
         waking_ns=target.waking_ns,
-        floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
+        floor_ns=recording.facts.floor_ns or None,
     )
 
 
@@ -378,17 +378,17 @@ def _ack_ns(trips: Sequence[Trip], present: PathCosts, target: PathCosts) -> np.
 
 def tap_ns(recording: Recording) -> float:
     """Time that the tap added to each round trip."""
-    return float(recording.facts.get("tap_ns") or 0)
+    return recording.facts.tap_ns or 0
 
 
-def _opened_connections(page: Page, recording: Recording) -> list[Connection]:
+def _opened_connections(page: TimedPage, recording: Recording) -> list[Connection]:
     """Connections that the page opened."""
     connection_ids = {trip.connection_id for trip in page.round_trips}
     known = [recording.connection_by_id[number] for number in connection_ids if number in recording.connection_by_id]
     return [connection for connection in known if connection.opened_ns >= page.begun_ns]
 
 
-def _unrecorded_connect_round_trips(connection: Connection, page: Page, target: PathCosts) -> int:
+def _unrecorded_connect_round_trips(connection: Connection, page: TimedPage, target: PathCosts) -> int:
     """Number of round trips of a connect that are neither recorded nor included in the target path's connect time."""
     recorded = [trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"]
     unrecorded = max(connection.login_round_trips - len(recorded), 0)

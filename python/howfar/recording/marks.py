@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection
 from types import TracebackType
 
-from howfar.recording.recording import Page
+from howfar.recording.recording import TimedPage
 from howfar.terminal_text import one_line
 
 VARIABLE = "HOWFAR_MARKS"
@@ -40,7 +40,7 @@ def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool
     return True
 
 
-def parse_mark(number: int, text: str, page_by: Collection[str] = ()) -> Page | None:
+def parse_mark(number: int, text: str, page_by: Collection[str] = ()) -> TimedPage | None:
     """The page that a datagram marks, or None.
 
     Pages are grouped by name, so a URL loses its query, and `*` replaces each part of its path that has a digit (typically an ID).
@@ -60,7 +60,7 @@ def parse_mark(number: int, text: str, page_by: Collection[str] = ()) -> Page | 
     if int(ended_ns) < int(begun_ns) or int(ended_ns) >= 1 << 63:
         return None
     failed = None if status in (None, "000") else status[0] == "5"
-    return Page(number, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns), failed)  # type: ignore[arg-type]
+    return TimedPage(number, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns), failed)  # type: ignore[arg-type]
 
 
 class Marks:
@@ -73,7 +73,7 @@ class Marks:
     def __init__(self, page_by: Collection[str] = ()) -> None:
         """`page_by`: what to keep in a page's name, as in `parse_mark`."""
         self._page_by = page_by
-        self.pages: list[Page] = []
+        self.pages: list[TimedPage] = []
         self.malformed = 0
         self._texts: deque[bytes] = deque()
         self._received = 0
@@ -105,9 +105,9 @@ class Marks:
                 else:
                     self.malformed += 1
 
-    def take(self) -> list[Page]:
+    def take(self) -> list[TimedPage]:
         """Return the pages received since the last call and add them to `pages`. Only one thread may call it at a time."""
-        pages: list[Page] = []
+        pages: list[TimedPage] = []
         while self._texts:
             text = self._texts.popleft().decode(errors="replace")
             page = parse_mark(len(self.pages) + len(pages) + 1, text, self._page_by)

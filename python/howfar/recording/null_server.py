@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from howfar.contract.messages import (
     AnswerJob,
@@ -23,19 +23,20 @@ from howfar.contract.messages import (
     ReplayStep,
     ServerTls,
     Speech,
+    Target,
     TcpListen,
-    TcpTarget,
     Tls,
     UnixTarget,
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, LinkFailed
-from howfar.lab.connected_server import LabPathContext, PathEndpoints
+from howfar.lab.connected_server import LabPathContext, PathEndpoints, target_of
 from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import RUN_LIMITS, link_violations
 from howfar.lab.network import usable_cpus
 from howfar.paths import Path
+from howfar.paths.path import Row
 from howfar.plan.sessions import TlsVersion
 from howfar.recording.calibration import Placement, Rhythm
 from howfar.recording.costs import (
@@ -72,7 +73,7 @@ class _NullServer:
     port: int | None
     pid: int
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def query(self, sql: str) -> list[Row]:
         """Answer a path's query about an account: no account has a password."""
         return [{"rolpassword": None}]
 
@@ -82,7 +83,7 @@ class OpenPath:
     """An open path of the laboratory, with its own server that does no work."""
 
     path: Path
-    target: UnixTarget | TcpTarget
+    target: Target
     tls: Tls | None
     speech: Speech
     client: Launcher
@@ -177,12 +178,6 @@ def open_path(
         running = _NullServer(kind, socket, None if path.by_socket and speech == "sizes" else port, server.pid)
         context = LabPathContext(running=running, stack=stack, ends=path_endpoints, user=_ACCOUNT, database=_ACCOUNT)
         endpoint = path.open(context)
-        target: UnixTarget | TcpTarget
-        if endpoint.socket is not None:
-            target = UnixTarget(path=endpoint.socket)
-        else:
-            assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
-            target = TcpTarget(host=endpoint.host, port=endpoint.port)
         client_tls = (
             Tls(
                 versions=tls,
@@ -195,7 +190,7 @@ def open_path(
             else None
         )
         client = client_host.launcher(client_cpus)
-        yield OpenPath(path, target, client_tls, speech, client, lab.link if path.crosses_link else None)
+        yield OpenPath(path, target_of(endpoint), client_tls, speech, client, lab.link if path.crosses_link else None)
 
 
 def measure(

@@ -31,7 +31,7 @@ from howfar.recording.collecting import (
     wait_for,
 )
 from howfar.recording.marks import VARIABLE, Marks
-from howfar.recording.recording import Page, RecordingFile
+from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.stopping import forward_requests_to
 from howfar.units import counted
 
@@ -53,7 +53,7 @@ _TCPDUMP_COUNTS = re.compile(
 
 
 @dataclass(frozen=True)
-class RecordRequest:
+class PacketsRequest:
     """What to record, and where to write it. Either `interface` or `file` is given."""
 
     port: int
@@ -71,7 +71,7 @@ class RecordRequest:
 class Reader:
     """The engine, reading packets from `path`."""
 
-    def __init__(self, path: str, request: RecordRequest, epoch_ns: int, launcher: Launcher) -> None:
+    def __init__(self, path: str, request: PacketsRequest, epoch_ns: int, launcher: Launcher) -> None:
         job = PacketsJob(path=path, port=request.port, address=request.address, epoch_ns=epoch_ns)
         self._process = EngineProcess(job, launcher)
         assert isinstance(self._process.read(), TapReady), "it says first that it has understood"
@@ -94,7 +94,7 @@ class Reader:
 class Dump:
     """A tcpdump process that writes the captured packets to a pipe. Use as a context manager."""
 
-    def __init__(self, request: RecordRequest, output: int) -> None:
+    def __init__(self, request: PacketsRequest, output: int) -> None:
         host = f" and host {request.address}" if request.address else ""
         # While no packet arrives, tcpdump does not notice that its reader is gone, so the kernel signals it when this process dies.
         # `-Z root` keeps its credentials, because changing them would cancel that signal. tcpdump only writes packets here: it parses
@@ -165,7 +165,7 @@ class Dump:
         self._process.wait()
 
 
-def record(request: RecordRequest, say: Callable[[str], None]) -> int:
+def record(request: PacketsRequest, say: Callable[[str], None]) -> int:
     """Record packets; returns the command's exit code, 0 without one.
 
     Raises UsageError, LabError, MissingError, EngineError, RunFileError.
@@ -212,7 +212,7 @@ def _packet_kinds_text(collected: Collected) -> str:
     )
 
 
-def _finish(file: RecordingFile, request: RecordRequest, collected: Collected, live: _LiveCapture) -> None:
+def _finish(file: RecordingFile, request: PacketsRequest, collected: Collected, live: _LiveCapture) -> None:
     ended = collected.ended
     assert ended is None or isinstance(ended, PacketsEnded)
     unknown = {
@@ -220,8 +220,11 @@ def _finish(file: RecordingFile, request: RecordRequest, collected: Collected, l
         "packets dropped by the kernel": live.dropped,
         "bytes that were not captured": ended.missing if ended else 0,
     }
-    repeated = {"repeated_syns": ended.repeated_syns, "repeated_syns_ns": ended.repeated_syns_ns} if ended else {}
-    file.finish({**collected.facts(unknown, live.code), **repeated, "capture_cpus": live.cpus})
+    facts = collected.facts(unknown, live.code)
+    facts.capture_cpus = live.cpus
+    if ended is not None:
+        facts.repeated_syns, facts.repeated_syns_ns = ended.repeated_syns, ended.repeated_syns_ns
+    file.finish(facts)
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,7 @@ class _LiveCapture:
     """Results of a live capture other than its round trips. When a file is read, all have their defaults."""
 
     marks: Marks | None = None
-    run_page: Page | None = None
+    run_page: TimedPage | None = None
     code: int = 0
     dropped: int = 0
     """Packets that the kernel dropped."""
@@ -238,7 +241,7 @@ class _LiveCapture:
 
 
 def _capture_live(
-    request: RecordRequest, file: RecordingFile, collected: Collected, say: Callable[[str], None]
+    request: PacketsRequest, file: RecordingFile, collected: Collected, say: Callable[[str], None]
 ) -> _LiveCapture:
     read, write = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
@@ -269,10 +272,10 @@ def _capture_live(
     if not is_complete:
         collected.stopped = collected.stopped or "tcpdump ended before the recording did; is the interface gone?"
     name = Path(request.command[0]).name if request.command else "all"
-    return _LiveCapture(marks, Page(1, name, "command", 1.0, None, begun_ns, ended_ns), code, dropped, cpus)
+    return _LiveCapture(marks, TimedPage(1, name, "command", 1.0, None, begun_ns, ended_ns), code, dropped, cpus)
 
 
-def _run_or_wait(request: RecordRequest, marks: Marks) -> int:
+def _run_or_wait(request: PacketsRequest, marks: Marks) -> int:
     if not request.command:
         wait_for(request.seconds)
         return 0

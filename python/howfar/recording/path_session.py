@@ -15,7 +15,7 @@ from howfar.lab.link import LOCAL_NETWORK, LinkSpec
 from howfar.lab.network import TcpPreset, usable_cpus
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
-from howfar.recording.calibration import Calibration, Placement, Rhythm, calibrate, rhythm_of
+from howfar.recording.calibration import RecorderCost, Rhythm, calibrate, rhythm_of
 from howfar.recording.costs import PathCosts, Sizes, choose_sizes
 from howfar.recording.null_server import OpenPath, measure, open_path
 from howfar.recording.recording import Recording
@@ -23,7 +23,7 @@ from howfar.units import format_duration_ns, format_rate_bps
 
 
 @dataclass(frozen=True)
-class Target:
+class PathTarget:
     """The target path of a prediction or replay."""
 
     path: Path
@@ -54,7 +54,7 @@ class BothPaths:
     labels: tuple[str, str]
     sizes: Sizes
     rhythm: Rhythm
-    recorder: Calibration
+    recorder: RecorderCost
     """The recorder's calibration with this rhythm, measured again now."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
@@ -65,7 +65,7 @@ class BothPaths:
 
 def present_path(recording: Recording) -> Path:
     """The path on which a recording was made. Raises UsageError."""
-    transport = recording.facts.get("transport")
+    transport = recording.facts.transport
     if transport not in ("unix", "tcp"):
         raise UsageError(
             f"the recording does not say how the application reached its server ({transport!r})", "Record again."
@@ -75,14 +75,14 @@ def present_path(recording: Recording) -> Path:
 
 def present_tls(recording: Recording) -> TlsVersion | None:
     """The TLS version to measure with, or None. The version that the application used is not recorded."""
-    return "1.3" if recording.facts.get("tls") else None
+    return "1.3" if recording.facts.tls else None
 
 
 def required_speech(path: Path, recording: Recording) -> Speech:
     """The protocol that the server without work must speak on this path. Raises UsageError."""
     if not path.protocols:
         return "sizes"
-    protocol = recording.facts.get("protocol")
+    protocol = recording.facts.protocol
     if protocol not in path.protocols:
         raise UsageError(
             f"a program on the path {path.name} reads the protocol of {' and '.join(path.protocols)}, and the protocol of the "
@@ -106,7 +106,7 @@ def whole_pages(recording: Recording) -> Recording:
         if not usable:
             raise UsageError(f"no page of the recording is usable ({'; '.join(left_out)})", "Record again.")
         recording = replace(recording, pages=usable, left_out=left_out)
-    stopped = recording.facts.get("stopped")
+    stopped = recording.facts.stopped
     if stopped is None:
         return recording
     until_ns = max((trip.ended_ns for trip in recording.round_trips), default=0)
@@ -118,8 +118,8 @@ def whole_pages(recording: Recording) -> Recording:
 
 def rhythm_of_recording(recording: Recording) -> Rhythm:
     """The typical round trip of the recording's pages."""
-    if "rhythm" in recording.facts:
-        return Rhythm.model_validate(recording.facts["rhythm"])
+    if recording.facts.rhythm is not None:
+        return recording.facts.rhythm
     return rhythm_of(
         (page.id, trip.begun_ns, trip.sent_ns, trip.ended_ns, trip.bytes_to_server, trip.bytes_to_client)
         for page in recording.pages
@@ -129,7 +129,7 @@ def rhythm_of_recording(recording: Recording) -> Rhythm:
 
 
 @contextmanager
-def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
+def both_paths(recording: Recording, target: PathTarget) -> Iterator[BothPaths]:
     """Open the laboratory with both paths. Raises SandboxForbidden, LabError, MissingError, UsageError."""
     trips = [trip for page in recording.pages for trip in page.round_trips]
     if not trips:
@@ -150,7 +150,7 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
     )
     with ExitStack() as stack:
         lab = stack.enter_context(open_laboratory(request))
-        placement = Placement.of_recording(recording.facts)
+        placement = recording.facts.cpus.without_missing_cpus()
         present = stack.enter_context(open_path(lab, recorded_path, tls, 1, placement))
         target_tls = target.tls or (tls if target.path.passes_tls else None)
         target_path = stack.enter_context(open_path(lab, target.path, target_tls, 2, placement, speech))

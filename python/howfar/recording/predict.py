@@ -135,7 +135,7 @@ class PagePrediction(Part):
         return None if self.slope is None else self.bottom_up.p50_ms.value - self.slope.p50_ms.value
 
 
-class Prediction(Part):
+class PathPrediction(Part):
     """The prediction of a recording on a path."""
 
     present: str
@@ -270,17 +270,17 @@ def analyze(
     floor_now_ns: float | None = None,
     again: Recording | None = None,
     rtts_ns: Sequence[int] = (),
-) -> Prediction:
+) -> PathPrediction:
     """Predict every page. `slopes`: by name of the page. `floor_now_ns`: a round trip without work, which the recorder measured again
     now. `again`: a later recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
-    floor_ns = float(recording.facts.get("floor_ns") or 0)
+    floor_ns = recording.facts.floor_ns or 0
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
     costed = cost_pages(recording, present, target)
     laid_by_rtt = {rtt_ns: cost_pages(recording, present, target.at_rtt(rtt_ns)) for rtt_ns in rtts_ns}
     at_rtt = {
         name: {rtt_ns: predicted_quantiles(pages[name]) for rtt_ns, pages in laid_by_rtt.items()} for name in costed
     }
-    return Prediction(
+    return PathPrediction(
         present=present.label,
         target=target.label,
         pages=tuple(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from howfar.recording.changes import Change, advice
+from howfar.recording.changes import PossibleChange, advice
 from howfar.recording.layout import CostedPage, median_pages
-from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, PagePrediction, Prediction
+from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, PagePrediction, PathPrediction
 from howfar.report import palette
-from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, styles, vconcat
+from howfar.report.charts import Drawable, Rows, axis, by_name, data, layer, legend, styles, vconcat
 from howfar.report.document import (
     Answer,
     Block,
@@ -80,8 +79,8 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def document(
-    prediction: Prediction,
-    changes: Sequence[Change],
+    prediction: PathPrediction,
+    changes: Sequence[PossibleChange],
     costed: Mapping[str, Sequence[CostedPage]],
     measured: Sequence[Measurement] = (),
 ) -> Document:
@@ -94,17 +93,17 @@ def document(
         blocks.append(Warnings((*(_missed_warning(page, prediction) for page in prediction.missed), *shared)))
     if shown:
         blocks += [Heading("Times"), _times_table(shown, prediction), *_rtt_table(shown), *_warnings(shown, prediction)]
-        notable_changes = [
-            change for change in changes if change.page not in missed and change.target_share >= _MIN_SHARE
-        ]
-        blocks += _changes_blocks(notable_changes)
+        notable = [change for change in changes if change.page not in missed and change.target_share >= _MIN_SHARE]
+        blocks += _changes_blocks(notable)
         for page in shown:
             blocks += _page_blocks(page, prediction, costed[page.name], measured)
     blocks += [Heading("How it was predicted"), Text(_method_text(prediction))]
     return Document("howfar predict", tuple(blocks), tuple(_csv_record(page) for page in shown))
 
 
-def _answer_sentence(prediction: Prediction, pages: Sequence[PagePrediction], changes: Sequence[Change]) -> str:
+def _answer_sentence(
+    prediction: PathPrediction, pages: Sequence[PagePrediction], changes: Sequence[PossibleChange]
+) -> str:
     if prediction.contested and not prediction.pages:
         return f"Nothing is predicted for {prediction.target}: pages overlap, so which of them made a round trip is not known."
     if not prediction.pages:
@@ -123,7 +122,7 @@ def _answer_sentence(prediction: Prediction, pages: Sequence[PagePrediction], ch
     return f"{text} {_first_change_sentence(worst, changes)}".rstrip()
 
 
-def _first_change_sentence(page: PagePrediction, changes: Sequence[Change]) -> str:
+def _first_change_sentence(page: PagePrediction, changes: Sequence[PossibleChange]) -> str:
     """A sentence about the change to make first, one that has no drawback: `nagle`, else the largest `loop`; empty if there is
     none."""
     candidates = [change for change in changes if change.page == page.name and change.kind in ("nagle", "loop")]
@@ -144,7 +143,7 @@ def _contested_warning(name: str, count: int) -> str:
     )
 
 
-def _cards(pages: Sequence[PagePrediction], prediction: Prediction) -> tuple[Card, ...]:
+def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple[Card, ...]:
     return tuple(
         Card(
             page.name,
@@ -157,7 +156,7 @@ def _cards(pages: Sequence[PagePrediction], prediction: Prediction) -> tuple[Car
     )
 
 
-def _missed_warning(page: PagePrediction, prediction: Prediction) -> str:
+def _missed_warning(page: PagePrediction, prediction: PathPrediction) -> str:
     if page.later is not None and abs(page.later_error or 0.0) > abs(page.present_error):
         return (
             f"{page.name}: {with_interval(page.now.p50_ms)} as recorded, {with_interval(page.later.p50_ms)} as recorded again "
@@ -170,7 +169,7 @@ def _missed_warning(page: PagePrediction, prediction: Prediction) -> str:
     )
 
 
-def _miss_reason(page: PagePrediction, prediction: Prediction) -> str:
+def _miss_reason(page: PagePrediction, prediction: PathPrediction) -> str:
     """A sentence: the main cause of the wrong prediction for the present path, and what to do."""
     miss = page.miss
     if miss.beyond_ms >= max(miss.clipped_ms, abs(miss.shift_ms)):
@@ -191,19 +190,13 @@ def _miss_reason(page: PagePrediction, prediction: Prediction) -> str:
     )
 
 
-def _without_work(prediction: Prediction) -> str:
-    return (
-        _us(prediction.cost_now_us)
-        if prediction.floor_us is None
-        else f"{prediction.floor_us:.0f} µs when it was recorded"
-    )
+def _without_work(prediction: PathPrediction) -> str:
+    if prediction.floor_us is None:
+        return f"{prediction.cost_now_us.value:.0f} µs"
+    return f"{prediction.floor_us:.0f} µs when it was recorded"
 
 
-def _us(estimate: Estimate) -> str:
-    return f"{estimate.value:.0f} µs"
-
-
-def _times_table(shown: Sequence[PagePrediction], prediction: Prediction) -> Table:
+def _times_table(shown: Sequence[PagePrediction], prediction: PathPrediction) -> Table:
     columns = [
         Column("page", left=True),
         Column("round trips"),
@@ -229,12 +222,9 @@ def _times_table(shown: Sequence[PagePrediction], prediction: Prediction) -> Tab
                 _estimate_cell(page.bottom_up.p95_ms, explained),
             )
         )
-    notes = []
-    if any(page.slope is None for page in shown):
-        notes.append(
-            "By slope: give --slope FILE, from `howfar slope --json` of the same page, for a second prediction."
-        )
-    return Table("", tuple(columns), tuple(rows), tuple(notes), main=True)
+    hint = "By slope: give --slope FILE, from `howfar slope --json` of the same page, for a second prediction."
+    notes = (hint,) if any(page.slope is None for page in shown) else ()
+    return Table("", tuple(columns), tuple(rows), notes, main=True)
 
 
 def _rtt_table(shown: Sequence[PagePrediction]) -> list[Block]:
@@ -250,7 +240,7 @@ def _estimate_cell(estimate: Estimate, explained: bool = True) -> Cell:
     return Cell(ms(estimate.value) if explained else f"({ms(estimate.value)})", limits(estimate))
 
 
-def _warnings(shown: Sequence[PagePrediction], prediction: Prediction) -> list[Block]:
+def _warnings(shown: Sequence[PagePrediction], prediction: PathPrediction) -> list[Block]:
     lines = [f"{why} ({counted(count, 'page')}, in no figure)." for why, count in prediction.left_out.items()]
     for page in shown:
         if page.is_explained is False:
@@ -290,7 +280,7 @@ def _warnings(shown: Sequence[PagePrediction], prediction: Prediction) -> list[B
     return [Warnings(tuple(lines))] if lines else []
 
 
-def _changes_blocks(changes: Sequence[Change]) -> list[Block]:
+def _changes_blocks(changes: Sequence[PossibleChange]) -> list[Block]:
     if not changes:
         return []
     notes = (
@@ -304,7 +294,7 @@ def _changes_blocks(changes: Sequence[Change]) -> list[Block]:
     return [Heading("What to change"), first, Details("Smaller savings", (more,))]
 
 
-def _changes_table(changes: Sequence[Change], notes: tuple[str, ...]) -> Table:
+def _changes_table(changes: Sequence[PossibleChange], notes: tuple[str, ...]) -> Table:
     return table_of(
         "",
         changes,
@@ -326,9 +316,8 @@ def _shorten(digest: str) -> str:
 
 
 def _page_blocks(
-    page: PagePrediction, prediction: Prediction, costed: Sequence[CostedPage], measured: Sequence[Measurement]
+    page: PagePrediction, prediction: PathPrediction, costed: Sequence[CostedPage], measured: Sequence[Measurement]
 ) -> list[Block]:
-
     parts_now, parts_there = page.parts_now, page.parts
     times = (
         ("application", parts_now.application_ms, parts_there.application_ms),
@@ -374,7 +363,7 @@ def _page_blocks(
 
 
 def _errors_table(
-    page: PagePrediction, measurements: Sequence[tuple[Measurement, MeasuredPage]], prediction: Prediction
+    page: PagePrediction, measurements: Sequence[tuple[Measurement, MeasuredPage]], prediction: PathPrediction
 ) -> Table:
     columns = (
         Column("run on", left=True),
@@ -384,11 +373,8 @@ def _errors_table(
     )
     rows = []
     for measurement, measured_page in measurements:
-        predicted = (
-            page.bottom_up.p50_ms.value
-            if measurement.target == prediction.target
-            else page.curve_ms.get(measurement.rtt_ns)
-        )
+        is_target = measurement.target == prediction.target
+        predicted = page.bottom_up.p50_ms.value if is_target else page.curve_ms.get(measurement.rtt_ns)
         rows.append(
             (
                 Cell(measurement.target),
@@ -400,7 +386,7 @@ def _errors_table(
     return Table("", columns, tuple(rows))
 
 
-def _method_text(prediction: Prediction) -> str:
+def _method_text(prediction: PathPrediction) -> str:
     text = (
         f"A round trip of the smallest size, with pauses as recorded, costs {prediction.cost_now_us.value:.0f} µs on "
         f"{prediction.present} and {prediction.cost_us.value:.0f} µs on {prediction.target}, measured in "
@@ -443,7 +429,7 @@ def _csv_record(page: PagePrediction) -> dict[str, object]:
     return record
 
 
-def as_json(prediction: Prediction, changes: Sequence[Change]) -> dict[str, object]:
+def as_json(prediction: PathPrediction, changes: Sequence[PossibleChange]) -> dict[str, object]:
     """The prediction as JSON values. Each page has `p50_ms` and `p95_ms` by predictor, null if its present time was missed."""
     missed = {page.name for page in prediction.missed}
 
@@ -514,9 +500,9 @@ def waterfall(pages: Sequence[CostedPage], target: str, width: int) -> Drawable 
     return vconcat(*panels, spacing=18)
 
 
-def _bars(page: CostedPage, path_ns: np.ndarray, count: int) -> list[dict[str, Any]]:
+def _bars(page: CostedPage, path_ns: np.ndarray, count: int) -> Rows:
     server_ns = page.server_ns.mean(axis=0)
-    bars: list[dict[str, Any]] = []
+    bars: Rows = []
     start_ms = 0.0
     for row in range(count):
         for part, took_ns in (

@@ -10,6 +10,7 @@ from howfar.contract.messages import (
     RecordFinish,
     RecordFor,
     RecordJob,
+    TapJob,
     TapReady,
     Target,
     TcpListen,
@@ -21,6 +22,20 @@ from howfar.engine.process import EngineProcess, Launcher
 _DETACHED = Launcher(prefix=("setsid",))
 """Runs the tap in its own session, so that a terminal's signals and its hang-up do not reach the tap."""
 _EXIT_TIMEOUT_S = 2.0
+
+
+def start_tap(job: TapJob | RecordJob, launcher: Launcher) -> tuple[EngineProcess, Target]:
+    """Start a tap, and wait until it is ready. Returns it, and the address at which it listens."""
+    process, listen = EngineProcess(job, launcher), job.listen
+    try:
+        ready = process.read()
+    except BaseException:
+        process.kill()
+        raise
+    assert isinstance(ready, TapReady), "a tap says first that it is ready"
+    if isinstance(listen, UnixTarget):
+        return process, listen
+    return process, TcpTarget(host=listen.host, port=ready.port or listen.port)
 
 
 class RecordTap:
@@ -35,16 +50,8 @@ class RecordTap:
     ) -> None:
         """`page_by`: the parts kept in the names of pages if the server's protocol is HTTP, as in `marks.parse_mark`."""
         detached = _DETACHED if launcher is None else Launcher((*_DETACHED.prefix, *launcher.prefix), launcher.pass_fds)
-        self._process = EngineProcess(RecordJob(listen=listen, server=server, page_by=page_by), detached)
-        try:
-            ready = self._process.read()
-        except BaseException:
-            self._process.kill()
-            raise
-        assert isinstance(ready, TapReady), "a recorder says first that it is ready"
-        self.address: Target = (
-            listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or listen.port)
-        )
+        job = RecordJob(listen=listen, server=server, page_by=page_by)
+        self._process, self.address = start_tap(job, detached)
 
     @property
     def pid(self) -> int:

@@ -25,15 +25,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from howfar.contract.messages import (
-    Recorded,
-    RecordedRoundTrip,
-    RecordEnded,
-    TcpTarget,
-    UnixTarget,
-)
+from howfar.contract.messages import Recorded, RecordedRoundTrip, RecordEnded, TcpTarget, UnixTarget
 from howfar.distance.resolve import lookup
 from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
 from howfar.recording.collecting import (
@@ -46,10 +39,11 @@ from howfar.recording.collecting import (
     reporting_write_errors,
     wait_for,
 )
+from howfar.recording.facts import NameCost, RecordingFacts
 from howfar.recording.insertion import Insertion, NamedServer, insertion, own_mounts
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
-from howfar.recording.recording import Page, RecordingFile
+from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.tap import listen_address, tap_folder
 from howfar.stopping import forward_requests_to, hold_requests
 from howfar.units import format_duration_ns
@@ -129,10 +123,10 @@ def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], No
     return code
 
 
-def _measure_name_costs(request: RecordRequest, inserted: Insertion, say: Callable[[str], None]) -> dict[str, Any]:
+def _measure_name_costs(request: RecordRequest, inserted: Insertion, say: Callable[[str], None]) -> RecordingFacts:
     """Measure what host names cost that the tap's address replaced: their lookup and, if the first address found is not the server's,
     the attempt to connect to it."""
-    costs: dict[str, Any] = {}
+    costs: dict[str, NameCost] = {}
     for name in inserted.replaced_names(request.command):
         assert isinstance(request.server.target, TcpTarget), "only a server on TCP has a name"
         port = request.server.target.port
@@ -141,15 +135,16 @@ def _measure_name_costs(request: RecordRequest, inserted: Insertion, say: Callab
         except HowfarError as error:
             say(f"the name {name} was replaced by the tap's address, and its lookup failed just now: {error.message}")
             continue
-        costs[name] = {"lookup_ns": took_ns, "addresses": addresses, "first_address_ns": 0}
+        lost_ns = 0
         sentence = f"the recording leaves out the lookup of {name}, which takes {format_duration_ns(took_ns)} here"
         if addresses[0] != request.server.target.host:
-            costs[name]["first_address_ns"] = lost_ns = _connect_attempt_ns(addresses[0], port)
+            lost_ns = _connect_attempt_ns(addresses[0], port)
             sentence += (
                 f", and the attempt at its first address, {addresses[0]}, which took {format_duration_ns(lost_ns)}"
             )
+        costs[name] = NameCost(lookup_ns=took_ns, addresses=addresses, first_address_ns=lost_ns)
         say(f"{sentence}; an application pays it at each connect")
-    return {"names": costs} if costs else {}
+    return RecordingFacts(names=costs) if costs else RecordingFacts()
 
 
 def _connect_attempt_ns(address: str, port: int) -> int:
@@ -251,7 +246,7 @@ def _command_environment(
 
 def _run_command(
     request: RecordRequest, inserted: Insertion, taps: tuple[RecordTap, RecordTap | None], marks: Marks
-) -> tuple[int, Page]:
+) -> tuple[int, TimedPage]:
     """Run the command to its end. Returns its exit code, and its run as a page. `taps`: of the server, and of the HTTP port if any."""
     http = taps[1]
     # Needed even if nothing is mounted: the mount namespace tells the tap which processes it serves.
@@ -291,7 +286,7 @@ def _run_command(
         refused = os.read(report_read, 200).decode()
     if refused:
         raise UsageError(f"{request.command[0]}: {refused}", "Try the command on its own first.")
-    return shell_code(code), Page(1, Path(request.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
+    return shell_code(code), TimedPage(1, Path(request.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
 
 
 _UNIT = re.compile(r"[A-Za-z0-9@_.:\\-]{1,200}")
@@ -352,21 +347,9 @@ class DropIn:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Start the process that removes the drop-in before writing the drop-in.
+            remove = ["setsid", "sh", "-c", _REMOVAL_SCRIPT, "sh", str(self.path), str(self.path.parent), self._folder]
             self._remover = subprocess.Popen(
-                [
-                    "setsid",
-                    "sh",
-                    "-c",
-                    _REMOVAL_SCRIPT,
-                    "sh",
-                    str(self.path),
-                    str(self.path.parent),
-                    self._folder,
-                    *self._control,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                [*remove, *self._control], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             self.path.write_text(self.text)
         except OSError as error:
@@ -457,10 +440,10 @@ def _record_service(
             folder.rmdir()
 
 
-def _run_service(drop_in: DropIn, tap: RecordTap, request: ServiceRequest, say: Callable[[str], None]) -> Page:
+def _run_service(drop_in: DropIn, tap: RecordTap, request: ServiceRequest, say: Callable[[str], None]) -> TimedPage:
     say(f"restarting {drop_in.unit}")
     tap.serve(drop_in.restart())
     say("recording")
     begun_ns = time.monotonic_ns()
     wait_for(request.seconds)
-    return Page(1, drop_in.unit, "command", 1.0, None, begun_ns, time.monotonic_ns())
+    return TimedPage(1, drop_in.unit, "command", 1.0, None, begun_ns, time.monotonic_ns())

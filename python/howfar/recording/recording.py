@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 
 from howfar.errors import RunFileError
 from howfar.file_kinds import RECORDING
+from howfar.recording.facts import RecordingFacts
 from howfar.store.database import (
     Schema,
     check_schema,
@@ -132,7 +133,7 @@ class RoundTrip:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TimedPage:
     """A unit of work that a user waits for: a page, a run of a command, or the span of a mark."""
 
     id: int
@@ -167,7 +168,7 @@ class Page:
         return None
 
 
-def uncertainty_note(name: str, pages: Sequence[Page]) -> str | None:
+def uncertainty_note(name: str, pages: Sequence[TimedPage]) -> str | None:
     """A note about pages whose begin and end were inferred from gaps; None if they were marked."""
     if all(page.method != "gap" for page in pages):
         return None
@@ -178,7 +179,7 @@ def uncertainty_note(name: str, pages: Sequence[Page]) -> str | None:
     )
 
 
-def cold_start_note(name: str, pages: Sequence[Page]) -> str | None:
+def cold_start_note(name: str, pages: Sequence[TimedPage]) -> str | None:
     """A note about a first page that took much longer than the others, or None."""
     if len(pages) < _MIN_PAGES_FOR_COLD:
         return None
@@ -196,12 +197,12 @@ def cold_start_note(name: str, pages: Sequence[Page]) -> str | None:
 class Recording:
     """A complete recording in memory."""
 
-    facts: Mapping[str, Any]
+    facts: RecordingFacts
     connections: tuple[Connection, ...] = ()
     digests: tuple[Digest, ...] = ()
     round_trips: tuple[RoundTrip, ...] = ()
     """All round trips, ordered by their beginning, including those that belong to no page."""
-    pages: tuple[Page, ...] = ()
+    pages: tuple[TimedPage, ...] = ()
     digest_by_id: Mapping[int, Digest] = field(default_factory=dict)
     connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -213,23 +214,23 @@ class Recording:
         """How long the rest of a small request waited for the acknowledgement of its first part: it was sent over TCP in two writes
         without TCP_NODELAY, and the server's kernel delayed the acknowledgement by 40 ms. 0 if it was not."""
         waited_ns = trip.sent_ns - trip.begun_ns
-        is_small = trip.bytes_to_server <= _SMALL_REQUEST and self.facts.get("transport") != "unix"
+        is_small = trip.bytes_to_server <= _SMALL_REQUEST and self.facts.transport != "unix"
         return waited_ns if is_small and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1] else 0
 
 
 # Many times faster than `dataclasses.astuple`, which copies. Speed matters, because the application runs on the same machine.
 _connection_row, _digest_row = (attrgetter(*(column.name for column in fields(kind))) for kind in (Connection, Digest))
 _round_trip_row = attrgetter(*(column.name for column in fields(RoundTrip)[:-2]))
-_page_row = attrgetter(*(column.name for column in fields(Page)[:-2]))
+_page_row = attrgetter(*(column.name for column in fields(TimedPage)[:-2]))
 
 
 class RecordingFile:
     """A recording that is being written. Only one thread may use it at a time; end with `finish` or `close`."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, facts: RecordingFacts) -> None:
         """Create the file, readable by its owner alone. Raises RunFileError if it exists or cannot be created."""
         self.path = path
-        self.facts = dict(facts)
+        self.facts = facts
         """Facts given at the start."""
         try:
             path.touch(0o600, exist_ok=False)
@@ -244,12 +245,12 @@ class RecordingFile:
                     f"PRAGMA application_id = {RECORDING.application_id}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
                     f"PRAGMA synchronous = OFF; BEGIN; {_create_tables_sql()} COMMIT;"
                 )
-            self.set_facts({"format": FORMAT, **facts, "complete": False, "stopped": KILLED})
+            self.set_facts(facts.updated(RecordingFacts(format=FORMAT, complete=False, stopped=KILLED)))
         except RunFileError:
             self.remove()
             raise
 
-    def set_facts(self, facts: Mapping[str, Any]) -> None:
+    def set_facts(self, facts: RecordingFacts) -> None:
         """Add or replace facts."""
         self._insert_rows("facts", _encode_facts(facts))
 
@@ -264,7 +265,7 @@ class RecordingFile:
         """Add round trips, without derived values."""
         self._insert_rows("round_trips", [_round_trip_row(trip) for trip in round_trips])
 
-    def add_pages(self, pages: Iterable[Page]) -> None:
+    def add_pages(self, pages: Iterable[TimedPage]) -> None:
         """Add pages, without the round trips that refer to them."""
         self._insert_rows("pages", [_page_row(page) for page in pages])
 
@@ -280,7 +281,7 @@ class RecordingFile:
             )
             assignment = _assign_round_trips(pages, self._db.execute(sql))
             self._update_page_ids([(page, number) for number, page in assignment.pages.items()])
-        self.set_facts({"contested": assignment.contested})
+        self.set_facts(RecordingFacts(contested=assignment.contested))
         return assignment.ambiguous
 
     def set_page_ids(self, pages: Mapping[int, int]) -> None:
@@ -312,12 +313,12 @@ class RecordingFile:
         with translate_errors(self.path, "read", RECORDING):
             return self._db.execute(sql).fetchall()
 
-    def finish(self, facts: Mapping[str, Any]) -> None:
+    def finish(self, facts: RecordingFacts) -> None:
         """Write the last facts and close the recording as a single file."""
-        self.seal({"complete": True, "stopped": None, **facts})
+        self.seal(RecordingFacts(complete=True, stopped=None).updated(facts))
         self.close()
 
-    def seal(self, facts: Mapping[str, Any]) -> None:
+    def seal(self, facts: RecordingFacts) -> None:
         """Add or replace facts and write the checksum of the file's contents, in one transaction."""
         with translate_errors(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
@@ -353,8 +354,9 @@ class RecordingFile:
             self._db.execute("COMMIT")
 
 
-def _encode_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, json.dumps(value)) for name, value in facts.items()]
+def _encode_facts(facts: RecordingFacts) -> list[tuple[str, str]]:
+    known = facts.model_dump(mode="json", include=facts.model_fields_set)
+    return [(name, json.dumps(value)) for name, value in known.items()]
 
 
 class _Claims:
@@ -386,12 +388,12 @@ def read(path: Path) -> Recording:
     """Read a recording. Raises NotARunFile, NewerRunFile, RunFileError."""
     with open_for_reading(path, RECORDING, FORMAT) as (db, version):
         check_schema(db, path, _schema(version))
-        facts = {name: loads(value) for name, value in db.execute("SELECT name, value FROM facts")}
-        stored_checksum = facts.pop(_CHECKSUM, None)
+        values = {name: loads(value) for name, value in db.execute("SELECT name, value FROM facts")}
+        stored_checksum = values.pop(_CHECKSUM, None)
         if stored_checksum is not None and stored_checksum != _checksum(db):
             raise damage_error(path, "it is not as it was written")
         if stored_checksum is None:
-            if version > 1 and facts.get("complete"):
+            if version > 1 and values.get("complete"):
                 raise damage_error(path, "its checksum is missing")
             check_structure(db, path)
             _check_values(db, path)
@@ -404,6 +406,7 @@ def read(path: Path) -> Recording:
             (*row[:-1], bool(row[-1])) for row in db.execute("SELECT * FROM round_trips ORDER BY begun_ns, sent_ns, id")
         ]
         pages = [_page_from_row(row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
+        facts = RecordingFacts.model_validate(values)
         return replace(_join_rows(facts, connections, digests, trips, pages), is_verified=stored_checksum is not None)
 
 
@@ -452,29 +455,29 @@ def _check_values(db: sqlite3.Connection, path: Path) -> None:
             raise damage_error(path, f"{what} {impossible[0]} is impossible")
 
 
-def _page_from_row(row: Sequence[Any]) -> Page:
+def _page_from_row(row: Sequence[Any]) -> TimedPage:
     """A page from its row; in format 1 it is unknown whether a page failed."""
     failed = row[7] if len(row) > 7 else None
-    return Page(*(*row[:7], None if failed is None else bool(failed)))
+    return TimedPage(*(*row[:7], None if failed is None else bool(failed)))
 
 
 def _join_rows(
-    facts: Mapping[str, Any],
+    facts: RecordingFacts,
     connections: tuple[Connection, ...],
     digests: tuple[Digest, ...],
     rows: Sequence[tuple[Any, ...]],
-    pages: Sequence[Page],
+    pages: Sequence[TimedPage],
 ) -> Recording:
-    floor_ns = int(facts.get("floor_ns") or 0)
-    contested = {int(number): count for number, count in (facts.get("contested") or {}).items()}
-    if facts.get("stopped") == KILLED:  # the recorder was killed before it assigned round trips to pages
+    floor_ns = facts.floor_ns or 0
+    contested = facts.contested
+    if facts.stopped == KILLED:  # the recorder was killed before it assigned round trips to pages
         processes = {connection.id: connection.pid for connection in connections}
         assignment = _assign_round_trips(
             [(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages],
             [(row[0], processes.get(row[1]), row[3], row[1], row[13]) for row in rows],
         )
         rows = [(*row[:2], assignment.pages[row[0]], *row[3:]) for row in rows]
-        contested = {**assignment.contested}
+        contested = assignment.contested
     last_end_ns = {page.id: page.begun_ns for page in pages}
     by_page: dict[int, list[RoundTrip]] = defaultdict(list)
     trips = []
@@ -491,7 +494,7 @@ def _join_rows(
         if trip.page_id is not None:
             by_page[trip.page_id].append(trip)
     complete_pages = tuple(
-        Page(*(*_page_row(page), tuple(by_page[page.id]), contested.get(page.id, 0))) for page in pages
+        TimedPage(*(*_page_row(page), tuple(by_page[page.id]), contested.get(page.id, 0))) for page in pages
     )
     return Recording(
         facts,

@@ -16,11 +16,11 @@ import numpy as np
 
 from howfar.contract.messages import Repeated, RepeatPage, RepeatStep
 from howfar.errors import UsageError
-from howfar.recording.kinds import Kind
+from howfar.recording.kinds import TripKind
 from howfar.recording.layout import Trip, sequential_trips, tap_ns
 from howfar.recording.predict import Quantiles, quantiles
 from howfar.recording.prediction_report import ms, with_interval
-from howfar.recording.recording import Page, Recording
+from howfar.recording.recording import Recording, TimedPage
 from howfar.recording.replay import BEHIND_SHARE, behind_warning
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Part
@@ -88,7 +88,7 @@ def split_statements(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Script:
+class RepeatScript:
     """The pages to repeat, and the statements to which their steps refer by index."""
 
     recording: Recording
@@ -101,7 +101,7 @@ class Script:
     """For each name of pages that are left out, a sentence with the reason."""
 
 
-def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> Script:
+def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> RepeatScript:
     """The script that repeats those pages of a recording whose statements are all known with their literals. `digests`: the given
     statements without literals; `writes`: also run statements that change data. Raises UsageError."""
     indices_by_digest: dict[str, list[int]] = {}
@@ -128,7 +128,7 @@ def script(recording: Recording, given: Sequence[str], digests: Sequence[str], w
     pages_and_left_out = [
         _make_page(recording.pages[index], trips[index], index_cycles, recorder_ns_per_trip) for index in complete
     ]
-    return Script(
+    return RepeatScript(
         repeatable,
         tuple(statements),
         tuple(page for page, _ in pages_and_left_out),
@@ -138,7 +138,7 @@ def script(recording: Recording, given: Sequence[str], digests: Sequence[str], w
 
 
 def _explain_left_out(
-    pages: Sequence[Page], needed: Sequence[Counter[str]], known: Mapping[str, Sequence[int]]
+    pages: Sequence[TimedPage], needed: Sequence[Counter[str]], known: Mapping[str, Sequence[int]]
 ) -> tuple[str, ...]:
     """Why pages cannot be repeated, by name."""
     missing: dict[str, Counter[str]] = {}
@@ -165,17 +165,16 @@ def _without_semicolon(digest: str) -> str:
 def executed_statement(trip: Trip) -> str | None:
     """The statement that a round trip ran, without its literals. None if it ran none: a login, a ping, a preparation, or a fetch from
     the result of an earlier statement."""
-    if trip.digest is None or trip.kind in (Kind.CONNECT, Kind.PREPARE):
+    if trip.digest is None or trip.kind in (TripKind.CONNECT, TripKind.PREPARE):
         return None
-    if trip.kind is Kind.FETCH and not trip.text.lower().startswith("fetch "):
+    if trip.kind is TripKind.FETCH and not trip.text.lower().startswith("fetch "):
         return None
     return _without_semicolon(trip.digest.text) or None
 
 
 def unseen_round_trip_ns(recording: Recording) -> float:
     """Time for which an application waits for a round trip before and after the recorder sees it. Recorded gaps include it."""
-    path_ns, floor_ns = (float(recording.facts.get(name) or 0) for name in ("path_ns", "floor_ns"))
-    return max(path_ns - floor_ns, 0.0)
+    return max((recording.facts.path_ns or 0) - (recording.facts.floor_ns or 0), 0)
 
 
 def _check_permitted(
@@ -200,7 +199,7 @@ def may_change(digest: str) -> bool:
 
 
 def _make_page(
-    page: Page, trips: Sequence[Trip], index_cycles: Mapping[str, Iterator[int]], recorder_ns_per_trip: float
+    page: TimedPage, trips: Sequence[Trip], index_cycles: Mapping[str, Iterator[int]], recorder_ns_per_trip: float
 ) -> tuple[RepeatPage, Counter[str]]:
     """A page's steps, and counts of the round trips left out. The application's time around those is kept as gaps."""
     steps: list[RepeatStep] = []
@@ -235,7 +234,9 @@ def _make_page(
     return RepeatPage(steps=tuple(steps), rest_ns=max(round(rest_ns), 0)), left_out
 
 
-def analyze(repeated_script: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool) -> Repetition:
+def analyze(
+    repeated_script: RepeatScript, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool
+) -> Repetition:
     """Analyze a repetition. `blocks`: for each block the repetitions of all pages of the script, in their order."""
     recording = repeated_script.recording
     tap_ns_per_trip, unseen_ns = tap_ns(recording), unseen_round_trip_ns(recording)

@@ -12,7 +12,7 @@ import numpy as np
 from howfar.contract.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
 from howfar.recording.layout import CostedPage
-from howfar.recording.predict import Prediction, Quantiles, predicted_quantiles, quantiles
+from howfar.recording.predict import PathPrediction, Quantiles, predicted_quantiles, quantiles
 from howfar.recording.prediction_report import limits, ms, with_interval
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
@@ -96,7 +96,7 @@ def script(page: CostedPage, present: PathCosts) -> ReplayPage:
 def analyze(
     costed: Mapping[str, Sequence[CostedPage]],
     blocks: Sequence[Mapping[str, Sequence[Replayed]]],
-    prediction: Prediction,
+    prediction: PathPrediction,
     rtt_ns: int,
 ) -> Replay:
     """Analyze a replay. `blocks`: for each block the replays of the same pages, by name."""

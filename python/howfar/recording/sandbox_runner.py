@@ -19,12 +19,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import IO, Any
+from typing import IO, TypedDict
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _MAX_OUTPUT = 2000
 _EXIT_TIMEOUT_S = 5.0
+
+
+class SandboxRequest(TypedDict, total=False):
+    """A request: `run` with `longest_s`, `start` or `started`."""
+
+    run: list[str]
+    longest_s: float
+    start: list[str]
+    started: str
+
+
+class SandboxAnswer(TypedDict, total=False):
+    """The answer to a request; empty if a command was started, or has not failed."""
+
+    error: str
+    took_ns: int
 
 
 def main() -> int:
@@ -37,7 +53,8 @@ def main() -> int:
         print(json.dumps({"ready": True}), flush=True)
         try:
             for line in sys.stdin:
-                request = json.loads(line)
+                request: SandboxRequest = json.loads(line)
+                answer: SandboxAnswer
                 if "start" in request:
                     answer, started = _start(request["start"], output)
                 elif "started" in request:
@@ -69,14 +86,14 @@ def _spawn(argv: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def _start(argv: list[str], output: IO[bytes]) -> tuple[dict[str, Any], subprocess.Popen[bytes] | None]:
+def _start(argv: list[str], output: IO[bytes]) -> tuple[SandboxAnswer, subprocess.Popen[bytes] | None]:
     try:
         return {}, _spawn(argv, output)
     except OSError as error:
         return {"error": f"{argv[0]}: {error.strerror}"}, None
 
 
-def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> dict[str, Any]:
+def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> SandboxAnswer:
     output.seek(0)
     output.truncate()
     began = time.monotonic_ns()
@@ -97,7 +114,7 @@ def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> dict[str, Any]
     return _failure(process, argv[0], output) or {"took_ns": took_ns}
 
 
-def _failure(process: subprocess.Popen[bytes], name: str, output: IO[bytes]) -> dict[str, Any]:
+def _failure(process: subprocess.Popen[bytes], name: str, output: IO[bytes]) -> SandboxAnswer:
     """An answer with the error of a failed process; empty if the process runs or has succeeded."""
     code = process.poll()
     if not code:

@@ -26,7 +26,7 @@ from howfar.contract.ping_messages import Target, TcpListen, TcpTarget, UnixTarg
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import cannot_poll, polling
 from howfar.recording.insertion import NamedServer, insertion
-from howfar.recording.tap import Application, Tap, listen_address, tap_folder
+from howfar.recording.tap import Tap, TappedApplication, listen_address, tap_folder
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets, mean_interval
@@ -191,20 +191,20 @@ def _timers(request: SlopeRequest, tap: Tap, stack: ExitStack) -> tuple[Timer, T
         raise UsageError("--listen is for an application that already runs", "Leave out the command, or --listen.")
     if request.listen is not None:
         return _page_timer(request), None
-    tapped = stack.enter_context(Application(insertion(request.server, tap.address)))
+    tapped = stack.enter_context(TappedApplication(insertion(request.server, tap.address)))
     if request.url is not None:
         if request.command:
             tapped.start(request.command)
         return _timer_checking_application(_page_timer(request), tapped), None
-    untapped = stack.enter_context(Application(insertion(request.server, None)))
+    untapped = stack.enter_context(TappedApplication(insertion(request.server, None)))
 
-    def timer(application: Application) -> Timer:
+    def timer(application: TappedApplication) -> Timer:
         return lambda: application.run(request.command, MAX_RUN_S)
 
     return timer(tapped), timer(untapped)
 
 
-def _timer_checking_application(timer: Timer, application: Application) -> Timer:
+def _timer_checking_application(timer: Timer, application: TappedApplication) -> Timer:
     """A timer that raises UsageError if a page was not answered because the application that serves it has ended."""
 
     def timed() -> float:

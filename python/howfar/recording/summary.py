@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from howfar.recording.recording import Page, Recording, RoundTrip, cold_start_note, uncertainty_note
+from howfar.recording.facts import RecordingFacts
+from howfar.recording.recording import Recording, RoundTrip, TimedPage, cold_start_note, uncertainty_note
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import brackets, in_brackets, mean_interval, median_interval
@@ -44,7 +44,7 @@ class PageSummary(Part):
     unknown."""
 
 
-class LeftOut(Part):
+class UnusablePages(Part):
     """Pages of one name and method that are excluded from all figures of pages, for one reason."""
 
     name: str
@@ -79,7 +79,7 @@ class ReplacedName(Part):
     """Duration of an attempt to connect to `dead_address`."""
 
 
-class Summary(Part):
+class RecordingSummary(Part):
     """The figures of a recording."""
 
     protocol: str
@@ -89,7 +89,7 @@ class Summary(Part):
     """Round trips with an answer."""
     connections: int
     pages: tuple[PageSummary, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[UnusablePages, ...]
     statements: tuple[Statement, ...]
     """The statements with the longest total wait."""
     more_statements: int
@@ -116,13 +116,13 @@ class Summary(Part):
     exit_code: int | None
 
 
-def summarize(recording: Recording) -> Summary:
+def summarize(recording: Recording) -> RecordingSummary:
     """Compute the figures of a recording."""
     facts = recording.facts
     added_us = tap_us(facts)
-    is_tapped = added_us is not None and facts.get("method") == "tap"
+    is_tapped = added_us is not None and facts.method == "tap"
     tap_ns = max(added_us.value, 0.0) * 1e3 if added_us is not None and is_tapped else None
-    by_name: dict[tuple[str, str], list[Page]] = defaultdict(list)
+    by_name: dict[tuple[str, str], list[TimedPage]] = defaultdict(list)
     left_out: Counter[tuple[str, str, str]] = Counter()
     for page in recording.pages:
         if reason := _unusable_reason(page, tap_ns):
@@ -130,47 +130,46 @@ def summarize(recording: Recording) -> Summary:
         else:
             by_name[page.name, page.method].append(page)
     answered = [trip for trip in recording.round_trips if trip.is_answered]
-    passed = facts.get("bytes")
     statements = _summarize_statements(recording)
-    return Summary(
-        protocol=facts.get("protocol", "unknown"),
-        transport=facts.get("transport", "unknown"),
-        tls=bool(facts.get("tls")),
+    return RecordingSummary(
+        protocol=facts.protocol or "unknown",
+        transport=facts.transport or "unknown",
+        tls=bool(facts.tls),
         round_trips=len(answered),
         connections=len(recording.connections),
         pages=tuple(_summarize_page(name, method, pages, tap_ns) for (name, method), pages in by_name.items()),
         left_out=tuple(
-            LeftOut(name=name, method=method, count=count, reason=reason)
+            UnusablePages(name=name, method=method, count=count, reason=reason)
             for (name, method, reason), count in left_out.items()
         ),
         statements=statements[:_MAX_ROWS],
         more_statements=len(statements[_MAX_ROWS:]),
         more_round_trips=sum(statement.count for statement in statements[_MAX_ROWS:]),
-        unknown=facts.get("unknown", {}),
+        unknown=facts.unknown,
         tap_us=added_us,
-        floor_us=int(facts.get("floor_ns") or 0) / 1e3,
-        capture_cpus=facts.get("capture_cpus"),
+        floor_us=(facts.floor_ns or 0) / 1e3,
+        capture_cpus=facts.capture_cpus,
         no_page=sum(trip.page_id is None for trip in answered),
         nagle=sum(recording.ack_wait_ns(trip) > 0 for trip in answered),
-        repeated_syns=facts.get("repeated_syns", 0),
-        repeated_syns_ms=facts.get("repeated_syns_ns", 0) / 1e6,
+        repeated_syns=facts.repeated_syns,
+        repeated_syns_ms=facts.repeated_syns_ns / 1e6,
         names=_replaced_names(facts),
-        complete=bool(facts.get("complete")),
-        stopped=facts.get("stopped"),
-        all_passed_on=passed.get("all_passed_on") if passed else None,
-        exit_code=facts.get("exit_code"),
+        complete=bool(facts.complete),
+        stopped=facts.stopped,
+        all_passed_on=facts.passed.all_passed_on if facts.passed else None,
+        exit_code=facts.exit_code,
     )
 
 
-def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
+def tap_us(facts: RecordingFacts) -> Estimate | None:
     """Time that the tap added to a round trip, as measured with the recording; None if unknown."""
-    if facts.get("tap_ns") is None:
+    if facts.tap_ns is None:
         return None
-    low, high = (None if limit is None else limit / 1e3 for limit in facts.get("tap_limits_ns", (None, None)))
-    return Estimate(value=facts["tap_ns"] / 1e3, low=low, high=high)
+    low, high = (None if limit is None else limit / 1e3 for limit in facts.tap_limits_ns)
+    return Estimate(value=facts.tap_ns / 1e3, low=low, high=high)
 
 
-def _unusable_reason(page: Page, tap_ns: float | None) -> str | None:
+def _unusable_reason(page: TimedPage, tap_ns: float | None) -> str | None:
     """Why the page is unusable, or None. A page is also unusable if, by calculation, the tap added more time than the page took."""
     if page.unusable_reason is not None:
         return page.unusable_reason
@@ -179,11 +178,11 @@ def _unusable_reason(page: Page, tap_ns: float | None) -> str | None:
     return None
 
 
-def _count_answered(page: Page) -> int:
+def _count_answered(page: TimedPage) -> int:
     return sum(trip.is_answered for trip in page.round_trips)
 
 
-def _summarize_page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -> PageSummary:
+def _summarize_page(name: str, method: str, pages: Sequence[TimedPage], tap_ns: float | None) -> PageSummary:
     took_ns = [max(page.took_ns, 1) for page in pages]
     trips = [_count_answered(page) for page in pages]
     waiting_and_sending = [_waiting_and_sending_ns(page) for page in pages]
@@ -208,7 +207,7 @@ def _summarize_page(name: str, method: str, pages: Sequence[Page], tap_ns: float
     )
 
 
-def _waiting_and_sending_ns(page: Page) -> tuple[int, int]:
+def _waiting_and_sending_ns(page: TimedPage) -> tuple[int, int]:
     """Time during which the page waited for an answer, and time during which it sent without waiting for any."""
     answered = [trip for trip in page.round_trips if trip.is_answered]
     waits = [(trip.sent_ns, trip.ended_ns) for trip in answered]
@@ -217,7 +216,7 @@ def _waiting_and_sending_ns(page: Page) -> tuple[int, int]:
     return waiting_ns, covered_ns(waits + sends, page) - waiting_ns
 
 
-def covered_ns(spans: Iterable[tuple[int, int]], page: Page) -> int:
+def covered_ns(spans: Iterable[tuple[int, int]], page: TimedPage) -> int:
     """The part of the page's time that lies in at least one of the spans."""
     total, until = 0, page.begun_ns
     for begun_ns, ended_ns in sorted(spans):
@@ -227,16 +226,15 @@ def covered_ns(spans: Iterable[tuple[int, int]], page: Page) -> int:
     return total
 
 
-def _replaced_names(facts: Mapping[str, Any]) -> tuple[ReplacedName, ...]:
-    """The replaced names in the facts. `addresses` come from the lookup; `first_address_ns` is 0 if the first is the server's."""
+def _replaced_names(facts: RecordingFacts) -> tuple[ReplacedName, ...]:
     return tuple(
         ReplacedName(
             name=name,
-            lookup_ms=cost["lookup_ns"] / 1e6,
-            dead_address=cost["addresses"][0] if cost["first_address_ns"] else None,
-            dead_ms=cost["first_address_ns"] / 1e6,
+            lookup_ms=cost.lookup_ns / 1e6,
+            dead_address=cost.addresses[0] if cost.first_address_ns else None,
+            dead_ms=cost.first_address_ns / 1e6,
         )
-        for name, cost in facts.get("names", {}).items()
+        for name, cost in facts.names.items()
     )
 
 
@@ -272,7 +270,7 @@ def _count_distinct_keys(trips: Sequence[RoundTrip]) -> int | None:
     return len(key_sets) if key_sets and None not in key_sets else None
 
 
-def document(summary: Summary, where: str) -> Document:
+def document(summary: RecordingSummary, where: str) -> Document:
     """The summary as a document, shown after a recording. `where`: the recording's file."""
     head = Answer(_stopped_sentence(summary) + _cost_sentence(summary) + _answer_sentence(summary))
     columns = (
@@ -312,7 +310,7 @@ def document(summary: Summary, where: str) -> Document:
     )
 
 
-def _statement_table(summary: Summary) -> Table:
+def _statement_table(summary: RecordingSummary) -> Table:
     """The table of statements, with their pages if there are several."""
     by_page = len({page.name for page in summary.pages}) > 1
     columns = (
@@ -339,15 +337,13 @@ def _statement_table(summary: Summary) -> Table:
         )
         for statement in summary.statements
     )
-    others, trips = (
-        counted(summary.more_statements, "more statement", ","),
-        counted(summary.more_round_trips, "round trip", ","),
-    )
+    others = counted(summary.more_statements, "more statement", ",")
+    trips = counted(summary.more_round_trips, "round trip", ",")
     notes = (f"{others} with {trips}.",) if summary.more_statements else ()
     return Table("", columns, rows, notes)
 
 
-def _answer_sentence(summary: Summary) -> str:
+def _answer_sentence(summary: RecordingSummary) -> str:
     kind = f"{summary.protocol} over {'a Unix socket' if summary.transport == 'unix' else 'TCP'}"
     if not summary.pages:
         trips, lines = counted(summary.round_trips, "round trip", ","), counted(summary.connections, "connection", ",")
@@ -361,7 +357,7 @@ def _answer_sentence(summary: Summary) -> str:
     )
 
 
-def _stopped_sentence(summary: Summary) -> str:
+def _stopped_sentence(summary: RecordingSummary) -> str:
     if summary.stopped is None:
         return ""
     return (
@@ -370,7 +366,7 @@ def _stopped_sentence(summary: Summary) -> str:
     )
 
 
-def _cost_sentence(summary: Summary) -> str:
+def _cost_sentence(summary: RecordingSummary) -> str:
     if (summary.capture_cpus or 0.0) > _NOTABLE_CAPTURE_CPUS:
         return f"{_capture_cost_text(summary)} "
     costs = [page.recording.value for page in summary.pages if page.recording is not None]
@@ -379,7 +375,7 @@ def _cost_sentence(summary: Summary) -> str:
     return f"Recording itself took at least {_format_percent(max(costs))} of the time of a page. "
 
 
-def _warnings(summary: Summary) -> tuple[Warnings, ...]:
+def _warnings(summary: RecordingSummary) -> tuple[Warnings, ...]:
     lines = []
     if summary.all_passed_on is False:
         lines.append("Not every byte that came was passed on: a connection broke while bytes were on their way.")
@@ -424,13 +420,13 @@ def _replaced_name_warning(name: ReplacedName) -> str:
     )
 
 
-def _method_text(summary: Summary, where: str) -> str:
+def _method_text(summary: RecordingSummary, where: str) -> str:
     tls = "Connections were encrypted, so round trips have no names. " if summary.tls else ""
     cost = _recording_cost_text(summary)
     return f"{tls}{cost}The recording, {where}, holds no literal, key or value."
 
 
-def _recording_cost_text(summary: Summary) -> str:
+def _recording_cost_text(summary: RecordingSummary) -> str:
     if summary.tap_us is None:
         return "What the tap added is not known. "
     if summary.tap_us.value or summary.floor_us:
@@ -439,7 +435,7 @@ def _recording_cost_text(summary: Summary) -> str:
     return f"Packets were captured: no program was on the application's path. {capture_cost}"
 
 
-def _capture_cost_text(summary: Summary) -> str:
+def _capture_cost_text(summary: RecordingSummary) -> str:
     return (
         f"Capturing packets kept {_format_percent(summary.capture_cpus or 0.0)} of a CPU busy, "
         "beside what the kernel takes to copy each."

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from howfar.contract.messages import TapCounts, TapDelay, TapJob, TapReady, Target, TcpListen, TcpTarget, UnixTarget
-from howfar.engine.process import EngineProcess, Launcher
+from howfar.contract.messages import TapCounts, TapDelay, TapJob, Target, TcpListen, UnixTarget
+from howfar.engine.process import Launcher
 from howfar.errors import EngineError, LabError, SandboxForbidden, UsageError
 from howfar.recording.insertion import Insertion
+from howfar.recording.record_tap import start_tap
+from howfar.recording.sandbox_runner import SandboxAnswer, SandboxRequest
 from howfar.stopping import temporary_folder
 
 
@@ -22,16 +23,7 @@ class Tap:
     """A running tap in front of `server`. Use as a context manager."""
 
     def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
-        self._process = EngineProcess(TapJob(listen=listen, server=server), Launcher())
-        try:
-            ready = self._process.read()
-        except BaseException:
-            self._process.kill()
-            raise
-        assert isinstance(ready, TapReady), "a tap says first that it is ready"
-        self.address: Target = (
-            listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or listen.port)
-        )
+        self._process, self.address = start_tap(TapJob(listen=listen, server=server), Launcher())
 
     def set_delay(self, delay_ns: int) -> TapCounts:
         """Add `delay_ns` to each round trip from now on. Returns the counts since the last call."""
@@ -68,7 +60,7 @@ def tap_folder(server: Target) -> Iterator[Path]:
         yield folder
 
 
-class Application:
+class TappedApplication:
     """Runs the user's command with an insertion. Use as a context manager: on exit, all processes that it started have ended."""
 
     def __init__(self, inserted: Insertion) -> None:
@@ -102,9 +94,9 @@ class Application:
     def run(self, command: Sequence[str], longest_s: float) -> float:
         """Run the command and return its time in seconds. Raises UsageError if it fails."""
         answer = self._request({"run": self._inserted.argv(command), "longest_s": longest_s})
-        return float(answer["took_ns"]) / 1e9
+        return answer["took_ns"] / 1e9
 
-    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: SandboxRequest) -> SandboxAnswer:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -116,12 +108,12 @@ class Application:
             raise UsageError(f"the command failed: {answer['error']}", "Try it alone first, without howfar.")
         return answer
 
-    def _read_answer(self) -> dict[str, Any]:
+    def _read_answer(self) -> SandboxAnswer:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         line = self._process.stdout.readline()
         if line:
-            answer: dict[str, Any] = json.loads(line)
+            answer: SandboxAnswer = json.loads(line)
             return answer
         self._process.wait()
         message = self._process.stderr.read().strip()[-500:]
@@ -130,7 +122,7 @@ class Application:
             "Run as root, permit user namespaces, or let the application connect by itself with --listen.",
         )
 
-    def __enter__(self) -> Application:
+    def __enter__(self) -> TappedApplication:
         return self
 
     def __exit__(

@@ -16,9 +16,16 @@ from howfar.stats.estimate import Estimate
 Drawable = Any
 """An Altair chart of one mark, or the Vega-Lite that `layer`, `hconcat` or `vconcat` compose of several."""
 
-Rows = list[dict[str, Any]]
+Point = dict[str, Any]
+"""One row of a layer's data: its fields, as the layer's channels name them."""
+
+Rows = list[Point]
 """The data of one layer."""
 
+VegaLite = dict[str, Any]
+"""A specification in Vega-Lite, or a part of one, such as the properties of a mark."""
+
+T = TypeVar("T")
 Axis = TypeVar("Axis", bound="alt.X | alt.Y")
 
 ROW_HEIGHT = 44
@@ -28,42 +35,42 @@ PHONE = 420
 """Width below which drawings leave out what would be unreadable."""
 
 
-def pick(cycle: Sequence[Any], count: int) -> list[Any]:
+def pick(cycle: Sequence[T], count: int) -> list[T]:
     return [cycle[index % len(cycle)] for index in range(count)]
 
 
-def values(rows: list[dict[str, Any]]) -> alt.Data:
+def values(rows: Rows) -> alt.Data:
     return alt.Data(values=rows)  # type: ignore[no-untyped-call]
 
 
-def layer(*charts: Drawable, **properties: Any) -> dict[str, Any]:
+def layer(*charts: Drawable, **properties: Any) -> VegaLite:
     """Charts over each other. `properties`: width, height, title."""
     return {"layer": [plain(chart) for chart in charts], **_plain_values(properties)}
 
 
-def hconcat(*charts: Drawable, **properties: Any) -> dict[str, Any]:
+def hconcat(*charts: Drawable, **properties: Any) -> VegaLite:
     """Charts in a row. `properties`: spacing."""
     return {"hconcat": [plain(chart) for chart in charts], **_plain_values(properties)}
 
 
-def vconcat(*charts: Drawable, **properties: Any) -> dict[str, Any]:
+def vconcat(*charts: Drawable, **properties: Any) -> VegaLite:
     """Charts in a column. `properties`: spacing, resolve."""
     return {"vconcat": [plain(chart) for chart in charts], **_plain_values(properties)}
 
 
-def plain(chart: Drawable) -> dict[str, Any]:
+def plain(chart: Drawable) -> VegaLite:
     """A chart as Vega-Lite. Altair's own composition copies all parts deeply each time, which takes ten seconds for a page of small
     charts."""
     if isinstance(chart, dict):
         return chart
-    specification: dict[str, Any] = chart.to_dict(validate=False)
+    specification: VegaLite = chart.to_dict(validate=False)
     datasets = specification.pop("datasets", {})
     if "name" in specification.get("data", {}):
         specification["data"] = {"values": datasets[specification["data"]["name"]]}
     return {key: value for key, value in specification.items() if key not in ("$schema", "config")}
 
 
-def _plain_values(properties: dict[str, Any]) -> dict[str, Any]:
+def _plain_values(properties: VegaLite) -> VegaLite:
     return {key: value.to_dict() if hasattr(value, "to_dict") else value for key, value in properties.items()}
 
 
@@ -81,7 +88,7 @@ def axis(
 ) -> Axis:
     """A channel of numbers over exactly this domain; without one, over the data. `log`: the base of a logarithmic scale. `options` are
     those of an Altair axis."""
-    scale: dict[str, Any] = {"type": "log", "base": log} if log else {}
+    scale: VegaLite = {"type": "log", "base": log} if log else {}
     scale |= {"domain": list(domain), "nice": False} if domain else {}
     return kind(f"{field}:Q", title=title, scale=alt.Scale(**scale), axis=alt.Axis(**options))
 
@@ -93,13 +100,15 @@ def log_axis(
     return axis(kind, field, title, domain, 10, values=log_ticks(*domain), format=format, **options)
 
 
-def by_name(kind: Any, field: str, styles: Mapping[str, Any], legend: alt.Legend | None) -> Any:
+def by_name(
+    kind: Any, field: str, styles: Mapping[str, str | float | Sequence[float]], legend: alt.Legend | None
+) -> Any:
     """A channel of colours, shapes or dashes, one for each name."""
     scale = alt.Scale(domain=list(styles), range=list(styles.values()))
     return kind(f"{field}:N", sort=list(styles), scale=scale, legend=legend)
 
 
-def styles(names: Sequence[str], cycle: Sequence[Any]) -> dict[str, Any]:
+def styles(names: Sequence[str], cycle: Sequence[T]) -> dict[str, T]:
     return dict(zip(names, pick(cycle, len(names)), strict=True))
 
 
@@ -242,7 +251,7 @@ MAX_TRIALS_DRAWN = 200
 """Number of trials beyond which they are drawn and listed by block, so that a page stays small. The run file has them all."""
 
 
-def ratios_to_median(summary: Summary) -> list[dict[str, Any]]:
+def ratios_to_median(summary: Summary) -> Rows:
     """Every good trial: its number, its block, and the ratio of its queries per second to the median of its cell."""
     per_arm: dict[str, list[float]] = {}
     for trial in summary.trials:
@@ -256,7 +265,7 @@ def ratios_to_median(summary: Summary) -> list[dict[str, Any]]:
     ]
 
 
-def block_ranges(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def block_ranges(rows: Rows) -> Rows:
     """Median and middle 80 % of `ratios_to_median` for each block."""
     blocks: dict[int, list[float]] = {}
     for row in rows:

@@ -120,7 +120,7 @@ class Warnings:
 
 
 @dataclass(frozen=True)
-class Advice:
+class AdviceBlock:
     """One thing to do, and the figures that support it."""
 
     action: str
@@ -131,7 +131,7 @@ class Advice:
 class Facts:
     """Nested facts, such as a receipt. None reads "unknown"."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Details:
     open: bool = False
 
 
-Block = Heading | Text | Bullets | Answer | Table | Chart | Warnings | Advice | Facts | Code | Details
+Block = Heading | Text | Bullets | Answer | Table | Chart | Warnings | AdviceBlock | Facts | Code | Details
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ def number_advice(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
     """Each block with a number: pieces of advice are numbered from 1, every other block has 0."""
     count = 0
     for block in blocks:
-        count += isinstance(block, Advice)
-        yield (count if isinstance(block, Advice) else 0), block
+        count += isinstance(block, AdviceBlock)
+        yield (count if isinstance(block, AdviceBlock) else 0), block
 
 
 def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> list[Block]:

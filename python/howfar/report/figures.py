@@ -85,7 +85,7 @@ def cpu_point(cell: CellSummary) -> str:
 
 def on_hosts(summary: Summary) -> bool:
     """Whether the run was measured between the user's own hosts."""
-    return summary.environment.get("testbed") == "hosts"
+    return summary.environment.on_hosts
 
 
 def cpu_note(summary: Summary) -> str:

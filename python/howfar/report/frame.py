@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Final, Literal
 
 from howfar.analysis.advice import capital
 from howfar.analysis.controls import Control
@@ -14,11 +14,14 @@ from howfar.analysis.diagnostics import MEANING, Diagnostic
 from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.summary import Summary
+from howfar.contract.environment import HostRoles
+from howfar.contract.receipt import LinkReceipt, RttFacts
 from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
+from howfar.plan.factors import Level
 from howfar.report import charts, figures, limit_text, palette
 from howfar.report.document import (
-    Advice,
+    AdviceBlock,
     Answer,
     Block,
     Bullets,
@@ -46,7 +49,6 @@ from howfar.report.figures import (
 from howfar.report.sections import Record, cell_records
 from howfar.stats.intervals import excludes_one, interval_text
 from howfar.stats.trials import ONE
-from howfar.store.records import FactorValue
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 PLACEMENT = {
@@ -81,7 +83,7 @@ def head_line(summary: Summary) -> str:
     return ". ".join(part for part in (summary.workload, capital(setup_line(summary)), session_line(summary)) if part)
 
 
-def _distinct_levels(summary: Summary, factor: str) -> list[FactorValue]:
+def _distinct_levels(summary: Summary, factor: str) -> list[Level]:
     """Distinct levels of a factor: numbers ascending, words in the order of the arms."""
     levels = list(dict.fromkeys(cell.factors[factor] for cell in shown_cells(summary) if factor in cell.factors))
     return sorted(levels, key=float) if all(isinstance(level, int | float) for level in levels) else levels
@@ -107,10 +109,11 @@ def _placement_text(summary: Summary) -> str:
     if levels and on_hosts(summary):
         if summary.hosts is not None and summary.hosts.swapped is not None:
             return f"{_swapped_roles_text(summary.hosts)} (placement {levels[0]})"
-        roles = summary.environment["place"]
-        clients = [str(name) for name in (roles["client"], *roles.get("others", ()))]
+        roles = summary.environment.roles
+        assert roles is not None, "a run between hosts has roles"
+        clients = [roles.client, *roles.others]
         plural = "s" if len(clients) > 1 else ""
-        server = f"server on host {roles['server']}"
+        server = f"server on host {roles.server}"
         if any(map(is_local, _distinct_levels(summary, "path"))):
             server = f"or with the {server} on local paths"
         return (
@@ -120,12 +123,12 @@ def _placement_text(summary: Summary) -> str:
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
-def _hop_clause(summary: Summary, roles: Mapping[str, Any]) -> str:
+def _hop_clause(summary: Summary, roles: HostRoles) -> str:
     """Clause on the program that has its own host. Empty: none has one."""
-    if roles.get("hop") is None:
+    if roles.hop is None:
         return ""
     moved_hops = [str(name) for name in _distinct_levels(summary, "path") if is_movable(name)]
-    return f", the program of {' and '.join(moved_hops)} on host {roles['hop']}"
+    return f", the program of {' and '.join(moved_hops)} on host {roles.hop}"
 
 
 def _swapped_roles_text(hosts: HostsSeen) -> str:
@@ -146,10 +149,10 @@ def _host_distances_line(summary: Summary) -> str:
     if not on_hosts(summary):
         return ""
     distances = []
-    for link in summary.environment.get("distances") or ():
-        rtt_us, slower = link["rtt_ns"]["p50"] / 1e3, min(link["goodput_bps"].values()) / 1e9
+    for link in summary.environment.distances:
+        rtt_us, slower = link.real_rtt_ns / 1e3, link.slower_bps / 1e9
         rtt = f"{rtt_us:,.{0 if rtt_us >= 100 else 1}f} µs"
-        distances.append(f"hosts {link['from']} and {link['to']}: RTT {rtt}, goodput {slower:.3g} Gb/s")
+        distances.append(f"hosts {link.from_host} and {link.to_host}: RTT {rtt}, goodput {slower:.3g} Gb/s")
     swapped = summary.hosts is not None and summary.hosts.swapped is not None
     return (
         f"Between {'; '.join(distances)}{' (roles swapped from block to block)' if swapped else ''}"
@@ -361,7 +364,7 @@ def _control_outcome(control: Control) -> str:
 
 def _split_advice(summary: Summary) -> tuple[list[Block], list[Block]]:
     """Advice for the first screen, and the rest."""
-    all_advice = [Advice(advice.action, advice.because) for advice in summary.advice]
+    all_advice = [AdviceBlock(advice.action, advice.because) for advice in summary.advice]
     first_blocks: list[Block] = [Heading("What to do"), *all_advice[:MAX_ADVICE_SHOWN]] if all_advice else []
     configuration_lines = [
         block for advice in summary.advice if advice.lines for block in (Text(advice.action), Code(tuple(advice.lines)))
@@ -508,22 +511,22 @@ _FIELD_PIXELS = 80, 62
 
 def _distance_blocks(summary: Summary) -> list[Block]:
     """Blocks with the distances between hosts. Empty: the run was in the laboratory, or on one host."""
-    distances = summary.environment.get("distances") or ()
+    distances = summary.environment.distances
     if not distances:
         return []
     caption = (
         "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. "
         f"{_zones_text(summary)}"
     )
-    fields: Fields[Mapping[str, Any]] = {
-        "from": lambda distance: distance["from"],
-        "to": lambda distance: distance["to"],
-        "RTT at rest": lambda distance: _rtt_text(distance["rtt_ns"]),
-        "RTT awake": lambda distance: _rtt_text(distance["rtt_awake_ns"]),
-        "goodput": lambda distance: figures.rate(distance["goodput_bps"]["to_server"]),
-        "goodput back": lambda distance: figures.rate(distance["goodput_bps"]["to_client"]),
-        "path MTU": lambda distance: figures.UNKNOWN if distance["path_mtu"] is None else str(distance["path_mtu"]),
-        "congestion control": lambda distance: distance["congestion_control"],
+    fields: Fields[LinkReceipt] = {
+        "from": lambda link: str(link.from_host),
+        "to": lambda link: str(link.to_host),
+        "RTT at rest": lambda link: _rtt_text(link.rtt_ns),
+        "RTT awake": lambda link: _rtt_text(link.rtt_awake_ns),
+        "goodput": lambda link: _goodput_text(link, "to_server"),
+        "goodput back": lambda link: _goodput_text(link, "to_client"),
+        "path MTU": lambda link: figures.UNKNOWN if link.path_mtu is None else str(link.path_mtu),
+        "congestion control": lambda link: link.congestion_control or figures.UNKNOWN,
     }
     data = table_of("", distances, fields)
     return [
@@ -533,35 +536,39 @@ def _distance_blocks(summary: Summary) -> list[Block]:
 
 
 def _zones_text(summary: Summary) -> str:
-    hosts = summary.environment["hosts"]
-    zones = {name: facts.get("zone", "unknown") for name, facts in hosts.items()}
-    return f"Zones: {', '.join(f'{name} {zone}' for name, zone in zones.items())}."
+    hosts = summary.environment.hosts
+    return f"Zones: {', '.join(f'{name} {facts.zone}' for name, facts in hosts.items())}."
 
 
-def _rtt_text(quantiles: Mapping[str, float] | None) -> str:
-    return figures.UNKNOWN if quantiles is None else format_duration_ns(quantiles["p50"])
+def _rtt_text(rtt: RttFacts | None) -> str:
+    return figures.UNKNOWN if rtt is None or rtt.p50 is None else format_duration_ns(rtt.p50)
+
+
+_DIRECTIONS: Final = ("to_server", "to_client")
+
+
+def _goodput_text(link: LinkReceipt, direction: Literal["to_server", "to_client"]) -> str:
+    goodput = None if link.goodput_bps is None else getattr(link.goodput_bps, direction)
+    return figures.UNKNOWN if goodput is None else figures.rate(goodput)
 
 
 def _distance_rows(summary: Summary) -> charts.Rows:
     """Rows of the chart: a field for each direction of each pair of hosts."""
-    rows = []
-    for distance in summary.environment["distances"]:
-        rtt, awake_rtt = distance["rtt_ns"], distance["rtt_awake_ns"]
-        for source, target, direction in (
-            (distance["from"], distance["to"], "to_server"),
-            (distance["to"], distance["from"], "to_client"),
-        ):
-            text = "\n".join(
-                (figures.rate(distance["goodput_bps"][direction]), _rtt_text(rtt), f"awake {_rtt_text(awake_rtt)}")
-            )
-            rows.append({"from": source, "to": target, "rtt": rtt["p50"], "text": text})
+    rows: charts.Rows = []
+    for link in summary.environment.distances:
+        rtts = _rtt_text(link.rtt_ns), f"awake {_rtt_text(link.rtt_awake_ns)}"
+        there, back = ("\n".join((_goodput_text(link, to), *rtts)) for to in _DIRECTIONS)
+        rows += [
+            {"from": link.from_host, "to": link.to_host, "rtt": link.real_rtt_ns, "text": there},
+            {"from": link.to_host, "to": link.from_host, "rtt": link.real_rtt_ns, "text": back},
+        ]
     return rows
 
 
 def _draw_distances(summary: Summary, width: int) -> charts.Drawable | None:
     """Chart of the distances between hosts: the longer the RTT, the darker the field."""
     rows = _distance_rows(summary)
-    names = list(summary.environment["hosts"])
+    names = list(summary.environment.hosts)
     min_width, height = _FIELD_PIXELS
     if width < min_width * len(names):
         return None
@@ -582,7 +589,7 @@ def _draw_distances(summary: Summary, width: int) -> charts.Drawable | None:
 
 def receipts(summary: Summary) -> list[Block]:
     """Blocks with the receipts. The first is complete; the others show only their differences from it."""
-    cells = [cell for cell in summary.cells if cell.receipt]
+    cells = [cell for cell in summary.cells if cell.receipt.model_fields_set]
     blocks: list[Block] = []
     if cells:
         first = cells[0]
@@ -591,17 +598,18 @@ def receipts(summary: Summary) -> list[Block]:
             f"differs from what was requested is void. That of {first.arm} is shown in full, the others only where they differ."
         )
         others: Iterable[Block] = (
-            Details(cell.arm, (Facts(_receipt_difference(cell.receipt, first.receipt)),)) for cell in cells[1:]
+            Details(cell.arm, (Facts(_receipt_difference(cell.receipt.as_json(), first.receipt.as_json())),))
+            for cell in cells[1:]
         )
-        contents = (introduction, Details(first.arm, (Facts(first.receipt),)), *others)
+        contents = (introduction, Details(first.arm, (Facts(first.receipt.as_json()),)), *others)
         blocks.append(Details("Receipts", contents))
-    return [*blocks, Details("Machine and versions", (Facts(summary.environment),))]
+    return [*blocks, Details("Machine and versions", (Facts(summary.environment.as_json()),))]
 
 
-def _receipt_difference(receipt: Mapping[str, Any], other_receipt: Mapping[str, Any]) -> dict[str, Any]:
+def _receipt_difference(receipt: Mapping[str, object], other_receipt: Mapping[str, object]) -> Mapping[str, object]:
     """Values of `receipt` that differ from `other_receipt`; in nested tables too. Values that only `other_receipt` has are shown as
     "absent"."""
-    difference: dict[str, Any] = {}
+    difference: dict[str, object] = {}
     for key in {**receipt, **other_receipt}:
         value, other_value = receipt.get(key), other_receipt.get(key)
         if value == other_value or key == COUNTERS:

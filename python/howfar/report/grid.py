@@ -8,8 +8,8 @@ from typing import Any
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import FACTORS, ORDINARY, PATH, Factor
-from howfar.store.records import ArmRole, FactorValue
+from howfar.plan.factors import FACTORS, ORDINARY, PATH, Factor, Level
+from howfar.store.records import ArmRole
 
 MIN_GRID_ARMS = 6
 """Number of arms beyond which a grid is used, because a reader no longer compares them one by one."""
@@ -38,12 +38,12 @@ def _compared_cells(summary: Summary) -> list[CellSummary]:
     return [cell for cell in summary.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
 
 
-def level(cell: CellSummary, factor: str) -> FactorValue | None:
+def level(cell: CellSummary, factor: str) -> Level | None:
     """The level of a cell in a factor; an ordinary level need not be written into the cell."""
     return cell.factors.get(factor, ORDINARY.get(factor))
 
 
-def _levels(cells: list[CellSummary], factor: str) -> list[FactorValue | None]:
+def _levels(cells: list[CellSummary], factor: str) -> list[Level | None]:
     return list(dict.fromkeys(level(cell, factor) for cell in cells))
 
 
@@ -57,7 +57,7 @@ def _varied_factors(cells: list[CellSummary]) -> list[Factor[Any]]:
     return varied
 
 
-def level_text(factor: Factor[Any], value: FactorValue | None) -> str:
+def level_text(factor: Factor[Any], value: Level | None) -> str:
     """A level as text that fits into a column heading; empty if the factor does not apply."""
     return "" if value is None else (factor.short or factor.label)(value)
 
@@ -90,7 +90,7 @@ def grid(summary: Summary) -> Grid:
 
 
 def _column_order(
-    cells: list[CellSummary], factors: list[Factor[Any]], levels: tuple[FactorValue | None, ...]
+    cells: list[CellSummary], factors: list[Factor[Any]], levels: tuple[Level | None, ...]
 ) -> list[float]:
     """Sort key of a column: numbers by size, words by first appearance."""
     keys = []

@@ -7,13 +7,12 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 
 from howfar.report import palette
-from howfar.report.charts import plain
+from howfar.report.charts import Drawable, VegaLite, plain
 from howfar.report.document import Block, Chart, Column, Document, Table, without_controls
 from howfar.report.drawing import REMEDY, UNDRAWN, can_draw
 from howfar.report.terminal import fact_text
@@ -31,7 +30,7 @@ def _lines(text: str) -> str:
     return "\n".join(one_line(line) for line in text.split("\n"))
 
 
-def _with_config(chart: Any, width: int) -> dict[str, Any]:
+def _with_config(chart: Drawable, width: int) -> VegaLite:
     font_size = 11 if width == NARROW else 13
     config = {
         "font": "sans-serif",
@@ -59,10 +58,8 @@ def _with_config(chart: Any, width: int) -> dict[str, Any]:
         },
         "legend": {"labelColor": palette.INK, "labelFontSize": font_size, "symbolSize": 90, "columnPadding": 24},
     }
-    specification: dict[str, Any] = without_controls(
-        plain(chart), _lines
-    )  # vl-convert aborts at some control characters
-    return {**specification, "config": config}
+    # vl-convert aborts at some control characters.
+    return {**without_controls(plain(chart), _lines), "config": config}
 
 
 def _make_accessible(svg: str, title: str, kind: str, name: str) -> str:
@@ -154,7 +151,7 @@ def _group_by_kind(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
 
 
 def _group_key(index: int, block: Block) -> int:
-    return -1 if type(block).__name__ == "Advice" else index
+    return -1 if type(block).__name__ == "AdviceBlock" else index
 
 
 def _drawing(chart: Chart) -> Markup:
@@ -182,10 +179,10 @@ def _table_classes(table: Table) -> str:
     )
 
 
-def _head_spans(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
+def _head_spans(columns: tuple[Column, ...]) -> list[tuple[str, int]]:
     """The upper line of a table's head if neighbouring columns share a text: each text with its number of columns. Empty if none
     do."""
     spans = [
         (head, len(list(neighbours))) for head, neighbours in itertools.groupby(columns, lambda column: column.head)
     ]
-    return [{"head": head, "count": count} for head, count in spans] if any(n > 1 for text, n in spans if text) else []
+    return spans if any(count > 1 for head, count in spans if head) else []

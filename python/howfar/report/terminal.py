@@ -12,9 +12,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
-from howfar.report.document import Advice, Answer, Block, Cell, Chart, Column, Details, Document, Heading, Table
+from howfar.report.document import AdviceBlock, Answer, Block, Cell, Chart, Column, Details, Document, Heading, Table
 from howfar.report.text import Lines, Markdown
 from howfar.terminal_text import one_line
 
@@ -291,7 +290,7 @@ class _Screen(Markdown):
         return not isinstance(block, Chart) and (self.details or not isinstance(block, Details))
 
     def joins(self, before: Block | None, block: Block) -> bool:
-        return isinstance(before, Heading) or (isinstance(before, Advice) and isinstance(block, Advice))
+        return isinstance(before, Heading) or (isinstance(before, AdviceBlock) and isinstance(block, AdviceBlock))
 
     def heading(self, text: str, level: int) -> Lines:
         return self._paint(self._wrap(text), _BOLD)
@@ -320,7 +319,7 @@ class _Screen(Markdown):
         lines = lay_out(table if self.unicode else _table_to_ascii(table), self.width, brief=not self.details)
         return [*title, *lines, *(line for note in table.notes for line in self.text(note, quiet=True))]
 
-    def advice(self, advice: Advice, number: int) -> Lines:
+    def advice(self, advice: AdviceBlock, number: int) -> Lines:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
         if not self.details and number > self.max_reasons:
             return lines
@@ -330,7 +329,7 @@ class _Screen(Markdown):
     def code(self, lines: Sequence[str]) -> Lines:
         return [f"  {self._to_charset(line)}" for line in lines]
 
-    def facts(self, values: Mapping[str, Any], depth: int = 0) -> Lines:
+    def facts(self, values: Mapping[str, object], depth: int = 0) -> Lines:
         indent = "  " * depth
         lines: Lines = []
         for key, value in values.items():
@@ -362,7 +361,7 @@ def _split_blocks(blocks: Sequence[Block]) -> tuple[list[Block], list[Block], li
     steps: list[Block] = []
     others: list[Block] = []
     for block, after in zip_longest(blocks, blocks[1:]):
-        is_advice = isinstance(block, Advice) or (isinstance(block, Heading) and isinstance(after, Advice))
+        is_advice = isinstance(block, AdviceBlock) or (isinstance(block, Heading) and isinstance(after, AdviceBlock))
         part = answer if isinstance(block, Answer) else steps if is_advice else others
         part.append(block)
     return answer, steps, others

@@ -15,9 +15,9 @@ from pydantic import create_model
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import has_fault
+from howfar.plan.factors import ModelFields, has_fault
 from howfar.report.document import (
-    Advice,
+    AdviceBlock,
     Answer,
     Block,
     Bullets,
@@ -38,6 +38,8 @@ from howfar.stats.estimate import Part
 from howfar.terminal_text import one_line, printable_json
 
 REPORT_VERSION = 1
+JsonObject = dict[str, Any]
+"""An object of JSON that is about to be written."""
 Lines = list[str]
 
 
@@ -74,13 +76,13 @@ class Markdown:
         title = [*self.heading(table.title, level), ""] if table.title else []
         return [*title, *lines, *(line for note in table.notes for line in ("", note))]
 
-    def advice(self, advice: Advice, number: int) -> Lines:
+    def advice(self, advice: AdviceBlock, number: int) -> Lines:
         return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
 
     def code(self, lines: Sequence[str]) -> Lines:
         return ["```", *lines, "```"]
 
-    def facts(self, values: Mapping[str, Any]) -> Lines:
+    def facts(self, values: Mapping[str, object]) -> Lines:
         return []
 
     def joins(self, before: Block | None, block: Block) -> bool:
@@ -118,7 +120,7 @@ class Markdown:
                 return self.answer(text)
             case Table():
                 return self.table(block, level) if block.rows else []
-            case Advice():
+            case AdviceBlock():
                 return self.advice(block, number)
             case Code(lines):
                 return self.code(lines)
@@ -149,7 +151,7 @@ def as_csv(document: Document) -> str:
     return out.getvalue()
 
 
-def json_values(summary: Summary) -> dict[str, Any]:
+def json_values(summary: Summary) -> JsonObject:
     """The summary as plain values. CPU per query is a number, and its interval has its own key. Cells with a fault are
     left out, because their rates would include the outage. Their result is in `replication`."""
     values = summary.model_dump(mode="json")
@@ -158,7 +160,7 @@ def json_values(summary: Summary) -> dict[str, Any]:
     return {"report_version": REPORT_VERSION, **values}
 
 
-def _cell(cell: CellSummary) -> dict[str, Any]:
+def _cell(cell: CellSummary) -> JsonObject:
     values = cell.model_dump(mode="json")
     intervals = values["cpu_us_per_query"]
     values["cpu_us_per_query"] = {role: estimate and estimate["value"] for role, estimate in intervals.items()}
@@ -171,9 +173,9 @@ def as_json(summary: Summary) -> str:
     return printable_json(json.dumps(json_values(summary), indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
-def json_schema(findings: Mapping[str, type[Part]]) -> dict[str, Any]:
+def json_schema(findings: Mapping[str, type[Part]]) -> JsonObject:
     """JSON Schema (draft 2020-12) of `json_values` with these findings of experiments."""
-    optional_findings: dict[str, Any] = {key: (kind | None, None) for key, kind in findings.items()}
+    optional_findings: ModelFields = {key: (kind | None, None) for key, kind in findings.items()}
     model = create_model("Summary", __base__=Summary, **optional_findings)
     schema = model.model_json_schema(mode="serialization")
     del schema["properties"]["findings"], schema["$defs"]["Part"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -35,6 +35,7 @@ from howfar.contract.messages import (
     TablesJob,
     Workload,
 )
+from howfar.contract.receipt import ArrivalsReceipt
 from howfar.contract.rules import is_redis, sql_of
 from howfar.engine.inserts import single_row_inserts, single_row_updates
 from howfar.engine.process import EngineProcess, Launcher
@@ -508,7 +509,7 @@ def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
         spec.commits * finished.transactions or None,
         round_trips=spec.round_trips_of(pages),
         keys=spec.keys_of(pages),
-        sessions={name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()},
+        sessions=dict(outcome.ready.services),
     )
 
 
@@ -528,12 +529,12 @@ def _reported_round_trips(finished: Finished) -> dict[str, int]:
     return {name.removesuffix(suffix): count for name, count in finished.told.items() if name.endswith(suffix)}
 
 
-def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> dict[str, Any] | None:
+def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> ArrivalsReceipt | None:
     """The requests that were due in the window at the job's rate, and what became of them. None: closed loop."""
     arrivals = outcome.finished.open_loop
     if job.arrivals is None or arrivals is None:
         return None
-    return {"per_s": job.arrivals.rate_per_s, "shape": job.arrivals.shape, **arrivals.model_dump()}
+    return ArrivalsReceipt(per_s=job.arrivals.rate_per_s, shape=job.arrivals.shape, **arrivals.model_dump())
 
 
 _SIGMAS = 6

@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from howfar.contract.environment import Capacity, RunEnvironment
 from howfar.contract.messages import ServiceName
 from howfar.errors import LabError, MissingError, PlanError, ServerMissing
 from howfar.lab.cache import cache_home
@@ -461,14 +461,14 @@ MAX_CAPACITY_TRIALS = 6
 
 def with_rates(
     plan: Plan, seed: int, laboratory: Testbed, instruments: Instruments, observer: Observer
-) -> tuple[Plan, dict[str, Any]]:
+) -> tuple[Plan, RunEnvironment]:
     """The plan with every load as a rate, and the measurement of the capacity for the run file. Raises LabError.
 
     The capacity is the median of a few trials of the baseline in a closed loop. It only sets the rates: results are compared with
     cells that are measured in the same block.
     """
     if not needs_capacity(plan):
-        return plan, {}
+        return plan, RunEnvironment()
     cell = closed_loop(plan)
     usual_s = CAPACITY_TRIALS * trial_cost_ns(plan) // 10**9
     observer.preparing(f"measuring the capacity of {cell.name}, which sets the rates; usually {usual_s} s")
@@ -493,4 +493,4 @@ def with_rates(
     plan_with_rates = with_capacity(plan, per_s)
     loads = ", ".join(level for level in plan_with_rates.factors.load if level != CLOSED)
     observer.said(f"capacity of the baseline ({arm.name}): {per_s:,.0f} transactions/s; loads: {loads}")
-    return plan_with_rates, {"capacity": {"arm": arm.name, "per_s": per_s, "trials": rates}}
+    return plan_with_rates, RunEnvironment(capacity=Capacity(arm=arm.name, per_s=per_s, trials=rates))

@@ -5,20 +5,19 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import howfar
-from howfar.analysis.confirmation import choose, pair
-from howfar.analysis.summary import Summary
+from howfar.analysis.confirmation import Choice, choose, pair
 from howfar.bottleneck.limit import Intervention, Unconfirmed
+from howfar.contract.environment import HostFacts, MachineFacts, RunEnvironment
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.load import LoadedPlan
 from howfar.plan.quantities import rtt_void_ns
-from howfar.plan.types import Plan, restore_plan
+from howfar.plan.types import restore_plan
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import (
     MAX_CONSECUTIVE_VOIDS,
@@ -73,12 +72,12 @@ _COMPARED_FACTS = {
 """Facts that are compared on resume, and their names in a warning. Calibrations are left out because they always differ a little."""
 
 
-def program_facts() -> dict[str, Any]:
+def program_facts() -> RunEnvironment:
     """Versions of the programs. Raises EngineError."""
-    return {"howfar_version": howfar.__version__, "engine_version": engine_info().version}
+    return RunEnvironment(howfar_version=howfar.__version__, engine_version=engine_info().version)
 
 
-def check_resumable(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
+def check_resumable(run: Run, laboratory: Testbed, now: RunEnvironment) -> None:
     """Check that server version, CPU model, hosts and links are the same as when the run began: one run cannot mix several.
     Raises RunFileError."""
     kind, version = laboratory.server()
@@ -94,7 +93,7 @@ def check_resumable(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> No
         raise RunFileError(
             change, "Continue it between those hosts, or begin a new run and compare the two with `howfar compare`."
         )
-    before, model = run.info.environment.get("cpu_model"), now.get("cpu_model")
+    before, model = run.info.environment.cpu_model, now.cpu_model
     if before and model and before != model:
         raise RunFileError(
             f"the run was begun on another CPU, {before}; this machine has {model}",
@@ -102,60 +101,52 @@ def check_resumable(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> No
         )
 
 
-def _describe_changed_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def _describe_changed_hosts(before: RunEnvironment, now: RunEnvironment) -> str | None:
     """For a run between hosts: how the hosts or their roles have changed. None: no change is known."""
-    if (roles := before.get("place")) and roles.get("swaps") and not now["place"].get("swaps"):
-        why = "".join(f": {reason}" for reason in now["warnings"][:1])
+    if before.roles is not None and before.roles.swaps and not (now.roles is not None and now.roles.swaps):
+        why = "".join(f": {reason}" for reason in now.warnings[:1])
         return f"the hosts of the run exchanged their roles, and do not now{why}"
-    for name, old in (before.get("hosts") or {}).items():
-        new = now["hosts"][name]
-        changed = {key for key in ("cpu_model", "address", "boot_id") if old.get(key) and old[key] != new.get(key)}
-        if "cpu_model" in changed:
-            return f"the run was begun with the CPU {old['cpu_model']} on host {name}, which has {new['cpu_model']} now"
-        if changed == {"address", "boot_id"}:
+    for name, old in before.hosts.items():
+        new = now.hosts[name]
+        if old.cpu_model and old.cpu_model != new.cpu_model:
+            return f"the run was begun with the CPU {old.cpu_model} on host {name}, which has {new.cpu_model} now"
+        if old.address and old.address != new.address and old.boot_id and old.boot_id != new.boot_id:
             return (
-                f"host {name} had the address {old['address']}, and {new['address']} now, with another boot: "
+                f"host {name} had the address {old.address}, and {new.address} now, with another boot: "
                 "nothing shows that it is the same machine"
             )
     return None
 
 
-def _describe_changed_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def _describe_changed_links(before: RunEnvironment, now: RunEnvironment) -> str | None:
     """For a run between hosts: how a link has changed. None: no link has."""
-    present_rtts_ns = {(link["from"], link["to"]): link["rtt_ns"]["p50"] for link in now.get("distances") or ()}
-    for link in before.get("distances") or ():
-        old_ns, ends = link["rtt_ns"]["p50"], (link["from"], link["to"])
+    present_rtts_ns = {(link.from_host, link.to_host): link.real_rtt_ns for link in now.distances}
+    for link in before.distances:
+        old_ns, ends = link.real_rtt_ns, (link.from_host, link.to_host)
         if ends in present_rtts_ns and abs(present_rtts_ns[ends] - old_ns) > rtt_void_ns(old_ns):
             rtt_then, rtt_now = format_duration_ns(old_ns), format_duration_ns(present_rtts_ns[ends])
             return f"the run was begun with an RTT of {rtt_then} from host {ends[0]} to host {ends[1]}, which is {rtt_now} now"
     return None
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+def differences(before: RunEnvironment, now: RunEnvironment) -> tuple[str, ...]:
     """Differences between two environments, each as a phrase. Facts that one of the two lacks are not compared."""
-    hosts, present_hosts = before.get("hosts") or {}, now.get("hosts") or {}
-    host_keys = {key for facts in hosts.values() for key in facts}
-    phrases = _changed_facts({key: value for key, value in before.items() if key not in host_keys}, now)
-    for name, facts in hosts.items():
-        phrases += [f"host {name}: {phrase}" for phrase in _changed_facts(facts, present_hosts.get(name, {}))]
+    host_facts = {name for facts in before.hosts.values() for name in facts.model_fields_set}
+    phrases = _changed_facts(before, now, besides=host_facts)
+    for name, facts in before.hosts.items():
+        phrases += [f"host {name}: {phrase}" for phrase in _changed_facts(facts, now.hosts.get(name, HostFacts()))]
     return tuple(phrases)
 
 
-def _changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed_facts(before: MachineFacts, now: MachineFacts, besides: Collection[str] = ()) -> list[str]:
     phrases = []
+    recorded = before.model_fields_set & now.model_fields_set - set(besides)
     for key, name in _COMPARED_FACTS.items():
-        old, new = before.get(key), now.get(key)
+        old, new = (getattr(facts, key) if key in recorded else None for facts in (before, now))
         if old is None or new is None or old == new:
             continue
         phrases.append("rebooted since" if key == "boot_id" else f"{name}: {old} -> {new}")
     return phrases
-
-
-def summarise(run: Run) -> Summary:
-    """The complete results of a run."""
-    from howfar.experiments import registry  # draws charts: heavy
-
-    return registry.summarise(run)
 
 
 def arms_to_confirm(run: Run) -> tuple[str, ...]:
@@ -163,23 +154,21 @@ def arms_to_confirm(run: Run) -> tuple[str, ...]:
     confirmation = events.confirmation(run.events)
     if confirmation is not None:
         return tuple(Intervention.model_validate(intervention).arm for intervention in confirmation.interventions)
-    run = compared_part(run)
-    return tuple(intervention.arm for intervention in choose(summarise(run).cells, run).interventions)
+    return tuple(intervention.arm for intervention in _choose_tests(compared_part(run)).interventions)
+
+
+def _choose_tests(run: Run) -> Choice:
+    from howfar.experiments import registry  # draws charts: heavy
+
+    return choose(registry.summarise(run).cells, run)
 
 
 def plan_confirmation(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
     """Choose the limits to confirm and record them in the run file. Returns the new arms."""
     run = compared_part(file.read())
-    choice = choose(summarise(run).cells, run)
+    choice = _choose_tests(run)
     arms = tuple(arm for intervention in choice.interventions for arm in pair(intervention, run.info.arms))
-    file.confirm(
-        arms,
-        events.confirming(
-            stop,
-            [intervention.model_dump(mode="json") for intervention in choice.interventions],
-            [refused.model_dump(mode="json") for refused in choice.refused],
-        ),
-    )
+    file.confirm(arms, events.confirming(stop, choice.interventions, choice.refused))
     return arms
 
 
@@ -242,7 +231,7 @@ class _RunExecutor:
 
     def resume(self, extension: Extension) -> None:
         """Record in the file that the run is resumed, and what has changed since it was begun. Raises RunFileError."""
-        now = self.laboratory.environment() | self.instruments.facts()
+        now = self.laboratory.environment().updated(self.instruments.facts())
         check_resumable(self.run_at_start, self.laboratory, now)
         changes = differences(self.info.environment, now)
         trial = len(self.trials)
@@ -252,9 +241,7 @@ class _RunExecutor:
         timing = extension.extended_timing(before.timing, self.used_before_ns, finished_blocks)
         self.plan = before.model_copy(update={"timing": timing})
         if timing != before.timing:
-            new_events.append(
-                events.extended(trial, _changed_timing(before, self.plan), _changed_timing(self.plan, before))
-            )
+            new_events.append(events.extended(trial, before.timing, timing))
         self.file.extend(new_events, self.plan.model_dump(mode="json"))
         self.observer.resumed(changes)
 
@@ -375,12 +362,6 @@ class _RunExecutor:
         return forecast(self.plan.timing, progress, done_share, self._used_and_reserved_ns(), self._block_ns(progress))
 
 
-def _changed_timing(plan: Plan, other: Plan) -> dict[str, Any]:
-    """The timing of `plan` where it differs from that of `other`."""
-    timing, other_timing = plan.timing.model_dump(mode="json"), other.timing.model_dump(mode="json")
-    return {key: value for key, value in timing.items() if value != other_timing[key]}
-
-
 SEED_BITS = 31
 """Number of bits of a seed: few enough that a person can retype it."""
 
@@ -395,7 +376,7 @@ def run_info(
     seed: int,
     command: Sequence[str],
     laboratory: Testbed,
-    facts: Mapping[str, Any] | None = None,
+    facts: RunEnvironment | None = None,
 ) -> RunInfo:
     """The head of a run. `command` repeats the run, so it must contain the seed. `facts`: facts about the programs, which are added
     to the laboratory's environment."""
@@ -413,7 +394,7 @@ def run_info(
         arms=tuple(
             Arm(name=cell.name, role=ArmRole(cell.role), factors=dict(cell.factors)) for cell in cells(loaded.plan)
         ),
-        environment=laboratory.environment() | dict(facts or {}),
+        environment=laboratory.environment().updated(facts or RunEnvironment()),
         server_kind=kind,
         server_version=version,
         whole_blocks=True,

@@ -11,7 +11,7 @@ from howfar.analysis.plateau import paused_arms
 from howfar.errors import NotARunFile
 from howfar.plan.cells import block_order
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
-from howfar.plan.factors import has_fault, offered_per_s
+from howfar.plan.factors import Level, has_fault, offered_per_s
 from howfar.plan.quantities import MAX_BUDGET_NS
 from howfar.plan.types import MAX_BLOCKS, Plan, Timing
 from howfar.stats.estimate import Estimate
@@ -31,7 +31,6 @@ from howfar.store.records import (
     Arm,
     ArmRole,
     CrashRecord,
-    FactorValue,
     Run,
     StopReason,
     Trial,
@@ -117,9 +116,7 @@ class OwnFigure:
     """`queries/s`, `ms p99`, `commits lost`."""
 
 
-def own_figure(
-    factors: Mapping[str, FactorValue], trials: Sequence[Trial], unit: Unit, figure: str = ""
-) -> OwnFigure | None:
+def own_figure(factors: Mapping[str, Level], trials: Sequence[Trial], unit: Unit, figure: str = "") -> OwnFigure | None:
     """The median over the good trials of one arm; for faults, the sum. `figure`: the quantile by which the arm is compared, if any.
     None: no good trial."""
     faults = [trial.fault for trial in trials if trial.status is TrialStatus.OK and trial.fault is not None]

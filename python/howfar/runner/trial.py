@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     Event,
     Finished,
@@ -17,6 +18,7 @@ from howfar.contract.messages import (
     PageJob,
     UnixTarget,
 )
+from howfar.contract.receipt import ReplicationReceipt, SecondWriter, TrialReceipt, WritersReceipt
 from howfar.contract.rules import sql_of
 from howfar.engine.inserts import COUNTED, single_row_updates
 from howfar.engine.process import Launcher
@@ -71,7 +73,7 @@ class Instruments:
 
     measure: Measure = run_load
     watch: Callable[[], Watch | None] = lambda: None
-    facts: Callable[[], dict[str, Any]] = dict
+    facts: Callable[[], RunEnvironment] = RunEnvironment
     """Facts about the programs and the boot, for the run file."""
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     unix_ns: Callable[[], int] = time.time_ns
@@ -82,7 +84,7 @@ class _TrialResults:
     """Results of a trial so far. They are kept even if the trial fails."""
 
     measured: Measured | None = None
-    receipt: dict[str, Any] = field(default_factory=dict)
+    receipt: TrialReceipt = field(default_factory=TrialReceipt)
     load: MachineLoad | None = None
     window: Window | None = None
     fault: CrashRecord | FallbackRecord | None = None
@@ -157,14 +159,16 @@ def _measure_with_fault(
     if mismatches := environment.precheck().violations:
         raise LabError("; ".join(mismatches))
     replica_set = environment.replica_set
-    replica_rtts_ns = sorted([*replica_set.facts["rtt_at_rest_ns"].values()][: len(replica_set.replicas)])
+    rtts_ns = [rtt_ns for rtt_ns in replica_set.facts.rtt_at_rest_ns.values() if rtt_ns is not None]
+    replica_rtts_ns = sorted(rtts_ns[: len(replica_set.replicas)])
     rtt_ns = replica_rtts_ns[max(replica_set.spec.needed, 1) - 1]
     context = FaultContext(replica_set, environment.client, rtt_ns, instruments.measure, note_event)
     fault_result = run_fallback(context, job) if fault == "replica-leaves" else run_crash(context, job, fault, after_ns)
-    session = fault_result.outcome.ready.receipt.model_dump(mode="json")
+    session = fault_result.outcome.ready.receipt
     prechecked = environment.precheck(session)
-    replication = prechecked.receipt.get("replication", {}) | fault_result.receipt
-    results.receipt = {"session": session, **prechecked.receipt, "replication": replication}
+    replication = (prechecked.receipt.replication or ReplicationReceipt()).updated(fault_result.receipt)
+    results.receipt = TrialReceipt(session=session).updated(prechecked.receipt)
+    results.receipt.replication = replication
     results.measured, results.fault = measured(job, fault_result.outcome), fault_result.record
     if mismatches := (*prechecked.violations, *request_mismatches(job, fault_result.outcome)):
         results.void_reason = "; ".join(mismatches)
@@ -201,9 +205,9 @@ def _measure(
                 results.window = window_watch.finish()
     except EngineError as error:
         raise _find_cause(error, environment) from error
-    session = outcome.ready.receipt.model_dump(mode="json")
+    session = outcome.ready.receipt
     results.measured = measured(job, outcome)
-    results.receipt = {"session": session}
+    results.receipt = TrialReceipt(session=session)
     spec: PageSpec | None = None
     if isinstance(job, PageJob):
         spec = page_spec(plan, arm, sql_of(environment.services) or "mysql")
@@ -211,12 +215,12 @@ def _measure(
     else:
         facts = load_facts(outcome, job, commits_per_transaction(plan))
     collected = environment.collect_receipt(session, facts)
-    results.receipt |= collected.receipt
+    results.receipt = results.receipt.updated(collected.receipt)
     if (arrivals := arrivals_receipt(job, outcome)) is not None:
-        results.receipt["arrivals"] = arrivals
+        results.receipt.arrivals = arrivals
     miscounted: tuple[str, ...] = ()
     if writers is not None:
-        results.receipt["writers"], miscounted = writers.compare_with_rows(outcome)
+        results.receipt.writers, miscounted = writers.compare_with_rows(outcome)
     if mismatches := (*collected.violations, *request_mismatches(job, outcome, spec), *miscounted):
         results.void_reason = "; ".join(mismatches)
     elif results.measured.transactions == 0:
@@ -228,7 +232,7 @@ def _measure(
 def _find_cause(error: EngineError, environment: TrialEnvironment) -> LabError | EngineError:
     """The cause of a failure. When a server or a forwarder dies, the engine only sees a broken connection."""
     try:
-        environment.collect_receipt({})
+        environment.collect_receipt(None)
     except LabError as cause:
         message, _, log = cause.message.partition("\n")
         if log:  # a reason is one short line, so the sentence that announces the log is dropped too
@@ -281,7 +285,7 @@ class ClusterWriters:
             yield
             self._second_outcome = running.result()
 
-    def compare_with_rows(self, first_load: LoadOutcome) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def compare_with_rows(self, first_load: LoadOutcome) -> tuple[WritersReceipt, tuple[str, ...]]:
         """The counts for the receipt, and a sentence for each node whose rows differ from the commits. Raises LabError."""
         replica_set, loads = self._replica_set, [first_load, *([self._second_outcome] if self._second_outcome else [])]
         replica_set.await_caught_up(replica_set.replicas[0])
@@ -296,16 +300,15 @@ class ClusterWriters:
             for member, rows in zip(members, sums, strict=True)
             if rows < commits or (total_answered is not None and rows > total_answered)
         )
-        receipt: dict[str, Any] = {
-            "commits": commits,
-            "answered": total_answered,
-            "rows": dict(zip((m.name for m in members), sums, strict=True)),
-        }
+        rows = dict(zip((member.name for member in members), sums, strict=True))
+        receipt = WritersReceipt(commits=commits, answered=total_answered, rows=rows)
         if self._second_outcome is not None:
             finished = self._second_outcome.finished
-            receipt["second"] = finished.model_dump(include={"elapsed_ns", "transactions", "errors"}) | {
-                "p50_ns": next(
-                    (histogram.p50_ns for histogram in finished.histograms if histogram.kind == "transaction"), None
-                )
-            }
+            medians_ns = (histogram.p50_ns for histogram in finished.histograms if histogram.kind == "transaction")
+            receipt.second = SecondWriter(
+                elapsed_ns=finished.elapsed_ns,
+                transactions=finished.transactions,
+                errors={**finished.errors},
+                p50_ns=next(medians_ns, None),
+            )
         return receipt, mismatches

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from howfar.services.service import Service
+from howfar.services.service import KnownService
 
-REDIS = Service(
+REDIS = KnownService(
     name="redis",
     label="Redis",
     kinds=("redis", "valkey"),
@@ -25,7 +25,7 @@ REDIS = Service(
     ),
     fewer_round_trips="MGET instead of many GETs, pipelines",
 )
-MEMCACHED = Service(
+MEMCACHED = KnownService(
     name="memcached",
     label="Memcached",
     kinds=("memcached",),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from howfar.services.service import Service
+from howfar.services.service import KnownService
 
-MYSQL = Service(
+MYSQL = KnownService(
     name="mysql",
     label="MySQL",
     kinds=("mysql", "mariadb"),

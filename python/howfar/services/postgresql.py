@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from howfar.services.service import Service
+from howfar.services.service import KnownService
 
-POSTGRESQL = Service(
+POSTGRESQL = KnownService(
     name="postgresql",
     label="PostgreSQL",
     kinds=("postgresql",),

@@ -12,7 +12,7 @@ SqlProtocol = Literal["mysql", "postgresql"]
 
 
 @dataclass(frozen=True)
-class Service:
+class KnownService:
     name: ServiceName
     label: str
     """The name in sentences."""

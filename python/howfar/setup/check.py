@@ -16,13 +16,13 @@ from howfar.engine.process import engine_info
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.replication.galera import missing_for_transfer
 from howfar.lab.sandbox import lacking_capabilities, namespace_flags, network_remedy
-from howfar.setup.programs import Group, groups, missing_programs
+from howfar.setup.programs import ProgramGroup, groups, missing_programs
 
 _TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
-class Part:
+class CheckedPart:
     """A part of howfar, and whether it works on this machine."""
 
     name: str
@@ -41,7 +41,7 @@ _PART_BY_EXTRA = {
 """Maps each extra of the Python package to the part that uses it, and its modules to the names of their libraries."""
 
 
-def check_machine() -> list[Part]:
+def check_machine() -> list[CheckedPart]:
     """All parts, those with the fewest requirements first."""
     laboratory = _part("lab, run, predict, replay", _probe_laboratory)
     return [
@@ -52,12 +52,12 @@ def check_machine() -> list[Part]:
     ]
 
 
-def _part(name: str, probe: Callable[[], str]) -> Part:
+def _part(name: str, probe: Callable[[], str]) -> CheckedPart:
     """The part `name`, as found by `probe`, which returns what the part works with, or raises if it does not work."""
     try:
-        return Part(name, True, probe())
+        return CheckedPart(name, True, probe())
     except HowfarError as error:
-        return Part(name, False, error.message, error.advice)
+        return CheckedPart(name, False, error.message, error.advice)
 
 
 def _probe_engine() -> str:
@@ -97,26 +97,30 @@ def _probe_laboratory() -> str:
     return "as root" if os.geteuid() == 0 else "without root, in user namespaces"
 
 
-def _check_programs(group: Group, laboratory_works: bool) -> Part:
+def _check_programs(group: ProgramGroup, laboratory_works: bool) -> CheckedPart:
     lacking = [program.name for program in missing_programs((group.name,))]
     if not lacking and group.name == "clusters" and missing_for_transfer() is not None:
         lacking = ["the scripts that copy data to a new node"]
     if lacking:
         option = f" --{group.name}" if group.brings else ""
-        return Part(group.part, False, f"not installed: {', '.join(lacking)}", f"Run `howfar setup{option}`.")
+        return CheckedPart(group.part, False, f"not installed: {', '.join(lacking)}", f"Run `howfar setup{option}`.")
     if group.name == "capture" and "NET_RAW" in lacking_capabilities():
         what = "its programs are installed, but the right to capture packets is missing"
-        return Part(group.part, False, what, "Run as root; a container needs --cap-add NET_RAW.")
+        return CheckedPart(group.part, False, what, "Run as root; a container needs --cap-add NET_RAW.")
     if not laboratory_works and group.laboratory:
-        return Part(group.part, False, "its programs are installed, but the laboratory does not work", "See above.")
-    return Part(group.part, True, "its programs are installed")
+        return CheckedPart(
+            group.part, False, "its programs are installed, but the laboratory does not work", "See above."
+        )
+    return CheckedPart(group.part, True, "its programs are installed")
 
 
-def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> Part:
+def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> CheckedPart:
     lacking = [library for module, library in modules.items() if find_spec(module) is None]
     if lacking:
-        return Part(name, False, f"not installed: {', '.join(lacking)}", f"Reinstall howfar with its extra `{extra}`.")
-    return Part(name, True, f"{' and '.join(modules.values())} installed")
+        return CheckedPart(
+            name, False, f"not installed: {', '.join(lacking)}", f"Reinstall howfar with its extra `{extra}`."
+        )
+    return CheckedPart(name, True, f"{' and '.join(modules.values())} installed")
 
 
 def restrictions(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[str]:

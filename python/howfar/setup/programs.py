@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from howfar.lab.servers.program import PLACES
+from howfar.toml_text import TomlTable
 
 SYSTEM_DIRECTORIES = (*PLACES, "/sbin")
 """Directories of servers that are not on every user's PATH."""
@@ -68,7 +68,7 @@ def required_programs() -> tuple[RequiredProgram, ...]:
 
 
 @dataclass(frozen=True)
-class Group:
+class ProgramGroup:
     """Programs that are installed together."""
 
     name: str
@@ -81,13 +81,13 @@ class Group:
 
 
 @cache
-def groups() -> tuple[Group, ...]:
+def groups() -> tuple[ProgramGroup, ...]:
     """The groups, in the order of the table."""
-    return tuple(Group(**entry) for entry in _table()["group"])
+    return tuple(ProgramGroup(**entry) for entry in _table()["group"])
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> TomlTable:
     return tomllib.loads(files("howfar.setup").joinpath("programs.toml").read_text(encoding="utf-8"))
 
 

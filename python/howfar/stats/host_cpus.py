@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.receipt import TrialReceipt
 from howfar.stats.trials import others_in
-from howfar.store.receipts import cpus_in
 from howfar.store.records import Measured, Trial, Window
 
 
@@ -21,12 +21,10 @@ class HostCpus:
     """Number of processors of the whole machine."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, Any], host: str, machine: int = 1) -> HostCpus:
+    def of(cls, environment: RunEnvironment, host: str, machine: int = 1) -> HostCpus:
         """Processors of a `host`, `client` or `server`. `machine`: number of processors where the run does not report it."""
-        count = environment.get("cpu_count")
-        return cls(
-            frozenset(cpus_in(environment, f"{host}_cpus")), count if isinstance(count, int) and count > 0 else machine
-        )
+        count = environment.cpu_count
+        return cls(frozenset(environment.cpus_of(host)), count if count else machine)
 
     @property
     def count(self) -> int:
@@ -71,15 +69,12 @@ class HostCpus:
         return max(self.busy_cpus(window) - ours - (self.link_ns(window) + sampling_ns) / window.length_ns, 0.0)
 
 
-def forwarder_share(receipts: Sequence[Mapping[str, Any]], host: str) -> float:
+def forwarder_share(receipts: Sequence[TrialReceipt], host: str) -> float:
     """Share of a forwarder's CPU time on a `host`, `client` or `server`: all or none for a single program; half for two, which are
     counted as one; none for one that has its own host."""
-    if any((receipt.get("hosts") or {}).get("hop") for receipt in receipts):
+    if any(receipt.hosts is not None and receipt.hosts.hop for receipt in receipts):
         return 0.0
-    forwarders = [receipt.get("forwarder") or {} for receipt in receipts]
-    # Older receipts name the sides as keys, or not at all.
-    names = {name for facts in forwarders for name in facts.get("hops") or facts}
-    sides = {side for side in ("client", "server") if f"{side}_side" in names}
+    sides = {side for receipt in receipts if receipt.forwarder is not None for side in receipt.forwarder.sides}
     return float(host in sides) if len(sides) == 1 else 0.5
 
 

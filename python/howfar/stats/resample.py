@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, TypeVar, get_args
 
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import LEVEL, MIN_BLOCKS, mean_interval, t_quantile
@@ -119,7 +119,7 @@ def _part_types_in(annotation: object) -> list[type[Part]]:
 def with_intervals(whole: P, without_group: Sequence[Part | None]) -> P:
     """`whole` with each declared interval, from the same part of the run without each group."""
     same_parts = [other if _is_same(whole, other) else None for other in without_group]
-    update: dict[str, Any] = {}
+    update: dict[str, Interval | Part | tuple[Part, ...] | None] = {}
     for name, field in type(whole).model_fields.items():
         value = getattr(whole, name)
         other_values = [None if other is None else getattr(other, name) for other in same_parts]

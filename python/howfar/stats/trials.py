@@ -8,9 +8,10 @@ from functools import lru_cache
 from statistics import fmean, median
 from typing import Any, Literal, TypeVar
 
-from howfar.plan.factors import CONDITIONS, ORDINARY, offered_per_s
+from howfar.plan.factors import CONDITIONS, ORDINARY, Level, offered_per_s
+from howfar.plan.types import StoredPlan, WorkloadKind
 from howfar.stats.histograms import merge_data, value_at
-from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Run, Trial, TrialStatus
+from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Run, Trial, TrialStatus
 
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
 """Roles whose CPU a path costs. The link emulator belongs to the instrument and is left out."""
@@ -29,15 +30,13 @@ KEEPS_UP = 0.99
 grow with the window."""
 
 T = TypeVar("T")
-Rest = tuple[tuple[str, FactorValue], ...]
+Rest = tuple[tuple[str, Level], ...]
 
 
-def unit_of(plan: Mapping[str, Any]) -> Unit:
+def unit_of(plan: StoredPlan) -> Unit:
     """The kind of operation that this plan's load counts."""
-    workload = plan.get("workload")
-    kind = workload.get("kind") if isinstance(workload, Mapping) else None
-    units: dict[object, Unit] = {"key_value": "requests", "page": "pages"}
-    return units.get(kind, "queries")
+    units: dict[WorkloadKind, Unit] = {"key_value": "requests", "page": "pages"}
+    return units.get(plan.workload.kind, "queries") if plan.workload else "queries"
 
 
 def operations_in(counts: Any, unit: Unit) -> int:
@@ -88,8 +87,8 @@ class TrialTable:
 
     def answered(self, arm: Arm) -> list[float]:
         """Shares of the transactions due that were answered in time, by the receipts. Empty: it has no given rate."""
-        arrivals = [trial.receipt.get("arrivals", {}) for trial in self.trials[arm.name].values()]
-        return [receipt["answered"] / receipt["due"] for receipt in arrivals if receipt.get("due")]
+        arrivals = [trial.receipt.arrivals for trial in self.trials[arm.name].values()]
+        return [receipt.answered / receipt.due for receipt in arrivals if receipt is not None and receipt.due]
 
     def sustains(self, arm: Arm) -> bool:
         """Whether an arm keeps up with its rate, as every closed loop does."""
@@ -149,7 +148,7 @@ def trial_table(run: Run) -> TrialTable:
         if is_good(trial) and trial.arm in trials:
             trials[trial.arm][trial.block] = trial
     good = {arm: {block: t.measured for block, t in by_block.items() if t.measured} for arm, by_block in trials.items()}
-    return TrialTable(run, unit_of(run.info.plan), trials, good)
+    return TrialTable(run, unit_of(run.info.stored_plan), trials, good)
 
 
 def transaction_histogram(measured: Measured) -> HistogramRecord | None:
@@ -220,12 +219,12 @@ def others_cpus(trials: Sequence[Trial]) -> float | None:
     return median(known) if known else None
 
 
-def rest_of(factors: Mapping[str, FactorValue], *without: str) -> Rest:
+def rest_of(factors: Mapping[str, Level], *without: str) -> Rest:
     """All factors except those in `without`, in a form that can be compared. Missing factors have their ordinary level."""
     return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name not in without))
 
 
-def alike(things: Sequence[T], factors: Callable[[T], Mapping[str, FactorValue]], without: str) -> list[list[T]]:
+def alike(things: Sequence[T], factors: Callable[[T], Mapping[str, Level]], without: str) -> list[list[T]]:
     """Groups of things that differ only in the factor `without`, in the order of their first members."""
     groups: dict[Rest, list[T]] = {}
     for thing in things:

@@ -10,13 +10,17 @@ import binascii
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.receipt import TrialReceipt
+from howfar.plan.factors import Level
+from howfar.plan.types import PlanJson, StoredPlan, Timing, read_stored
 from howfar.services import ServiceName
 
 FORMAT_VERSION = 7
@@ -24,8 +28,6 @@ FORMAT_VERSION = 7
 
 CONFIRMATION_BLOCK = 10_000
 """The first block number of a confirmation. The plan's own blocks, at most a thousand, may continue after the confirmation."""
-
-FactorValue = str | int | float | bool
 
 
 class Record(BaseModel):
@@ -61,7 +63,7 @@ class Arm(Record):
 
     name: str
     role: ArmRole
-    factors: dict[str, FactorValue]
+    factors: dict[str, Level]
     """Keys from the glossary: path, threads, placement, server, rtt_ns, rate_bps."""
 
 
@@ -403,8 +405,7 @@ class Trial(Record):
     started_unix_ns: Count
     ended_unix_ns: Count
     measured: Measured | None = None
-    receipt: dict[str, Any] = Field(default_factory=dict)
-    """Verified facts: sections `session` (the engine's), `server`, `forwarder`, `link`, `replication`."""
+    receipt: TrialReceipt = Field(default_factory=TrialReceipt)
     load: MachineLoad | None = None
     window: Window | None = None
     """None: older files, or a trial without a measured window."""
@@ -438,16 +439,21 @@ class RunInfo(Record):
     plan_name: str
     quick: bool
     plan_toml: str
-    plan: dict[str, Any]
+    plan: PlanJson
     """The resolved plan, after --quick and command line options."""
     seed: int
     arms: tuple[Arm, ...]
-    environment: dict[str, Any]
+    environment: Annotated[RunEnvironment, PlainSerializer(RunEnvironment.as_json)]
     """Kernel, CPU model and count, memory, governor, versions, placement, congestion control, file system of the data."""
     server_kind: str
     server_version: str
     whole_blocks: bool = False
     """Whether a block with a void trial was measured again as a whole. In older files only the void trial was repeated."""
+
+    @property
+    def stored_plan(self) -> StoredPlan:
+        """What reports need of `plan`."""
+        return read_stored(self.plan)
 
 
 class RunEvent(Record):
@@ -631,9 +637,9 @@ class Confirming:
 
     stop: StopReason
     """Why the plan's blocks ended."""
-    interventions: tuple[dict[str, Any], ...]
-    """The changes that are made to test limits, as `analysis/confirmation.py` writes and reads them."""
-    refused: tuple[dict[str, Any], ...]
+    interventions: tuple[object, ...]
+    """The changes that are made to test limits: JSON, which `analysis/confirmation.py` reads."""
+    refused: tuple[object, ...]
     """Limits that cannot be changed here, and why."""
     ended: bool
     """Whether its blocks are measured, or it has none. A confirmation that the time budget cut short has not ended."""
@@ -643,23 +649,27 @@ def stopped(stop: StopReason) -> str:
     return f"stopped: {stop.value}"
 
 
-def resumed(trial: int, environment: Mapping[str, Any], differs: Sequence[str]) -> str:
+def resumed(trial: int, environment: RunEnvironment, differs: Sequence[str]) -> str:
     """`trial`: number of the first trial after the break. `environment`: the present environment. `differs`: how it differs from that
     in the run's head, in words."""
-    return _event_text(_RESUMED, {"trial": trial, "differs": list(differs), "environment": dict(environment)})
+    return _event_text(_RESUMED, {"trial": trial, "differs": list(differs), "environment": environment.as_json()})
 
 
-def extended(trial: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """`before`, `after`: the values of the plan's timing that changed, before and after the change."""
-    return _event_text(_EXTENDED, {"trial": trial, "before": dict(before), "after": dict(after)})
+def extended(trial: int, before: Timing, after: Timing) -> str:
+    """The values of the plan's timing that changed, before and after the change."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    changed = [name for name in old if old[name] != new[name]]
+    old, new = ({name: values[name] for name in changed} for values in (old, new))
+    return _event_text(_EXTENDED, {"trial": trial, "before": old, "after": new})
 
 
-def confirming(
-    stop: StopReason, interventions: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]
-) -> str:
-    return _event_text(
-        _CONFIRMING, {"stop": stop.value, "asked": [*map(dict, interventions)], "refused": [*map(dict, refused)]}
-    )
+def confirming(stop: StopReason, interventions: Sequence[BaseModel], refused: Sequence[BaseModel]) -> str:
+    detail: dict[str, object] = {
+        "stop": stop.value,
+        "asked": [each.model_dump(mode="json") for each in interventions],
+        "refused": [each.model_dump(mode="json") for each in refused],
+    }
+    return _event_text(_CONFIRMING, detail)
 
 
 def confirmed(blocks: int, why: str) -> str:
@@ -690,5 +700,5 @@ def resume_points(events: Iterable[RunEvent]) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def _event_text(kind: str, detail: dict[str, Any]) -> str:
+def _event_text(kind: str, detail: dict[str, object]) -> str:
     return f"{kind}: {json.dumps(detail, ensure_ascii=False, allow_nan=False)}"

@@ -19,8 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from howfar.contract.receipt import TrialReceipt
 from howfar.errors import RunFileError
 from howfar.file_kinds import RUN_FILE
+from howfar.plan.types import PlanJson
 from howfar.store import records as events
 from howfar.store.database import (
     Schema,
@@ -122,8 +124,8 @@ class RunFile:
             db.execute("UPDATE run SET stop = ?", (stop.value,))
             self._add_event(events.stopped(stop))
 
-    def extend(self, happened: Sequence[str], plan: Mapping[str, Any]) -> None:
-        """Record that the run continues after a break, with `plan` (JSON) from now on. `happened`: event texts, see `records.py`."""
+    def extend(self, happened: Sequence[str], plan: PlanJson) -> None:
+        """Record that the run continues after a break, with `plan` from now on. `happened`: event texts, see `records.py`."""
         with self._change() as db:
             db.execute("UPDATE run SET stop = NULL")
             update_plan(db, plan)
@@ -449,7 +451,7 @@ _TRIAL_COLUMNS = (
 )
 
 
-def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
+def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, object]) -> None:
     """Insert one row. Column names come from this program; values are bound."""
     columns = ", ".join(row)
     marks = ", ".join("?" * len(row))
@@ -477,7 +479,7 @@ def insert_arms(connection: sqlite3.Connection, arms: Iterable[Arm], first: int)
 
 def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
     """Insert a trial with its CPU times, intervals and histograms."""
-    row: dict[str, Any] = {name: getattr(trial, name) for name in _TRIAL_COLUMNS}
+    row: dict[str, object] = {name: getattr(trial, name) for name in _TRIAL_COLUMNS}
     row["status"] = trial.status.value
     if trial.measured is not None:
         row |= {name: getattr(trial.measured, name) for name in _MEASURED_COLUMNS}
@@ -490,7 +492,7 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
         row["around"] = trial.window.model_dump_json()
     if trial.fault is not None:
         row["fault"] = trial.fault.model_dump_json()
-    row |= {"receipt": _json(trial.receipt), "warnings": _json(trial.warnings)}
+    row |= {"receipt": _json(trial.receipt.as_json()), "warnings": _json(trial.warnings)}
     insert(connection, "trial", row)
     if trial.measured is not None:
         parts = zip(
@@ -538,7 +540,7 @@ def read_events(connection: sqlite3.Connection) -> tuple[RunEvent, ...]:
     return tuple(RunEvent(**dict(row)) for row in connection.execute("SELECT * FROM event ORDER BY rowid"))
 
 
-def update_plan(connection: sqlite3.Connection, plan: Mapping[str, Any]) -> None:
+def update_plan(connection: sqlite3.Connection, plan: PlanJson) -> None:
     """Store the plan as measured from now on."""
     connection.execute("UPDATE run SET plan = ?", (_json(plan),))
 
@@ -566,7 +568,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
                 **{name: row[name] for name in _TRIAL_COLUMNS if name != "status"},
                 status=TrialStatus(row["status"]),
                 measured=measured,
-                receipt=loads(row["receipt"]),
+                receipt=TrialReceipt.model_validate(loads(row["receipt"])),
                 fault=None if row["fault"] is None else loads(row["fault"]),
                 load=MachineLoad(**{name: row[name] for name in _LOAD_COLUMNS}) if has_load else None,
                 window=None if row["around"] is None else Window.model_validate_json(row["around"]),

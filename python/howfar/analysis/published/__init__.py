@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from howfar.plan.factors import Level
+from howfar.plan.types import Workload
 from howfar.stats.estimate import Part
-from howfar.store.records import FactorValue
 
 
 class Published(Part):
@@ -33,7 +33,7 @@ class _Entry(BaseModel):
 class PublishedCell(_Entry):
     """One published row: the factor levels it was measured at, and its figures."""
 
-    factors: dict[str, FactorValue]
+    factors: dict[str, Level]
     tps: float | None = None
     qps: float | None = None
     latency_ms: dict[str, float] = Field(default_factory=dict)
@@ -49,20 +49,20 @@ class PublishedSet(_Entry):
     setup: str
     servers: tuple[str, ...] = ("mariadb", "mysql")
     """Our kinds of server that correspond to theirs."""
-    workload: dict[str, FactorValue] = Field(default_factory=dict)
+    workload: dict[str, Level] = Field(default_factory=dict)
     """Shape of their transactions, in the names of plans. Empty: not stated."""
-    stands_for: dict[str, FactorValue] = Field(default_factory=dict)
+    stands_for: dict[str, Level] = Field(default_factory=dict)
     """Our levels that all of their cells have, or that stand for what they did not state. Other levels are a different experiment."""
-    baseline: dict[str, FactorValue]
+    baseline: dict[str, Level]
     cells: tuple[PublishedCell, ...]
 
-    def differs(self, workload: Mapping[str, Any], server_kind: str = "mariadb") -> bool:
+    def differs(self, workload: Workload | None, server_kind: str = "mariadb") -> bool:
         """Whether these figures do not apply to `workload`, because the kind of server or the transactions differ."""
-        return server_kind not in self.servers or any(
-            workload.get(name, level) != level for name, level in self.workload.items()
+        return server_kind not in self.servers or not (
+            workload is None or self.workload.items() <= workload.model_dump().items()
         )
 
-    def is_elsewhere(self, factors: Mapping[str, FactorValue]) -> bool:
+    def is_elsewhere(self, factors: Mapping[str, Level]) -> bool:
         """Whether these figures do not apply to a cell with these factors, because its link or another setting differs."""
         return any(factors.get(name, level) != level for name, level in self.stands_for.items())
 
@@ -76,7 +76,7 @@ def published_sets() -> tuple[PublishedSet, ...]:
 
 
 def find_published(
-    plan: str, factors: Mapping[str, FactorValue], workload: Mapping[str, Any], server_kind: str = "mariadb"
+    plan: str, factors: Mapping[str, Level], workload: Workload | None, server_kind: str = "mariadb"
 ) -> Published | None:
     """Published figures for a cell of `plan`: the same transactions, and every factor of the published row at the same level."""
     for entry in published_sets():

@@ -86,7 +86,7 @@ from howfar.lab.network import (
 
 
 @dataclass(frozen=True)
-class Request:
+class LinksRequest:
     links: tuple[LinkPoint, ...]
     against: str | None = None
     backend: str = "packet"
@@ -127,14 +127,14 @@ class Setup:
     """Shapes the peer's link. None if there is no peer."""
 
 
-def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda step, total: None) -> LinkBench:
+def measure_links(request: LinksRequest, on_step: Callable[[int, int], None] = lambda step, total: None) -> LinkBench:
     """Measure and summarize. Raises LabError, EngineError, MissingError."""
     assert sandbox.inside(), "hosts and cables live in a sandbox"
     load_average = os.getloadavg()[0]
     with ExitStack() as stack:
         setup = _open(request, stack)
         extras = Extras(setup, request.hogs, request.times, request.seed)
-        grid = Grid(setup, request.times)
+        grid = LinkGrid(setup, request.times)
         run_blocks(request, grid, extras.steps() if request.extras else (), on_step)
         setting = _setting(request, setup, load_average, grid)
         return LinkBench(
@@ -144,7 +144,7 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
         )
 
 
-class Grid:
+class LinkGrid:
     """Measurements of the requested links."""
 
     def __init__(self, setup: Setup, times: Times) -> None:
@@ -184,7 +184,7 @@ class Grid:
 
 
 def run_blocks(
-    request: Request, grid: Grid, extras: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
+    request: LinksRequest, grid: LinkGrid, extras: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
 ) -> None:
     """Take the same steps in each run, in random order; first the links, then the extras."""
     steps = [(grid.ours, point) for point in request.links]
@@ -200,7 +200,7 @@ def run_blocks(
             extra()
 
 
-def _open(request: Request, stack: ExitStack) -> Setup:
+def _open(request: LinksRequest, stack: ExitStack) -> Setup:
     assert request.backend in SHAPING, "the command line was checked"
     first_point, *_ = request.links
     max_bdp_bytes = max(point.link.bdp_bytes for point in request.links)
@@ -234,7 +234,7 @@ def privileged() -> bool:
     return os.geteuid() == 0 and mapping == ["0", "0", "4294967295"]
 
 
-def _setting(request: Request, setup: Setup, load_average: float, grid: Grid) -> Setting:
+def _setting(request: LinksRequest, setup: Setup, load_average: float, grid: LinkGrid) -> Setting:
     link = setup.ours.link
     ready = link.ready
     return Setting(

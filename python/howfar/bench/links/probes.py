@@ -265,7 +265,7 @@ _BUFFER_BYTES: Final = 4 * 2**20
 
 
 @dataclass
-class Arrivals:
+class ReceivedDatagrams:
     """Datagrams that arrived, in order of arrival."""
 
     numbers: list[int] = field(default_factory=list)
@@ -273,7 +273,7 @@ class Arrivals:
     sent_at_ns: list[int] = field(default_factory=list)
 
 
-def _receive(sink: socket.socket, arrivals: Arrivals, stop: threading.Event) -> None:
+def _receive(sink: socket.socket, arrivals: ReceivedDatagrams, stop: threading.Event) -> None:
     while True:
         try:
             data, ancillary, _, _ = sink.recvmsg(65536, 64)
@@ -294,7 +294,7 @@ class Datagrams:
     """Numbered, timestamped datagrams from client to server. One process holds both ends, so one clock gives one-way times."""
 
     source: socket.socket
-    arrivals: Arrivals
+    arrivals: ReceivedDatagrams
     stop: threading.Event
     receiver: threading.Thread
 
@@ -308,7 +308,7 @@ class Datagrams:
             if number % pace == pace - 1:
                 time.sleep(0.001)
 
-    def finish(self, longest_delay_s: float) -> Arrivals:
+    def finish(self, longest_delay_s: float) -> ReceivedDatagrams:
         time.sleep(longest_delay_s)
         self.stop.set()
         self.receiver.join()
@@ -331,7 +331,7 @@ def datagrams(client: Host, server: Host) -> Iterator[Datagrams]:
     source = client.within(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     source.connect(sink.getsockname())
-    arrivals, stop = Arrivals(), threading.Event()
+    arrivals, stop = ReceivedDatagrams(), threading.Event()
     receiver = threading.Thread(target=_receive, args=(sink, arrivals, stop))
     receiver.start()
     try:

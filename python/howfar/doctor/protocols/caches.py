@@ -14,13 +14,13 @@ from howfar.doctor.protocols.session import (
     ListedSession,
     NothingListens,
     NoValidAnswer,
-    Refused,
     SelfReport,
+    ServerRefused,
     Tls,
     count_of,
     dial,
 )
-from howfar.doctor.targets import Login
+from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError
 from howfar.lab.servers.peer import PeerError
 from howfar.lab.servers.text_protocol import Lines, ServerError, ask, pairs, split, stats
@@ -54,7 +54,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except ServerError as error:
-        raise Refused(error.reply) from error
+        raise ServerRefused(error.reply) from error
 
 
 class _Session:
@@ -111,12 +111,12 @@ def _parse_pid(text: str) -> int | None:
 
 
 class Redis:
-    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+    def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         session, tls = _open_plain_or_tls(endpoint, RedisSession)
         try:
             session.log_in(login)
             info = session.info("server")
-        except Refused as refused:
+        except ServerRefused as refused:
             return Greeting("Redis", tls, "none", str(refused), remedy=refused.remedy)
         finally:
             session.close()
@@ -124,7 +124,7 @@ class Redis:
         version = info.get("valkey_version", info.get("redis_version", ""))
         return Greeting(f"{name} {version}".strip(), tls, "none", None, _parse_pid(info.get("process_id", "")))
 
-    def open(self, endpoint: Endpoint, login: Login) -> RedisSession:
+    def open(self, endpoint: Endpoint, login: TargetLogin) -> RedisSession:
         session = RedisSession(endpoint)
         try:
             session.log_in(login)
@@ -141,14 +141,14 @@ class RedisSession(_Session):
         super().__init__(endpoint, _PING, _REDIS_ANSWERS)
         self._is_here = endpoint.is_here
 
-    def log_in(self, login: Login) -> None:
+    def log_in(self, login: TargetLogin) -> None:
         if not self.first.startswith("-"):
             return
         refusal = self.first[1:]
         if not (login.password and refusal.startswith("NOAUTH")):
-            raise Refused(refusal)
+            raise ServerRefused(refusal)
         if not (self._is_here or login.consent.cleartext_password):
-            raise Refused(
+            raise ServerRefused(
                 "Redis takes the password itself, and this address is not known to be of this machine: it was not sent; "
                 "the DSN's allow-cleartext-password=1 allows it"
             )
@@ -187,7 +187,7 @@ class RedisSession(_Session):
                 if not isinstance(answer, list):
                     raise NoValidAnswer("it does not answer CONFIG as Redis does")
                 settings |= dict(zip(answer[::2], answer[1::2], strict=False))
-        except Refused as refused:
+        except ServerRefused as refused:
             hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
         try:
             own = self.request("CLIENT", "ID")
@@ -196,7 +196,7 @@ class RedisSession(_Session):
             sessions = tuple(
                 _parse_client(client, tls_port) for client in listed if client.get("id", str(own)) != str(own)
             )
-        except Refused as refused:
+        except ServerRefused as refused:
             hidden.append(("its sessions", str(refused), "an account that may CLIENT LIST"))
         return SelfReport(config_file, sessions, tuple(hidden), settings)
 
@@ -212,7 +212,7 @@ def _parse_client(client: dict[str, str], tls_port: str) -> ListedSession:
 
 
 class Memcached:
-    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+    def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         session, tls = _open_plain_or_tls(endpoint, MemcachedSession)
         with contextlib.closing(session):
             if session.refusal is not None:
@@ -220,11 +220,11 @@ class Memcached:
             pid = _parse_pid(session.stats().get("pid", ""))
         return Greeting(f"Memcached {session.first.removeprefix('VERSION ')}", tls, "none", None, pid)
 
-    def open(self, endpoint: Endpoint, login: Login) -> MemcachedSession:
+    def open(self, endpoint: Endpoint, login: TargetLogin) -> MemcachedSession:
         session = MemcachedSession(endpoint)
         if session.refusal is not None:
             session.close()
-            raise Refused(session.refusal)
+            raise ServerRefused(session.refusal)
         return session
 
 

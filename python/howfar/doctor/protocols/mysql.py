@@ -22,16 +22,16 @@ from howfar.doctor.protocols.session import (
     Greeting,
     ListedSession,
     NoValidAnswer,
-    Refused,
     SelfReport,
+    ServerRefused,
     Tls,
     any_certificate,
     count_of,
     dial,
     encrypt,
 )
-from howfar.doctor.targets import Consent, Login
-from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
+from howfar.doctor.targets import Consent, TargetLogin
+from howfar.lab.servers.peer import SILENCE_S, PeerConnection, PeerError
 
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
@@ -76,7 +76,7 @@ class _GuardedConnection:
     they send the password itself; both properties raise an error if the rule of `howfar load` forbids that.
     """
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _MysqlConnection) -> None:
         self._connection = connection
 
     def __getattr__(self, name: str) -> Any:
@@ -104,7 +104,7 @@ class _GuardedConnection:
 
 
 class _CachingSha2:
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _MysqlConnection) -> None:
         self._guarded = _GuardedConnection(connection)
 
     def authenticate(self, packet: Any) -> Any:
@@ -119,7 +119,7 @@ class _Sha256(_CachingSha2):
 class _ClearPassword:
     """`mysql_clear_password`, and `dialog`, which requests the password for PAM."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _MysqlConnection) -> None:
         self._connection = connection
 
     def authenticate(self, _packet: Any) -> Any:
@@ -137,7 +137,7 @@ class _Packet(MysqlPacket):
 
     __slots__ = ("_peer",)
 
-    def __init__(self, peer: Peer, data: bytes, encoding: str) -> None:
+    def __init__(self, peer: PeerConnection, data: bytes, encoding: str) -> None:
         super().__init__(data, encoding)
         self._peer = peer
 
@@ -146,12 +146,12 @@ class _Packet(MysqlPacket):
         return super().read_length_coded_string()  # type: ignore[no-untyped-call]
 
 
-class _Connection(pymysql.Connection):
+class _MysqlConnection(pymysql.Connection):
     """A PyMySQL connection that sends the password itself only if the rule of `howfar load` allows it."""
 
     consent = Consent()
     encrypted = False
-    peer: Peer
+    peer: PeerConnection
     ctx: Any
     server_version: str
     _secure: bool
@@ -204,7 +204,7 @@ _PLUGINS: dict[Any, Any] = {
 
 
 class Mysql:
-    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+    def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         connection, refusal = _connect(endpoint, login)
         refused, remedy = (str(refusal), refusal.remedy) if refusal is not None else (None, None)
         with contextlib.suppress(err.MySQLError):
@@ -217,14 +217,14 @@ class Mysql:
         tls: Tls = "offered" if capabilities & CLIENT.SSL else "none"
         return Greeting(named(connection.server_version), tls, " and ".join(names) or "none", refused, remedy=remedy)
 
-    def open(self, endpoint: Endpoint, login: Login) -> MysqlSession:
+    def open(self, endpoint: Endpoint, login: TargetLogin) -> MysqlSession:
         connection, refusal = _connect(endpoint, login)
         if refusal is not None:
             raise refusal
         return MysqlSession(connection)
 
 
-def _connect(endpoint: Endpoint, login: Login) -> tuple[_Connection, Refused | None]:
+def _connect(endpoint: Endpoint, login: TargetLogin) -> tuple[_MysqlConnection, ServerRefused | None]:
     """Connect and log in. Returns PyMySQL's connection, and why the login was refused or None. Raises NoValidAnswer."""
     connection = _make_connection(endpoint, login)
     connection.peer = _dial_and_check_greeting(endpoint)
@@ -234,12 +234,12 @@ def _connect(endpoint: Endpoint, login: Login) -> tuple[_Connection, Refused | N
     except err.MySQLError as error:
         if not _is_server_error(error) and not getattr(connection, "server_version", ""):
             raise NoValidAnswer(_message(error)) from error
-        return connection, Refused(_message(error), _remedy(error))
+        return connection, ServerRefused(_message(error), _remedy(error))
     return connection, None
 
 
 def _remedy(error: err.MySQLError) -> str | None:
-    """Remedy for a refused login, as in `Refused`."""
+    """Remedy for a refused login, as in `ServerRefused`."""
     number = error.args[0] if error.args else None
     if number == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
         return "an account with another plugin: howfar doctor does not have this one"
@@ -257,7 +257,7 @@ class _TlsContext:
 
     endpoint: Endpoint
 
-    def wrap_socket(self, peer: Peer, server_hostname: str) -> Peer:
+    def wrap_socket(self, peer: PeerConnection, server_hostname: str) -> PeerConnection:
         encrypt(peer, self.endpoint)
         return peer
 
@@ -265,7 +265,7 @@ class _TlsContext:
 class MysqlSession:
     statements_by_counters = 1
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _MysqlConnection) -> None:
         self._connection = connection
         self.peer = connection.peer
 
@@ -283,7 +283,7 @@ class MysqlSession:
                 return rows
         except err.MySQLError as error:
             if _is_server_error(error):
-                raise Refused(_message(error)) from error
+                raise ServerRefused(_message(error)) from error
             raise NoValidAnswer(_message(error)) from error
 
     def _pairs(self, what: str, names: Sequence[str]) -> dict[str, str]:
@@ -309,7 +309,7 @@ class MysqlSession:
                 for number, cipher, compression in self.rows(_TLS_BY_THREAD):
                     by_thread[number] = (cipher != "" if cipher is not None else None, compression == "ON")
                 pids = {number: int(value) for number, value in self.rows(_PIDS) if str(value).isdigit()}
-            except Refused as refused:
+            except ServerRefused as refused:
                 hidden.append(
                     (encryption_and_compression, str(refused), "an account that may SELECT on performance_schema")
                 )
@@ -329,7 +329,7 @@ class MysqlSession:
         cluster = None
         try:
             cluster = read_cluster(self._pairs, self.rows)
-        except Refused as reason:
+        except ServerRefused as reason:
             hidden.append(("its cluster", str(reason), "an account that may SELECT on performance_schema"))
         return SelfReport(None, tuple(sessions), tuple(hidden), settings, cluster=cluster)
 
@@ -338,7 +338,7 @@ class MysqlSession:
             self._connection.close()
 
 
-def _dial_and_check_greeting(endpoint: Endpoint) -> Peer:
+def _dial_and_check_greeting(endpoint: Endpoint) -> PeerConnection:
     """A connection without TLS whose greeting from the server was checked but not consumed. Raises NoValidAnswer."""
     peer = dial(replace(endpoint, tls=False))
     try:
@@ -362,12 +362,11 @@ def _offers_tls(greeting: bytes) -> bool:
     return end_of_version > 0 and len(capabilities) == 2 and bool(int.from_bytes(capabilities, "little") & CLIENT.SSL)
 
 
-def _make_connection(endpoint: Endpoint, login: Login) -> _Connection:
-    address: dict[str, Any] = (
-        {"unix_socket": endpoint.path} if endpoint.path is not None else {"host": endpoint.host, "port": endpoint.port}
-    )
-    connection = _Connection(
-        **address,
+def _make_connection(endpoint: Endpoint, login: TargetLogin) -> _MysqlConnection:
+    connection = _MysqlConnection(
+        unix_socket=endpoint.path,
+        host=endpoint.host,
+        port=endpoint.port or 0,
         user=login.user,
         password=login.password,
         autocommit=True,

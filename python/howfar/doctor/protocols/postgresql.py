@@ -22,14 +22,14 @@ from howfar.doctor.protocols.session import (
     Greeting,
     ListedSession,
     NoValidAnswer,
-    Refused,
     SelfReport,
+    ServerRefused,
     Tls,
     dial,
     encrypt,
 )
-from howfar.doctor.targets import Login
-from howfar.lab.servers.peer import Peer, PeerError
+from howfar.doctor.targets import TargetLogin
+from howfar.lab.servers.peer import PeerConnection, PeerError
 
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _PING = b"Q\0\0\0\x05\0"
@@ -61,10 +61,10 @@ _TYPES = {BIGINT: int, BOOLEAN: bool_in, FLOAT: float, INTEGER: int}
 """Converters by type. Values of other types stay text: arrays and the like would take far more memory than bytes were received."""
 
 
-class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
+class _PostgresqlConnection(CoreConnection):  # type: ignore[misc]  # it has no types
     """A pg8000 connection that sends the password itself only if that is allowed, and limits the number of messages of a login."""
 
-    def __init__(self, peer: Peer, login: Login, clear_text: bool) -> None:
+    def __init__(self, peer: PeerConnection, login: TargetLogin, clear_text: bool) -> None:
         self._clear_text, self._rounds = clear_text, _MAX_ROUNDS
         self.peer = peer
         super().__init__(
@@ -107,17 +107,17 @@ class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
 
 
 class Postgresql:
-    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+    def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         tls = _tls_of(endpoint)
         try:
             connection = _connect(endpoint, login)
-        except Refused as refused:
+        except ServerRefused as refused:
             return Greeting("PostgreSQL", tls, "none", str(refused), remedy=refused.remedy)
         version = named(connection.parameter_statuses.get("server_version", ""))
         connection.close()
         return Greeting(version, tls, "none", None)
 
-    def open(self, endpoint: Endpoint, login: Login) -> PostgresqlSession:
+    def open(self, endpoint: Endpoint, login: TargetLogin) -> PostgresqlSession:
         return PostgresqlSession(_connect(endpoint, login))
 
 
@@ -132,7 +132,7 @@ def _tls_of(endpoint: Endpoint) -> Tls:
         return _TLS_NAMES[_request_tls(peer)]
 
 
-def _request_tls(peer: Peer) -> bytes:
+def _request_tls(peer: PeerConnection) -> bytes:
     peer.sendall(_SSL_REQUEST)
     answer = peer.read(1)
     if answer not in _TLS_NAMES:
@@ -140,7 +140,7 @@ def _request_tls(peer: Peer) -> bytes:
     return answer
 
 
-def _connect(endpoint: Endpoint, login: Login) -> _Connection:
+def _connect(endpoint: Endpoint, login: TargetLogin) -> _PostgresqlConnection:
     """Connect and log in. Raises NoValidAnswer, Refused."""
     with _as_server_account(endpoint, login):
         peer = dial(replace(endpoint, tls=False))
@@ -150,18 +150,18 @@ def _connect(endpoint: Endpoint, login: Login) -> _Connection:
                 raise NoValidAnswer("it offers no TLS")
             encrypt(peer, endpoint)
         allowed = endpoint.path is not None or (endpoint.tls and login.consent.cleartext_password)
-        return _Connection(peer, login, allowed)
+        return _PostgresqlConnection(peer, login, allowed)
     except DatabaseError as error:
-        raise Refused(_message(error), _remedy(error)) from error
+        raise ServerRefused(_message(error), _remedy(error)) from error
     except InterfaceError as error:
-        raise Refused(str(error), "") from error
+        raise ServerRefused(str(error), "") from error
     except Exception:
         peer.close()
         raise
 
 
 @contextlib.contextmanager
-def _as_server_account(endpoint: Endpoint, login: Login) -> Iterator[None]:
+def _as_server_account(endpoint: Endpoint, login: TargetLogin) -> Iterator[None]:
     """Assume the server's account while connecting, if root logs in as that account: peer authentication checks the client's
     account."""
     needs_account = endpoint.path is not None and endpoint.owner is not None and login.of_server and os.geteuid() == 0
@@ -179,7 +179,7 @@ def _as_server_account(endpoint: Endpoint, login: Login) -> Iterator[None]:
 class PostgresqlSession:
     statements_by_counters = 1
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _PostgresqlConnection) -> None:
         self._connection = connection
         self.peer = connection.peer
 
@@ -197,13 +197,13 @@ class PostgresqlSession:
             rows: Sequence[Sequence[Any]] = self._connection.execute_simple(statement).rows or []
             return rows
         except DatabaseError as error:
-            raise Refused(_message(error)) from error
+            raise ServerRefused(_message(error)) from error
 
     def counters(self) -> Counters:
         """Sessions and transactions of all databases. The server does not count TLS handshakes."""
         version = self._connection.parameter_statuses.get("server_version", "")
         if int(re.match(r"\d*", version)[0] or 0) < _FIRST_COUNTING_VERSION:  # type: ignore[index]  # it matches nothing at least
-            raise Refused(f"PostgreSQL before {_FIRST_COUNTING_VERSION} does not count connections")
+            raise ServerRefused(f"PostgreSQL before {_FIRST_COUNTING_VERSION} does not count connections")
         ((sessions, transactions, working, waiting),) = self.rows(_COUNTERS)
         return Counters(int(sessions), int(transactions), None, float(working), float(waiting))
 
@@ -226,7 +226,7 @@ class PostgresqlSession:
 
 
 def _remedy(error: DatabaseError) -> str | None:
-    """Remedy for a refused login, as in `Refused`, by the class of its SQLSTATE."""
+    """Remedy for a refused login, as in `ServerRefused`, by the class of its SQLSTATE."""
     state = str(_fields(error).get("C", ""))
     if state.startswith("28"):
         return None

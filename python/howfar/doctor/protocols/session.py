@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 
 from howfar.doctor.findings import Cluster, Kind, Rates, address_text
 from howfar.doctor.procfs import is_of_this_machine
-from howfar.doctor.targets import Login
+from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError
-from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
+from howfar.lab.servers.peer import SILENCE_S, PeerConnection, PeerError
 from howfar.passwords import without_passwords
 from howfar.services import SERVICES
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 Tls = Literal["none", "offered", "always", "unknown"]
 
 
-class Refused(Exception):
+class ServerRefused(Exception):
     """The server refused a login or a request, or a client library refused what the server demanded. The message is that of the one
     that refused."""
 
@@ -105,7 +105,7 @@ class Greeting:
     pid: int | None = None
     """The server's PID, as reported by the server."""
     remedy: str | None = None
-    """Remedy for the refusal, as in `Refused`."""
+    """Remedy for the refusal, as in `ServerRefused`."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Counters:
 def count_of(reported: Mapping[str, str], name: str) -> int:
     """A counter that the server reports. Raises Refused if it does not report it, NoValidAnswer if its value is not a number."""
     if name not in reported:
-        raise Refused(f"it does not report {name}")
+        raise ServerRefused(f"it does not report {name}")
     if not reported[name].isdecimal():
         raise NoValidAnswer(f"its {name} is not a number")
     return int(reported[name])
@@ -171,14 +171,14 @@ class SelfReport:
     cluster: Cluster | None = None
 
 
-class Session(Protocol):
+class DoctorSession(Protocol):
     """A session that is logged in."""
 
     statements_by_counters: int
     """By how many statements a call of `counters` itself increases the server's count."""
 
     @property
-    def peer(self) -> Peer: ...
+    def peer(self) -> PeerConnection: ...
 
     def ping(self) -> None: ...
 
@@ -189,7 +189,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-class SqlSession(Session, Protocol):
+class SqlSession(DoctorSession, Protocol):
     """A session with a server that has tables."""
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
@@ -198,11 +198,11 @@ class SqlSession(Session, Protocol):
 
 
 class ServerProtocol(Protocol):
-    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+    def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         """Open one connection, log in if possible, and close it properly. Raises NoValidAnswer."""
         ...
 
-    def open(self, endpoint: Endpoint, login: Login) -> Session:
+    def open(self, endpoint: Endpoint, login: TargetLogin) -> DoctorSession:
         """Open a session. Raises NoValidAnswer, Refused."""
         ...
 
@@ -215,13 +215,13 @@ class GuardedProtocol:
     kind: Kind
     protocol: ServerProtocol
 
-    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+    def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         with _translating_errors(self.kind):
             greeting = self.protocol.greet(endpoint, login)
         refused = greeting.refused[:MAX_TEXT] if greeting.refused is not None else None
         return replace(greeting, name=greeting.name[:MAX_TEXT], refused=refused)
 
-    def open(self, endpoint: Endpoint, login: Login) -> GuardedSession:
+    def open(self, endpoint: Endpoint, login: TargetLogin) -> GuardedSession:
         with _translating_errors(self.kind):
             return GuardedSession(self.kind, self.protocol.open(endpoint, login))
 
@@ -229,14 +229,14 @@ class GuardedProtocol:
 class GuardedSession:
     """A session that is closed at the first answer that violates the protocol or its limits."""
 
-    def __init__(self, kind: Kind, session: Session) -> None:
+    def __init__(self, kind: Kind, session: DoctorSession) -> None:
         self._kind, self._session = kind, session
         self.statements_by_counters = session.statements_by_counters
         self.peer = session.peer
         self.is_closed = False
         self.ping = session.ping
-        """Not guarded, because that would lengthen the measured time. It raises NoValidAnswer or OSError, and `Peer.ends_within`
-        bounds it."""
+        """Not guarded, because that would lengthen the measured time. It raises NoValidAnswer or OSError, and
+        `PeerConnection.ends_within` bounds it."""
 
     def counters(self) -> Counters:
         counters = self._ask(self._session.counters)
@@ -277,7 +277,7 @@ def _translating_errors(kind: Kind) -> Iterator[None]:
     """Translate any exception raised while reading a peer's answers into NoValidAnswer; Refused passes unchanged."""
     try:
         yield
-    except (Refused, NoValidAnswer):
+    except (ServerRefused, NoValidAnswer):
         raise
     except LabError as error:
         raise NoValidAnswer(error.message) from error
@@ -289,7 +289,7 @@ def _translating_errors(kind: Kind) -> Iterator[None]:
         ) from error
 
 
-def dial(endpoint: Endpoint) -> Peer:
+def dial(endpoint: Endpoint) -> PeerConnection:
     """Connect to an endpoint. Every certificate is accepted, because the doctor examines what is there, and the caller has decided
     which servers to trust with a login. Raises NoValidAnswer; its subclasses NothingListens and `UnexpectedListener` name their
     causes."""
@@ -304,13 +304,13 @@ def dial(endpoint: Endpoint) -> Peer:
         raise NothingListens(error.strerror or str(error)) from error
     except OSError as error:
         raise NoValidAnswer(error.strerror or str(error)) from error
-    peer = Peer(connection)
+    peer = PeerConnection(connection)
     if endpoint.tls:
         encrypt(peer, endpoint)
     return peer
 
 
-def encrypt(peer: Peer, endpoint: Endpoint) -> None:
+def encrypt(peer: PeerConnection, endpoint: Endpoint) -> None:
     """Start TLS on a connection; if that fails, the connection is closed. Raises NoValidAnswer."""
     try:
         peer.encrypt(any_certificate(), endpoint.host)

@@ -6,12 +6,11 @@ addition, a curve over a link is predicted from another curve: the loopback's, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
-from howfar.analysis.summary import RunEvidence, Summary, table_in
+from howfar.analysis.summary import RunEvidence, Summary
 from howfar.bottleneck.cycle import largest
 from howfar.bottleneck.limit import Limit
 from howfar.experiments.answer import answer, compared_cells, groups_without, limit_clause, tps_of, where_text
@@ -20,9 +19,11 @@ from howfar.model.fit import Prediction, Series, fit, onto_link, predict, series
 from howfar.model.resource import Resource
 from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_direct, is_modelled
+from howfar.plan.factors import Level
+from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import Derived, within
-from howfar.store.records import FactorValue, Run, RunInfo
+from howfar.store.records import Run, RunInfo
 from howfar.units import counted, format_rate_bps
 
 
@@ -48,7 +49,7 @@ class Curve(Part):
     """Cells that differ in nothing but the number of connections."""
 
     name: str
-    factors: dict[str, FactorValue]
+    factors: dict[str, Level]
     """All factors but `threads`."""
     points: tuple[ThreadsPoint, ...]
     ceilings: tuple[Ceiling, ...]
@@ -85,7 +86,7 @@ def curves_of(summary: Summary) -> tuple[Curve, ...]:
 
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
     """The curves of a run. None: no cells differ only in their number of connections."""
-    workload = table_in(run.info.plan, "workload")
+    workload = run.info.stored_plan.workload
     all_series = [one_series for one_series in series(facts) if is_modelled(one_series.factors.get("path"))]
     curve_series = [one_series for one_series in all_series if len(one_series.arms) > 1]
     if not curve_series:
@@ -99,7 +100,7 @@ def with_sentence(finding: Scaling) -> Scaling:
     return finding.model_copy(update={"says": _sentence(finding.curves)})
 
 
-def _curve(run: Run, curve_series: Series, all_series: Sequence[Series], workload: Mapping[str, Any]) -> Curve:
+def _curve(run: Run, curve_series: Series, all_series: Sequence[Series], workload: Workload | None) -> Curve:
     base = fit(curve_series.arms, workload)
     settings = settings_of(curve_series.top)
     published, published_set = _published(run.info, curve_series)
@@ -135,7 +136,7 @@ def _endpoints_text(curve_series: Series) -> str:
     return f"{low} and {top} connections" if low != top else f"{low} connection{'s' if low > 1 else ''}"
 
 
-def _ceilings(curve_series: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
+def _ceilings(curve_series: Series, workload: Workload | None) -> tuple[Ceiling, ...]:
     base, top = fit(curve_series.arms, workload), curve_series.top
     ceilings = []
     for station in network(base, settings_of(top)).stations:
@@ -170,7 +171,7 @@ def _cpu_text(demand_s: float, cpus: float, emulator_cpus: float = 0.0) -> str:
 
 
 def predict_from_other_curve(
-    curve_series: Series, all_series: Sequence[Series], workload: Mapping[str, Any]
+    curve_series: Series, all_series: Sequence[Series], workload: Workload | None
 ) -> Prediction | None:
     """Prediction from a curve that differs only in the link. None: the curve is local, or this run has no such curve."""
     if curve_series.local:

@@ -18,6 +18,7 @@ from howfar.report.charts import (
     PHONE,
     Drawable,
     Rows,
+    VegaLite,
     axis,
     by_name,
     data,
@@ -349,8 +350,8 @@ class _Drawing:
             for point in curve.points
         ]
         line = data(rows).mark_line(strokeWidth=1.8).encode(x=self.x, y=self.y(), color=self.colour)
-        style: dict[str, Any] = {"colour": self.colour, "shape": self.shape, "size": 60}
-        return [line, *intervals(rows, self.x, self.y(), self.y("low"), **style)]
+        y, low = self.y(), self.y("low")
+        return [line, *intervals(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60)]
 
     def _knee_marks(self) -> list[Any]:
         rows: Rows = [
@@ -371,7 +372,7 @@ class _Drawing:
         for label in ceiling_labels(ceiling_lines(self.panel), min_factor):
             label_data = data([{"threads": self.threads[-1] * 1.1, "tps": label.tps, "text": label.name}])
             size, dy = 11 if self.width < PHONE else 12, -7 if label.factor_above > MIN_ROOM_ABOVE else 15
-            style: dict[str, Any] = {"align": "right", "dy": dy, "fontSize": size}
+            style: VegaLite = {"align": "right", "dy": dy, "fontSize": size}
             halo = label_data.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **style)
             for mark in (halo, label_data.mark_text(color=label.colour, **style)):
                 layers.append(mark.encode(x=self.x, y=self.y(), text="text:N"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.arm_pairs import levels
@@ -18,6 +18,7 @@ from howfar.model.fit import Series, fit, series, settings_of
 from howfar.model.what_if import WhatIf, WhatIfSettings, WhatIfWorked, answer, is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import ORDINARY
+from howfar.plan.types import Workload
 from howfar.report.document import Document
 from howfar.report.grid import is_grid
 from howfar.stats.estimate import Part
@@ -28,7 +29,7 @@ _FAR_S = 0.001
 
 
 def what_if(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], whole_run_finding: Part | None = None
+    facts: Sequence[ArmFacts], workload: Workload | None, whole_run_finding: Part | None = None
 ) -> WhatIf | None:
     """The fitted model with its predictions, from the plain curve over a link with the highest throughput, else on loopback.
     `whole_run_finding`: the finding about the complete run, whose curve and settings are reused. None: no plain cell can be modelled,
@@ -96,7 +97,7 @@ def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
     return [setting for index, setting in enumerate(settings) if setting not in settings[:index]]
 
 
-class Bandwidth(Experiment):
+class BandwidthExperiment(Experiment):
     name = "bandwidth"
     findings: ClassVar[Keys] = {"scaling": Scaling, "what_if": WhatIf}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from howfar.contract.receipt import ReplicationWindow
 from howfar.experiments.replication.analysis import CommitWait, LocalCommits
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.queueing import Beside
@@ -29,7 +30,7 @@ from howfar.plan.factors import (
     WRITERS,
     node_rtts_ns,
 )
-from howfar.plan.types import READS_ONLY
+from howfar.plan.types import READS_ONLY, Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.host_cpus import HostCpus
@@ -149,9 +150,9 @@ class ClusterCost(Part):
     worst_error: float | None
 
 
-def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
-    """The cost of a run's clusters. None: no cluster was measured. `workload`: the kind of workload."""
-    operation: Operation = "read" if workload in READS_ONLY else "commit"
+def cluster_cost(table: TrialTable, workload: Workload | None) -> ClusterCost | None:
+    """The cost of a run's clusters. None: no cluster was measured."""
+    operation: Operation = "read" if workload is not None and workload.kind in READS_ONLY else "commit"
     arms = replication_arms(table)
     if not any(arm.mode in CLUSTERS for arm in arms):
         return None
@@ -162,7 +163,7 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
             (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
         ).append(arm)
     environment = table.run.info.environment
-    cpus = None if environment.get("testbed") == "hosts" else HostCpus.of(environment, "server").machine
+    cpus = None if environment.on_hosts else HostCpus.of(environment, "server").machine
     rates = {rate_bps for arm in arms if (rate_bps := _rate_bps(arm)) is not None}
     rate_labels: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
     own_rows_arms = {_key_without_writers(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
@@ -198,7 +199,7 @@ def rest_rtts_s(arm: ReplicationArm) -> Rtts:
         link_rtts_ns = [
             float(rtt)
             for trial in arm.trials.values()
-            if (rtt := trial.receipt.get("replication", {}).get("rtt_at_rest_ns", {}).get(name))
+            if trial.receipt.replication is not None and (rtt := trial.receipt.replication.rtt_at_rest_ns.get(name))
         ]
         if not link_rtts_ns:
             return {}
@@ -266,11 +267,11 @@ def _sent_bytes(arm: ReplicationArm) -> float | None:
     not counted."""
     sent_per_commit = []
     for trial in arm.trials.values():
-        wires = trial.receipt.get("replication", {}).get("wires") or {}
+        links = {} if trial.receipt.replication is None else trial.receipt.replication.links
         sent = [
-            counters["to_client"]["wire_bytes"]
-            for name, wire in wires.items()
-            if "-" not in name and (counters := wire.get("counters"))
+            link.counters.to_client.wire_bytes
+            for name, link in links.items()
+            if "-" not in name and link.counters is not None
         ]
         load = trial.measured
         if sent and load is not None and load.transactions:
@@ -304,11 +305,18 @@ def _widen(estimate: Estimate, widening_ms: float | None) -> Estimate:
     )
 
 
+def _windows(arm: ReplicationArm) -> Iterator[ReplicationWindow]:
+    """The receipts of replication of those trials that have one."""
+    for trial in arm.trials.values():
+        if trial.receipt.replication is not None and trial.receipt.replication.window is not None:
+            yield trial.receipt.replication.window
+
+
 def _galera_pieces(arm: ReplicationArm) -> Pieces:
     """How Galera splits a commit into pieces, by the settings in the receipts."""
-    for trial in arm.trials.values():
-        for node in (trial.receipt.get("replication", {}).get("window", {}).get("after") or {}).get("nodes") or ():
-            settings = node.get("settings", {})
+    for window in _windows(arm):
+        for node in () if window.after is None else window.after.nodes:
+            settings = node.settings
             if WINDOW in settings and PACKET in settings:
                 return Pieces(int(settings[WINDOW]), int(settings[PACKET]))
     return Pieces()
@@ -535,14 +543,14 @@ def _two_writer_trials(arm: ReplicationArm) -> dict[int, _TwoWriterTrial]:
     """Trials with two writers, by block."""
     trials = {}
     for block, trial in arm.trials.items():
-        second, first = trial.receipt.get("writers", {}).get("second"), trial.measured
-        if not second or first is None or not first.transactions:
+        second, first = None if trial.receipt.writers is None else trial.receipt.writers.second, trial.measured
+        if second is None or first is None or not first.transactions:
             continue
-        first_s, second_s = first.elapsed_ns / 1e9, second["elapsed_ns"] / 1e9
+        first_s, second_s = first.elapsed_ns / 1e9, second.elapsed_ns / 1e9
         trials[block] = _TwoWriterTrial(
-            (first.transactions / first_s, second["transactions"] / second_s),
-            sum(first.errors.values()) / first_s + sum(second["errors"].values()) / second_s,
-            None if second["p50_ns"] is None else second["p50_ns"] / 1e6,
+            (first.transactions / first_s, second.transactions / second_s),
+            sum(first.errors.values()) / first_s + sum(second.errors.values()) / second_s,
+            None if second.p50_ns is None else second.p50_ns / 1e6,
         )
     return trials
 
@@ -569,11 +577,10 @@ def _counter_total(arm: ReplicationArm, counter: str) -> int | None:
     """Total of a counter over all nodes and trials. Every member of Group Replication counts each conflict, so for conflicts only the
     largest count of a trial is used."""
     counted_by_every_node = counter == "conflicts" and arm.mode != "galera"
-    trials = (trial.receipt.get("replication", {}).get("window", {}) for trial in arm.trials.values())
     totals = [
         max(counts) if counted_by_every_node else sum(counts)
-        for window in trials
-        if (counts := [int(node[counter]) for node in window.get("counted", {}).values() if counter in node])
+        for window in _windows(arm)
+        if (counts := [node[counter] for node in (window.counted or {}).values() if counter in node])
     ]
     return sum(totals) if totals else None
 

@@ -25,13 +25,13 @@ from howfar.stats.estimate import Part
 from howfar.stats.intervals import Resolution
 
 
-class Cluster(Experiment):
+class ClusterExperiment(Experiment):
     name = "cluster"
     findings: ClassVar[Keys] = {"cluster": ClusterCost}
     own_model = True
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"cluster": cluster_cost(evidence.table, str(evidence.workload.get("kind")))}
+        return {"cluster": cluster_cost(evidence.table, evidence.workload)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         cost = findings["cluster"]
@@ -108,8 +108,8 @@ def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
 def _host_notes(summary: Summary) -> Iterator[str]:
     """Notes on a run between hosts."""
     if figures.on_hosts(summary):
-        roles = summary.environment["place"]
-        nodes = ", ".join((roles["server"], *roles["replicas"]))
+        roles = summary.environment.roles
+        nodes = ", ".join(() if roles is None else (roles.server, *roles.replicas))
         yield (
             f"The links between the nodes (hosts {nodes}) are real: measured before the run, and their round trips before each trial. "
             "Distances are those of the pairs 1-2, 1-3, 2-3 and so on."

@@ -8,11 +8,10 @@ slower of them determines throughput.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
 
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
@@ -34,10 +33,11 @@ from howfar.model.facts import ArmFacts
 from howfar.model.fit import carried_payload, fit, series, settings_of
 from howfar.model.what_if import WhatIf, WhatIfCompression
 from howfar.paths import is_modelled
+from howfar.plan.factors import Level
+from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, interval_text
 from howfar.stats.resample import Derived, Difference, within
-from howfar.store.records import FactorValue
 from howfar.units import format_rate_bps
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
@@ -117,7 +117,7 @@ class CompressionEconomics(Part):
     says: str
 
 
-def algorithm_costs(facts: Sequence[ArmFacts], content: FactorValue | None) -> tuple[WhatIfCompression, ...]:
+def algorithm_costs(facts: Sequence[ArmFacts], content: Level | None) -> tuple[WhatIfCompression, ...]:
     """Costs of each algorithm on this content, over all its cells."""
     costs_or_none = (
         _median_cost(str(algorithm), _pairs_on_content(facts, algorithm, content))
@@ -126,7 +126,7 @@ def algorithm_costs(facts: Sequence[ArmFacts], content: FactorValue | None) -> t
     return tuple(cost for cost in costs_or_none if cost is not None)
 
 
-def _pairs_on_content(facts: Sequence[ArmFacts], algorithm: FactorValue, content: FactorValue | None) -> list[ArmPair]:
+def _pairs_on_content(facts: Sequence[ArmFacts], algorithm: Level, content: Level | None) -> list[ArmPair]:
     return [pair for pair in pairs(facts, "compression", algorithm) if pair.plain.level("content") == content]
 
 
@@ -185,7 +185,7 @@ class _ContentModel:
 
 
 def analyse_compression(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floors: NoiseFloors, *, is_resample: bool = False
+    facts: Sequence[ArmFacts], workload: Workload | None, floors: NoiseFloors, *, is_resample: bool = False
 ) -> CompressionEconomics | None:
     """Costs and gains of compression; `with_sentences` completes them when intervals are known. `is_resample`: computed again for
     intervals, without curves. None: nothing was compressed, or no compressed cell has an uncompressed counterpart."""
@@ -225,7 +225,7 @@ def _apply_intervals(row: CompressionRow) -> CompressionRow:
     return row.model_copy(update={"resolved": True, "break_even_bps_interval": examined_interval})
 
 
-def _models_of_contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_ContentModel]:
+def _models_of_contents(facts: Sequence[ArmFacts], workload: Workload | None) -> list[_ContentModel]:
     models = []
     modelled_cells = [
         cell for cell in facts if is_modelled(cell.arm.factors.get("path")) and cell.level("tls") == "off"

@@ -23,6 +23,7 @@ from howfar.report import figures, palette
 from howfar.report.charts import (
     PHONE,
     Drawable,
+    Point,
     Rows,
     axis,
     by_name,
@@ -111,14 +112,8 @@ class _Panels:
     ) -> None:
         self.width, self.y_domain = width, y_domain
         ticks = [10.0**exponent for exponent in range(6, 13) if x_domain[0] <= 10.0**exponent <= x_domain[1]]
-        style: dict[str, Any] = {
-            "values": ticks,
-            "format": "~s",
-            "grid": False,
-            "labelOverlap": True,
-            "labelFlush": True,
-        }
-        self.x = axis(alt.X, "rate", "link, bit/s", x_domain, 10, **style)
+        labels = {"labelOverlap": True, "labelFlush": True}
+        self.x = axis(alt.X, "rate", "link, bit/s", x_domain, 10, values=ticks, format="~s", grid=False, **labels)
         legend_spec = legend(5 if width > 225 else 2, symbolStrokeWidth=2)
         self.colour = by_name(alt.Color, "series", styles(names, (palette.MUTED, *palette.SERIES)), legend_spec)
         self.shape = by_name(alt.Shape, "series", styles(names, palette.SHAPES), legend_spec)
@@ -194,7 +189,7 @@ def interpolated_plain_tps(row: CompressionRow, bps: float) -> float:
     return float(before.plain_tps + (after.plain_tps - before.plain_tps) * fraction)
 
 
-class Compression(Experiment):
+class CompressionExperiment(Experiment):
     name = "compression"
     findings: ClassVar[Keys] = {"compression": CompressionEconomics}
 
@@ -225,7 +220,7 @@ def _chart_section(summary: Summary, findings: CompressionEconomics) -> list[Blo
         else ""
     )
     number, contents = figures.number, dict.fromkeys(row.content for row in findings.rows)
-    fields: Fields[dict[str, Any]] = {
+    fields: Fields[Point] = {
         "data": lambda point: point["content"],
         "compression": lambda point: point["series"],
         "link": lambda point: figures.rate(point["rate"]),

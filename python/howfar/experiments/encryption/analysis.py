@@ -7,14 +7,14 @@ single connection's cycle, less CPU time and waits for a CPU, divided by the RTT
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
 
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
+from howfar.contract.receipt_messages import Receipt
 from howfar.experiments.answer import (
     answer,
     compared_cells,
@@ -33,6 +33,7 @@ from howfar.model.fit import fit, series, settings_of
 from howfar.model.what_if import is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import tls_label
+from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, interval_text
 from howfar.stats.resample import Derived, Difference, Interval, within
@@ -80,7 +81,7 @@ class EncryptionEconomics(Part):
 
 
 def analyse_encryption(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floors: NoiseFloors
+    facts: Sequence[ArmFacts], workload: Workload | None, floors: NoiseFloors
 ) -> EncryptionEconomics | None:
     """The economics of encryption. None: no encrypted cell has its plain one."""
     pairs_by_version = [(str(version), list(pairs(facts, "tls", version))) for version in levels(facts, "tls")]
@@ -103,7 +104,7 @@ def _with_sentences(rows: tuple[EncryptionRow, ...]) -> EncryptionEconomics:
 
 def _make_row(
     facts: Sequence[ArmFacts],
-    workload: Mapping[str, Any],
+    workload: Workload | None,
     version: str,
     version_pairs: Sequence[ArmPair],
     floors: NoiseFloors,
@@ -133,8 +134,8 @@ def _make_row(
         byte_ns=None if byte_s is None else byte_s * 1e9,
         persistent=tried(persistent),
         per_transaction=tried(per_transaction),
-        resumed=_all_receipts_report("tls_resumed", per_transaction or version_pairs),
-        retried=_all_receipts_report("tls_retried", version_pairs),
+        resumed=_all_receipts_report(lambda session: session.tls_resumed, per_transaction or version_pairs),
+        retried=_all_receipts_report(lambda session: session.tls_retried, version_pairs),
     )
 
 
@@ -144,9 +145,10 @@ def _split_by_connect(all_pairs: Sequence[ArmPair]) -> tuple[list[ArmPair], list
     return persistent, [pair for pair in all_pairs if pair.plain.level("connect") == PER_TRANSACTION]
 
 
-def _all_receipts_report(key: str, tls_pairs: Sequence[ArmPair]) -> bool | None:
-    """Whether all receipts report `key` as true. None: no receipt reports it."""
-    values = [value for pair in tls_pairs if isinstance(value := pair.changed.session.get(key), bool)]
+def _all_receipts_report(fact: Callable[[Receipt], bool | None], tls_pairs: Sequence[ArmPair]) -> bool | None:
+    """Whether all receipts report a fact as true. None: no receipt reports it."""
+    sessions = [pair.changed.session for pair in tls_pairs if pair.changed.session is not None]
+    values = [value for session in sessions if (value := fact(session)) is not None]
     return all(values) if values else None
 
 
@@ -221,7 +223,7 @@ def _median_cost(values: Sequence[float | None]) -> float | None:
 
 
 def _predict_ratio(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], all_pairs: Sequence[ArmPair], pair: ArmPair
+    facts: Sequence[ArmFacts], workload: Workload | None, all_pairs: Sequence[ArmPair], pair: ArmPair
 ) -> float | None:
     """A pair's ratio by the model, with costs from cells with other numbers of connections. None: those do not determine it, or
     it would be right by construction."""

@@ -24,7 +24,7 @@ from howfar.stats.estimate import Part
 from howfar.stats.resample import Interval
 
 
-class Encryption(Experiment):
+class EncryptionExperiment(Experiment):
     name = "encryption"
     findings: ClassVar[Keys] = {"encryption": EncryptionEconomics}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.experiment import Experiment
@@ -16,7 +15,7 @@ from howfar.experiments.replication.charts import phase_layers, symlog_channel
 from howfar.experiments.replication.frame import Record, with_limits
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, vconcat
+from howfar.report.charts import PHONE, Drawable, Rows, VegaLite, by_name, data, layer, vconcat
 from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Heading, Table, Text, plain, single
 from howfar.report.drawing import alt
 from howfar.report.sections import columns
@@ -49,7 +48,7 @@ def draw_timeline(series: FallbackSeries, width: int) -> Drawable:
     return vconcat(*panels, spacing=8, resolve={"scale": {"color": "independent"}})
 
 
-def _axis_extent(width: int) -> dict[str, Any]:
+def _axis_extent(width: int) -> VegaLite:
     """Properties of a vertical axis that align the panels."""
     extent = 72 if width >= PHONE else 58
     return {"minExtent": extent, "maxExtent": extent}
@@ -63,13 +62,11 @@ def _commits_panel(series: FallbackSeries, width: int, scale: alt.Scale) -> Draw
     line = data(rows).mark_line(interpolate="step-after", strokeWidth=1.6, color=palette.SERIES[0])
     layers = [line.encode(x=x, y=y)]
     if series.fell_s is not None:
-        phase: dict[str, Any] = {
-            "at": series.fell_s,
-            "to": series.back_s if series.back_s is not None else end_s(series),
-        }
-        phase["text"] = f"{series.unprotected:,} commits not acknowledged by a replica" if width >= PHONE else ""
-        text = data([phase]).mark_text(align="left", dx=8, fontSize=13, color=palette.INK)
-        layers.insert(0, data([phase]).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"))
+        label = f"{series.unprotected:,} commits not acknowledged by a replica" if width >= PHONE else ""
+        phase_end_s = series.back_s if series.back_s is not None else end_s(series)
+        phase: Rows = [{"at": series.fell_s, "to": phase_end_s, "text": label}]
+        text = data(phase).mark_text(align="left", dx=8, fontSize=13, color=palette.INK)
+        layers.insert(0, data(phase).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"))
         layers.insert(1, text.encode(x=x, y=alt.value(100), text="text:N"))
     return layer(*layers, width=width, height=190)
 

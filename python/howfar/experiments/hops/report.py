@@ -407,8 +407,8 @@ def connections_to_server(table: TrialTable, arm: Arm) -> int | None:
     """The peak over all trials as reported by the hop next to the server, or else by the server; None if unknown."""
     counts = []
     for trial in table.trials.get(arm.name, {}).values():
-        receipt: Mapping[str, Mapping[str, Mapping[str, int]]] = trial.receipt.get("forwarder") or {}
-        reported = [hop["to_server"] for hop in receipt.get("at_once", {}).values() if "to_server" in hop]
+        hops = {} if trial.receipt.forwarder is None else trial.receipt.forwarder.at_once
+        reported = [hop["to_server"] for hop in hops.values() if "to_server" in hop]
         if reported:
             counts.append(max(reported))
         elif trial.window is not None and (clients := server_metrics(trial.window.server).clients) is not None:
@@ -477,10 +477,9 @@ def published_hops(table: TrialTable, arms: Sequence[Arm]) -> tuple[HopElsewhere
     """Published ratios of which this run has both cells, in a closed loop. `arms`: those with one number of clients."""
     info = table.run.info
     closed_loop_arms = [arm for arm in arms if offered_per_s(arm.factors) is None]
-    workload: Mapping[str, object] = info.plan["workload"]
     published_ratios = []
     for entry in published_sets():
-        if entry.plan != PLAN or entry.differs(workload, info.server_kind):
+        if entry.plan != PLAN or entry.differs(info.stored_plan.workload, info.server_kind):
             continue
         (baseline_cell,) = (cell for cell in entry.cells if cell.factors == entry.baseline)
         reference = _matching_arm(baseline_cell, closed_loop_arms)

@@ -112,7 +112,7 @@ def _baseline_capacity(table: TrialTable, baseline: Arm | None) -> float | None:
         measured = _closed_loop_per_s(table, baseline)
         if measured is not None:
             return measured.value
-    before = table.run.info.environment.get("capacity", {}).get("per_s")
+    before = None if (capacity := table.run.info.environment.capacity) is None else capacity.per_s
     return float(before) if isinstance(before, int | float) else None
 
 

@@ -23,7 +23,7 @@ MAX_CAPACITY_SHARE = 0.8
 _HEADROOM_TEXT = f", of which {MAX_CAPACITY_SHARE * 100:.0f} % leaves room for bursts"
 
 
-class Latencies(Experiment):
+class LatencyExperiment(Experiment):
     name = "latency"
     findings: ClassVar[Keys] = {"latency": Latency}
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, Literal, NamedTuple
-
-from pydantic import ValidationError
+from typing import Literal, NamedTuple
 
 from howfar.analysis.cells import NoiseFloors
 from howfar.analysis.published import published_sets
@@ -39,11 +37,11 @@ from howfar.experiments.page.findings import (
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS
 from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisect, predictors
 from howfar.experiments.page.sentences import page_sentences
-from howfar.plan.page import PageShape
+from howfar.plan.types import StoredPlan, Workload
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS, Resolution, Threshold, judge_ratio, mean_interval
-from howfar.stats.resample import SUFFIX, of_blocks
+from howfar.stats.resample import of_blocks
 from howfar.stats.trials import TrialTable
 
 PLAN = "page"
@@ -54,8 +52,6 @@ CURVE_POINTS = 33
 """Points of the model's curve."""
 _COARSE_BISECTIONS = 20
 """Number of bisections for an end of a model's interval; they find it to a millionth of a search step."""
-_DEFAULT_RANGE_SIZE = 100
-"""The `range_size` of a plan that has none, as in sysbench."""
 RatioOfCpu = Callable[[float], float]
 """The model's ratio of two machines to one, as a function of application CPU in milliseconds."""
 
@@ -82,7 +78,7 @@ def page_findings(table: TrialTable, floors: NoiseFloors) -> PageFindings | None
         choices=tuple(choices),
         crossings=tuple(crossings),
         model=_page_model(arms, impossible),
-        scripts=_describe_scripts(table.run.info.plan),
+        scripts=_describe_scripts(table.run.info.stored_plan),
         noise_floor=floors.floor(),
         link_noise_floor=floors.floor(over_link=True),
         claims=floors.comparisons,
@@ -106,7 +102,7 @@ def _page_arm(arm: ArmTrials, predictor: Predictor | None, same_arm_kept: ArmTri
     predicted_s = median(block_p50s_s) if block_p50s_s else None
     predicted_ms = predicted_s and predicted_s * 1e3
     return PageArm(
-        **arm.route_fields,
+        **dict(arm.on_route),
         arm=arm.arm.name,
         machines=arm.machines,
         app_cpu_ns=arm.app_cpu_ns,
@@ -162,16 +158,10 @@ def _page_model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageMod
     )
 
 
-def _describe_scripts(plan: Mapping[str, Any]) -> dict[str, str]:
+def _describe_scripts(plan: StoredPlan) -> dict[str, str]:
     """Each page's round trips in a line, by the page's name; empty for a page of a later version."""
-    descriptions = {}
-    range_size = int(plan.get("workload", {}).get("range_size", _DEFAULT_RANGE_SIZE))
-    for name, shape in plan.get("pages", {}).items():
-        try:
-            descriptions[name] = PageShape.model_validate(shape).described(range_size)
-        except ValidationError:
-            descriptions[name] = ""
-    return descriptions
+    range_size = (plan.workload or Workload()).range_size
+    return {name: shape.described(range_size) if shape else "" for name, shape in (plan.pages or {}).items()}
 
 
 def _published_rows(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, float, float | None], ...]:
@@ -221,7 +211,7 @@ def _compare_machines(
             predicted = median(predicted_ratios) if predicted_ratios else None
             choices.append(
                 PageChoice(
-                    **two.route_fields,
+                    **dict(two.on_route),
                     app_cpu_ns=one.app_cpu_ns,
                     app_cpu_total_ms=one.application_cpu_s * 1e3,
                     two_over_one=ratio,
@@ -251,13 +241,28 @@ def _summarise_crossing(
     swept_ms = min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels)
     two = pairs[0][1]
     measured = MeasuredCurve(levels, floors.of(two.arm.factors)).find_crossing()
-    return Crossing(
-        **two.route_fields,
-        measured_ms=measured.crossing,
-        always=measured.always,
-        swept_ms=swept_ms,
-        **{"predicted_ms": None, "curve_ms": (), "curve_ratio": ()}
-        | (_predict_crossing(predictor, two, swept_ms) if predictor is not None else {}),
+    crossing = partial(
+        Crossing, **dict(two.on_route), measured_ms=measured.crossing, always=measured.always, swept_ms=swept_ms
+    )
+    full, half = (predictor.ratio(two.route, two.threads, share) if predictor else None for share in (1.0, 0.5))
+    if full is None:
+        return crossing(predicted_ms=None, curve_ms=(), curve_ratio=())
+    ratio, bounds_ms = cache(full.ratio_at), (full.min_cpu_ms, swept_ms[1] * BEYOND)
+    curve_ms = tuple(_log_grid(*swept_ms, CURVE_POINTS))
+    predicted_ms, without_link = model_crossing(ratio, *bounds_ms), full.without_link_cpu()
+    without_link_ms, half_turns_ms = (
+        _min_cpu_that_pays(model_ratio, *bounds_ms) for model_ratio in (without_link, half)
+    )
+    return crossing(
+        predicted_ms=predicted_ms,
+        predicted_ms_interval=_crossing_interval(full, predicted_ms, *bounds_ms),
+        predicted_always=model_always(ratio, *bounds_ms),
+        curve_ms=curve_ms,
+        curve_ratio=tuple(ratio(cpu_ms) for cpu_ms in curve_ms),
+        without_link_cpu_ms=without_link_ms,
+        without_link_cpu_ms_interval=_crossing_interval(without_link, without_link_ms, *bounds_ms),
+        half_turns_ms=half_turns_ms,
+        half_turns_ms_interval=_crossing_interval(half, half_turns_ms, *bounds_ms),
     )
 
 
@@ -369,31 +374,6 @@ def _interval_end(
 
 
 # ---------------------------------------------------------------- the crossing, by the model
-
-
-def _predict_crossing(predictor: Predictor, two: ArmTrials, swept_ms: tuple[float, float]) -> dict[str, Any]:
-    """The model's fields of a `Crossing`. Empty: the model has no answer."""
-    full, half = (predictor.ratio(two.route, two.threads, share) for share in (1.0, 0.5))
-    if full is None:
-        return {}
-    ratio, bounds_ms = cache(full.ratio_at), (full.min_cpu_ms, swept_ms[1] * BEYOND)
-    curve_ms = tuple(_log_grid(*swept_ms, CURVE_POINTS))
-    without_link = full.without_link_cpu()
-    crossings = {
-        "predicted_ms": (full, model_crossing(ratio, *bounds_ms)),
-        "without_link_cpu_ms": (without_link, _min_cpu_that_pays(without_link, *bounds_ms)),
-        "half_turns_ms": (half, _min_cpu_that_pays(half, *bounds_ms)),
-    }
-    return {
-        **{name: crossing_ms for name, (_, crossing_ms) in crossings.items()},
-        **{
-            f"{name}{SUFFIX}": _crossing_interval(model_ratio, crossing_ms, *bounds_ms)
-            for name, (model_ratio, crossing_ms) in crossings.items()
-        },
-        "predicted_always": model_always(ratio, *bounds_ms),
-        "curve_ms": curve_ms,
-        "curve_ratio": tuple(ratio(cpu_ms) for cpu_ms in curve_ms),
-    }
 
 
 def _crossing_interval(

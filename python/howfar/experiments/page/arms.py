@@ -8,19 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
-from typing import Any
 
 from howfar.analysis.link_facts import link_facts
-from howfar.experiments.page.findings import Application, Machines, RoundTripCost, Route
+from howfar.experiments.page.findings import Application, Machines, OnRoute, RoundTripCost, Route
 from howfar.paths import is_local
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import ORDINARY, Level
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
-from howfar.store.receipts import number_in
-from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Trial
+from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Trial
 
 NO_PAGE = "none"
 _SERVER_ROLES = ("server", "redis", "memcached")
@@ -37,7 +35,7 @@ class ComparisonKey:
     page: str
     connect: str
     application: Application
-    other: tuple[tuple[str, FactorValue], ...]
+    other: tuple[tuple[str, Level], ...]
     """Every other factor that a plan may vary."""
 
 
@@ -99,11 +97,16 @@ class ArmTrials:
         return int(self.arm.factors.get("app_cpu_ns", 0))
 
     @property
-    def route_fields(self) -> dict[str, Any]:
-        """The fields of an `OnRoute`."""
-        key = self.key
-        fields = {"page": key.page, "application": key.application, "connect": key.connect, "threads": self.threads}
-        return fields | self.route._asdict()
+    def on_route(self) -> OnRoute:
+        return OnRoute(
+            page=self.key.page,
+            application=self.key.application,
+            connect=self.key.connect,
+            threads=self.threads,
+            path=self.route.path,
+            rtt_ns=self.route.rtt_ns,
+            rate_bps=self.route.rate_bps,
+        )
 
     def only(self, block: int) -> ArmTrials | None:
         """This arm in one block. None: it has no good trial there."""
@@ -179,9 +182,10 @@ class ArmTrials:
         """How much longer a round trip over the link takes if the processors of both ends must wake up, by the link's calibration."""
         wake_ups_s = []
         for trial in self.trials.values():
-            from_idle_ns, awake_ns = (
-                number_in(trial.receipt, "link", "calibration", key) for key in ("rtt_from_idle_p50_ns", "rtt_p50_ns")
-            )
+            calibration = None if trial.receipt.link is None else trial.receipt.link.calibration
+            if calibration is None:
+                continue
+            from_idle_ns, awake_ns = calibration.rtt_from_idle_p50_ns, calibration.rtt_p50_ns
             if from_idle_ns is not None and awake_ns is not None:
                 wake_ups_s.append(max(from_idle_ns - awake_ns, 0.0) / 1e9)
         return median(wake_ups_s) if wake_ups_s else 0.0

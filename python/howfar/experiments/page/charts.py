@@ -19,6 +19,7 @@ from howfar.report.charts import (
     PHONE,
     Drawable,
     Rows,
+    VegaLite,
     axis,
     by_name,
     data,
@@ -98,7 +99,7 @@ class _CrossingChart:
     def x(self, field: str = "cpu") -> alt.X:
         low, high = self.x_domain
         title = f"application's CPU per page on one machine, ms{'' if self.narrow else ', its own needs included'}"
-        ticks: dict[str, Any] = {"values": log_ticks(low, high)} if low > 0 else {}
+        ticks = {"values": log_ticks(low, high)} if low > 0 else {}
         log = 10 if low > 0 else 0
         return axis(alt.X, field, title, self.x_domain, log, grid=False, format=".3~r", labelOverlap=True, **ticks)
 
@@ -125,7 +126,7 @@ class _CrossingChart:
             ("two machines are better", high, "top", 5),
             ("one machine is better", low, "bottom", -5),
         ):
-            style: dict[str, Any] = {"align": "left", "baseline": baseline, "dx": 6, "dy": dy, "fontStyle": "italic"}
+            style: VegaLite = {"align": "left", "baseline": baseline, "dx": 6, "dy": dy, "fontStyle": "italic"}
             mark = data([{"cpu": self.x_domain[0], "ratio": ratio, "text": text}]).mark_text(
                 **style, color=palette.MUTED, fontSize=11 if self.narrow else 13
             )
@@ -181,7 +182,7 @@ class _CrossingChart:
                 mark = data(unbounded).mark_point(shape=arrow, filled=True, size=170, opacity=0.9)
                 layers.append(mark.encode(x=self.x(end), y=self.y(), color=self.colour))
         # Curves rise from the lower left, so there is room on the lower right.
-        style: dict[str, Any] = {"align": "left", "dx": 7, "dy": 15, "fontWeight": "bold", "fontSize": 12}
+        style: VegaLite = {"align": "left", "dx": 7, "dy": 15, "fontWeight": "bold", "fontSize": 12}
         diamond = data(rows).mark_point(shape="diamond", size=130, strokeWidth=2.2, filled=False, color=palette.INK)
         halo = data(rows).mark_text(**style, stroke=palette.HALO, strokeWidth=3)
         label = data(rows).mark_text(**style, color=palette.INK)
@@ -248,8 +249,9 @@ def split_chart(findings: PageFindings, width: int) -> Drawable | None:
             for name, arm in arms_by_label.items()
         ]
         title = alt.TitleParams(f"{page}, {in_flight_text(arms[0].threads)}", anchor="start")
-        options: dict[str, Any] = {"size": 19, "ends": lengths, "with_legend": not panels, "title": title}
-        panels.append(stacked(rows, list(arms_by_label), present, "ms per page (mean)", width, **options))
+        names, unit = list(arms_by_label), "ms per page (mean)"
+        panel = stacked(rows, names, present, unit, width, size=19, ends=lengths, with_legend=not panels, title=title)
+        panels.append(panel)
     return rows_of(panels, 1) if panels else None
 
 

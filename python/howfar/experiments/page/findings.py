@@ -52,7 +52,7 @@ class Subject(NamedTuple):
     connect: str
 
 
-class Setting(NamedTuple):
+class PageSetting(NamedTuple):
     """The levels that arms share if they differ only in the route, so that they can be compared."""
 
     subject: Subject
@@ -71,7 +71,7 @@ class Setting(NamedTuple):
         )
 
 
-class Series(NamedTuple):
+class PageSeries(NamedTuple):
     """A setting on a route without its application CPU, which a crossing sweeps."""
 
     subject: Subject
@@ -102,8 +102,8 @@ class OnRoute(Part):
         return Subject(self.page, self.application, self.connect)
 
     @property
-    def series(self) -> Series:
-        return Series(self.subject, self.threads, self.route)
+    def series(self) -> PageSeries:
+        return PageSeries(self.subject, self.threads, self.route)
 
 
 class AtCpu(OnRoute):
@@ -113,8 +113,8 @@ class AtCpu(OnRoute):
     """Application CPU requested in addition to the page's own needs."""
 
     @property
-    def setting(self) -> Setting:
-        return Setting(self.subject, self.app_cpu_ns, self.threads)
+    def setting(self) -> PageSetting:
+        return PageSetting(self.subject, self.app_cpu_ns, self.threads)
 
 
 class RoundTripCost(Part):
@@ -278,7 +278,7 @@ class PageFindings(Part):
     def threshold(self, machines: Machines) -> Threshold:
         return Threshold(self.link_noise_floor if machines == 2 else self.noise_floor, self.claims)
 
-    def arms_of(self, setting: Setting) -> list[PageArm]:
+    def arms_of(self, setting: PageSetting) -> list[PageArm]:
         """Arms with this setting: those on one machine first, in the order of the run."""
         return sorted((arm for arm in self.arms if arm.setting == setting), key=lambda arm: arm.machines)
 
@@ -293,7 +293,7 @@ class PageFindings(Part):
         """The crossing of the series to which a choice belongs."""
         return next((each for each in self.crossings if each.series == choice.series), None)
 
-    def fewest_in_flight(self, setting: Setting) -> Setting:
+    def fewest_in_flight(self, setting: PageSetting) -> PageSetting:
         """The same setting with the fewest pages in flight that were measured."""
         same = setting.subject, setting.app_cpu_ns
         return min(
@@ -307,14 +307,14 @@ class PageFindings(Part):
             found[choice.page] = min(found.get(choice.page, choice), choice, key=_rank)
         return list(found.values())
 
-    def headline_settings(self) -> list[Setting]:
+    def headline_settings(self) -> list[PageSetting]:
         """One setting for each page: that of its headline choice; without one, the first by rank, preferably a setting that was
         measured on one machine and on two."""
         chosen = {choice.setting for choice in self.headline_choices()}
-        machines: dict[Setting, set[int]] = {}
+        machines: dict[PageSetting, set[int]] = {}
         for arm in self.arms:
             machines.setdefault(arm.setting, set()).add(arm.machines)
-        found: dict[str, Setting] = {}
+        found: dict[str, PageSetting] = {}
         for setting in sorted(machines, key=lambda each: (each not in chosen, len(machines[each]) < 2, each.rank)):
             found.setdefault(setting.subject.page, setting)
         return [found[page] for page in dict.fromkeys(arm.page for arm in self.arms)]
@@ -345,10 +345,10 @@ class PageFindings(Part):
                 )
         return list(found.values())
 
-    def least_loaded_settings(self) -> dict[Subject, Setting]:
+    def least_loaded_settings(self) -> dict[Subject, PageSetting]:
         """For each page, application and kind of connections, the setting with the least additional CPU and then the fewest pages in
         flight."""
-        found: dict[Subject, Setting] = {}
+        found: dict[Subject, PageSetting] = {}
         for arm in self.arms:
             found[arm.subject] = min(found.get(arm.subject, arm.setting), arm.setting)
         return found

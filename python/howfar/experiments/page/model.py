@@ -33,7 +33,7 @@ _ITERATIONS = 6
 
 
 @dataclass(frozen=True)
-class Host:
+class PageHost:
     """One machine, and the CPU seconds that a page needs on it."""
 
     own_s: float
@@ -44,10 +44,10 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Network:
+class PageNetwork:
     """The network that a page passes through: one host, or two."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[PageHost, ...]
     wire_s: float
     """Time of a page's round trips at rest."""
     waiting_s: float
@@ -86,7 +86,7 @@ class Network:
             idle = sum(1 - busy**self._processors for busy in point.utilisation.values()) / max(len(stations), 1)
         return cycle_s
 
-    def with_extra_cpu(self, extra_s: float) -> Network:
+    def with_extra_cpu(self, extra_s: float) -> PageNetwork:
         """The network with this much more application CPU."""
         application, *other_hosts = self.hosts
         return replace(self, hosts=(replace(application, own_s=max(application.own_s + extra_s, 0.0)), *other_hosts))
@@ -101,7 +101,7 @@ class Network:
         """Whether a page takes a positive time, even if the emulator does all its work while the page waits anyway."""
         return self.wire_s + self.waiting_s + sum(host.own_s / max(host.cpus, 1.0) for host in self.hosts) > 0
 
-    def without_link_cpu(self) -> Network:
+    def without_link_cpu(self) -> PageNetwork:
         """The same network if the emulator used no CPU. A single page takes as long as before, because the emulator's work is part of
         the round trip at rest: it is added to `waiting_s`. Several pages gain the processors."""
         link_s = sum(host.link_s / host.cpus for host in self.hosts)
@@ -111,7 +111,7 @@ class Network:
             waiting_s=self.waiting_s + link_s,
         )
 
-    def fit_waiting(self, cycle_s: float, pages: int) -> Network:
+    def fit_waiting(self, cycle_s: float, pages: int) -> PageNetwork:
         """The network with the waiting time for which `pages` in flight take `cycle_s`; 0 if a saturated station hides the waiting."""
         without_waiting = replace(self, waiting_s=0.0)
         if pages == 1:
@@ -181,12 +181,12 @@ class _BlockModel:
         self._per_message_shares = per_message_shares
         self.impossible: set[Route] = set()
         """Routes on which a single page was faster than its parts can be: one of the measurements is wrong."""
-        self._networks: dict[tuple[Route, int, float], Network | None] = {}
+        self._networks: dict[tuple[Route, int, float], PageNetwork | None] = {}
 
     def base(self, threads: int) -> ArmTrials:
         return _nearest_by_threads(self._bases, threads)
 
-    def network(self, route: Route, threads: int, share: float = 1.0) -> Network | None:
+    def network(self, route: Route, threads: int, share: float = 1.0) -> PageNetwork | None:
         """The network of the real page on a route with the least application CPU. None: the run does not determine it. `share`:
         fraction of its round trips that the page makes."""
         key = route, threads, share
@@ -194,13 +194,13 @@ class _BlockModel:
             self._networks[key] = self._network(*key)
         return self._networks[key]
 
-    def _network(self, route: Route, threads: int, share: float) -> Network | None:
+    def _network(self, route: Route, threads: int, share: float) -> PageNetwork | None:
         base = self.base(threads)
         if self._waiting_s is None:
             self.impossible.add(route)
             return None
         if route.path == SOCKET:
-            return Network(self._hosts(base, base), 0.0, self._waiting_s)
+            return PageNetwork(self._hosts(base, base), 0.0, self._waiting_s)
         cost = self._route_cost(route, threads)
         if cost is None:
             return None
@@ -211,9 +211,9 @@ class _BlockModel:
             base_s + extra_s * scale
             for base_s, extra_s in zip((base.application_host_s, base.database_host_s), cost.own_s, strict=True)
         ]
-        network = Network(
+        network = PageNetwork(
             hosts=tuple(
-                Host(own_s, link_s * scale, cpu_count * _free_share(base))
+                PageHost(own_s, link_s * scale, cpu_count * _free_share(base))
                 for own_s, link_s, cpu_count in zip(
                     demands_s if len(cost.cpus) == 2 else [sum(demands_s)], cost.link_s, cost.cpus, strict=True
                 )
@@ -240,7 +240,7 @@ class _BlockModel:
         twice: work of both ends at the same time, at most all of the smaller one's; and work of the emulator and the network at either
         end, which the round trip at rest also includes."""
         share = self._per_message_shares.get(arm.route, 0.0)
-        network = Network(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, share)
+        network = PageNetwork(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, share)
         waiting_s = network.fit_waiting(arm.page_s, arm.threads).waiting_s
         twice_s = sum(host.link_s / host.cpus for host in network.hosts)
         twice_s += min(arm.application_host_s, arm.database_host_s) + max(
@@ -248,11 +248,11 @@ class _BlockModel:
         )
         return waiting_s if waiting_s >= -twice_s / min(host.cpus for host in network.hosts) else None
 
-    def _hosts(self, arm: ArmTrials, on_sockets: ArmTrials) -> tuple[Host, ...]:
+    def _hosts(self, arm: ArmTrials, on_sockets: ArmTrials) -> tuple[PageHost, ...]:
         """The hosts of an arm. The CPU share that other programs leave free is measured on sockets, where a page always needs a
         processor. On other paths they also use what the page leaves idle."""
         free_share, work_ratio = _free_share(on_sockets), self._emulator_work_ratio(arm)
-        return tuple(Host(use.own_s, use.link_s / work_ratio, use.cpus * free_share) for use in arm.machine_uses)
+        return tuple(PageHost(use.own_s, use.link_s / work_ratio, use.cpus * free_share) for use in arm.machine_uses)
 
     def _emulator_work_ratio(self, arm: ArmTrials) -> float:
         return emulator_work_ratio(arm.threads, arm.wire_s / arm.page_s, self._per_message_shares.get(arm.route, 0.0))
@@ -363,7 +363,7 @@ class Predictor:
 class ModelRatio:
     """Pages per second of two machines over one with sockets, by the model: the median over blocks."""
 
-    blocks: Sequence[tuple[float, Network, Network]]
+    blocks: Sequence[tuple[float, PageNetwork, PageNetwork]]
     """For each block: the least application CPU in seconds, and the networks of one machine and of two with this CPU."""
     threads: int
 

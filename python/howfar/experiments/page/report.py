@@ -20,9 +20,9 @@ from howfar.experiments.page.findings import (
     PageArm,
     PageChoice,
     PageFindings,
+    PageSetting,
     RoundTripCost,
     Route,
-    Setting,
 )
 from howfar.experiments.page.labels import (
     APPLICATIONS,
@@ -495,13 +495,13 @@ def _limits(summary: Summary, findings: PageFindings) -> list[str]:
 
 def page_records(findings: PageFindings) -> dict[str, dict[str, object]]:
     """Additional columns of the cells' records, by arm. An arm with two machines includes the comparison with one machine."""
-    choices: dict[tuple[Setting, Route], PageChoice] = {
+    choices: dict[tuple[PageSetting, Route], PageChoice] = {
         _comparison_key(choice): choice for choice in reversed(findings.choices)
     }
     return {arm.arm: _arm_record(arm) | _choice_record(choices.get(_comparison_key(arm))) for arm in findings.arms}
 
 
-def _comparison_key(comparison: AtCpu) -> tuple[Setting, Route]:
+def _comparison_key(comparison: AtCpu) -> tuple[PageSetting, Route]:
     return comparison.setting, comparison.route
 
 

@@ -160,7 +160,7 @@ def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, flo
     return min(points + bounded) / 1.08, max(points + bounded) * 1.08
 
 
-def bars(cells: Sequence[CellSummary], low: float, high: float) -> list[dict[str, Any]]:
+def bars(cells: Sequence[CellSummary], low: float, high: float) -> Rows:
     """Each arm's point and interval, cut at the edges of the axis; `cut` names the edges."""
     return [
         {
@@ -213,8 +213,9 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
         data(points).mark_point(color=colour, filled=True, size=50 if narrow else 110, opacity=1).encode(x=x, y=y)
     )
     if published_points:
-        style: dict[str, Any] = {"shape": "diamond", "color": palette.SERIES[1], "strokeWidth": 2}
-        layers.append(data(published_points).mark_point(size=60 if narrow else 120, **style).encode(x=x, y=y))
+        size, marks = 60 if narrow else 120, data(published_points)
+        diamonds = marks.mark_point(shape="diamond", color=palette.SERIES[1], strokeWidth=2, size=size)
+        layers.append(diamonds.encode(x=x, y=y))
     return layer(*layers, width=width, height=ROW_HEIGHT * len(cells))
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from howfar.analysis.published import published_sets
+from howfar.contract.receipt import Snapshot
 from howfar.experiments.replication.arms import (
     ALONE,
     ASYNC,
@@ -30,14 +31,14 @@ from howfar.experiments.replication.arms import (
     typical_threads,
     with_mode,
 )
-from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
+from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level
+from howfar.plan.types import Workload
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import in_brackets, judge_ratio, mean_interval
 from howfar.stats.resample import Interval, of_blocks, within
 from howfar.stats.trials import TrialTable, transaction_histogram
-from howfar.store.receipts import number_in
-from howfar.store.records import Arm, FactorValue, Trial
+from howfar.store.records import Arm, Trial
 from howfar.units import format_duration_ns
 
 Regime = Literal["delay station", "serial", "between"]
@@ -237,7 +238,7 @@ class ReplicationCost(Part):
 
 
 def replication_cost(
-    arms: Sequence[ReplicationArm], plan: Mapping[str, Any], is_faster: IsFaster
+    arms: Sequence[ReplicationArm], workload: Workload | None, is_faster: IsFaster
 ) -> ReplicationCost | None:
     """The cost of acknowledgements in a run. None: `arms` is empty."""
     if not arms:
@@ -252,7 +253,7 @@ def replication_cost(
         for curve_arms in arms_by_curve.values()
     )
     errors = [abs(p.predicted_error) for curve in curves for p in curve.points if p.predicted_error is not None]
-    published = published_rows(curves, plan.get("workload") or {}, arms[0].kind)
+    published = published_rows(curves, workload, arms[0].kind)
     return ReplicationCost(
         curves=curves,
         mean_error=sum(errors) / len(errors) if errors else None,
@@ -484,22 +485,21 @@ def _binary_log_groups(trial: Trial) -> tuple[float, float] | None:
 
 def _acknowledged_groups(arm: ReplicationArm, trial: Trial) -> tuple[float, float] | None:
     """Commits and groups of MySQL under AFTER_SYNC, from before the load to after it."""
-    section = trial.receipt.get("replication")
-    window = section.get("window") if isinstance(section, Mapping) else None
-    if (arm.kind, arm.mode) != ("mysql", "after-sync") or not isinstance(window, Mapping):
+    window = None if trial.receipt.replication is None else trial.receipt.replication.window
+    if (arm.kind, arm.mode) != ("mysql", "after-sync") or window is None:
         return None
-    before, after = _transactions_and_groups(window.get("before")), _transactions_and_groups(window.get("after"))
+    before, after = _transactions_and_groups(window.before), _transactions_and_groups(window.after)
     if before is None or after is None or after[1] <= before[1]:
         return None
     return after[0] - before[0], after[1] - before[1]
 
 
-def _transactions_and_groups(snapshot: object) -> tuple[float, float] | None:
+def _transactions_and_groups(snapshot: Snapshot | None) -> tuple[float, float] | None:
     """Number of transactions in a set of MySQL's identifiers, `uuid:1-7:9,uuid:1-2`, and number of groups."""
-    if not isinstance(snapshot, Mapping):
+    if snapshot is None or snapshot.primary is None:
         return None
-    groups, position = number_in(snapshot, "primary", "yes_tx"), snapshot.get("position")
-    if groups is None or not isinstance(position, str):
+    groups, position = snapshot.primary.yes_tx, snapshot.position
+    if groups is None:
         return None
     return sum(int(last or first) - int(first) + 1 for first, last in _GTID_INTERVAL.findall(position)), groups
 
@@ -507,7 +507,7 @@ def _transactions_and_groups(snapshot: object) -> tuple[float, float] | None:
 # ---------------------------------------------------------------- published figures
 
 
-def published_rows(curves: Sequence[ReplicationCurve], workload: Mapping[str, Any], kind: str) -> Published:
+def published_rows(curves: Sequence[ReplicationCurve], workload: Workload | None, kind: str) -> Published:
     """Rows of mode, published figure and our figure; empty for another workload. The published semi-synchronous mode is AFTER_COMMIT,
     so AFTER_SYNC has no row. If the run has several durabilities, our figure is that of the first; the published set-up flushed no
     commit, as the table states."""
@@ -522,14 +522,14 @@ def published_rows(curves: Sequence[ReplicationCurve], workload: Mapping[str, An
     return tuple(rows)
 
 
-def _our_point(curves: Sequence[ReplicationCurve], mode: str, rtt_ns: FactorValue | None) -> CommitCost | None:
+def _our_point(curves: Sequence[ReplicationCurve], mode: str, rtt_ns: Level | None) -> CommitCost | None:
     for curve in curves:
         if curve.mode == mode and not curve.held and _is_same_distance(curve.replica_rtt_ns, rtt_ns):
             return point_at(curve, 1)
     return None
 
 
-def _is_same_distance(our_rtt_ns: int | None, published_rtt_ns: FactorValue | None) -> bool:
+def _is_same_distance(our_rtt_ns: int | None, published_rtt_ns: Level | None) -> bool:
     if our_rtt_ns is None or published_rtt_ns is None:
         return our_rtt_ns is None and published_rtt_ns is None
     return abs(our_rtt_ns / float(published_rtt_ns) - 1) <= _PUBLISHED_TOLERANCE

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC
+from howfar.contract.receipt import TrialReceipt
+from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import in_brackets, mean_interval
 from howfar.stats.trials import TrialTable, closed_loop_per_s
-from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagRecord, RunInfo, Trial
+from howfar.store.records import Arm, ArmRole, FallbackSample, LagRecord, RunInfo, Trial
 
 ALONE: Final = "none"
 ASYNC: Final = "async"
@@ -26,7 +27,7 @@ MAX_POINTS = 400
 """Maximum number of points in a series: more are not visible, and would make a report large."""
 
 Sample = TypeVar("Sample", LagRecord, FallbackSample)
-Levels = tuple[tuple[str, FactorValue], ...]
+Levels = tuple[tuple[str, Level], ...]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ReplicationArm:
         level = self.arm.factors.get("replica_rtt_ns")
         return None if level is None or self.mode == ALONE else int(level)
 
-    def level(self, name: str) -> FactorValue | None:
+    def level(self, name: str) -> Level | None:
         """Level of a factor, or its default."""
         return self.arm.factors.get(name, ORDINARY.get(name))
 
@@ -103,11 +104,10 @@ class ReplicationArm:
         return median(rtts_ns) if rtts_ns else None
 
 
-def _rest_rtt_ns(receipt: Mapping[str, Any], position: int) -> float | None:
+def _rest_rtt_ns(receipt: TrialReceipt, position: int) -> float | None:
     """Round trip of the replica whose answer arrives in this position, counted from 1."""
-    section = receipt.get("replication")
-    reported = section.get("rtt_at_rest_ns") if isinstance(section, Mapping) else None
-    rtts = sorted(float(rtt) for rtt in reported.values() if rtt) if isinstance(reported, Mapping) else []
+    reported = {} if receipt.replication is None else receipt.replication.rtt_at_rest_ns
+    rtts = sorted(float(rtt) for rtt in reported.values() if rtt)
     return rtts[min(position, len(rtts)) - 1] if rtts else None
 
 

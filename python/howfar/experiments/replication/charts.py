@@ -16,6 +16,7 @@ from howfar.report.charts import (
     PHONE,
     Axis,
     Drawable,
+    Point,
     Rows,
     axis,
     by_name,
@@ -178,7 +179,7 @@ class _ThroughputPanels:
         )
         return layer(*layers, width=self.width, height=self.height, **title_options)
 
-    def _row(self, series: str, point: CommitCost) -> dict[str, Any]:
+    def _row(self, series: str, point: CommitCost) -> Point:
         values = {"tps": point.commits_per_s.value, "predicted": point.predicted}
         return {"series": series, "threads": point.threads} | values | ends(point.commits_per_s, self.y_domain)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
+from howfar.contract.receipt import TrialReceipt
 from howfar.experiments.crash.analysis import FAULTS, max_loss_share, upper_percent
 from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name, plural
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
@@ -17,7 +17,6 @@ from howfar.report.frame import frame
 from howfar.report.sections import cell_records
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import brackets
-from howfar.store.receipts import number_in
 from howfar.units import format_duration_ns
 
 TRADE_TITLE = "What an acknowledgement costs, what a crash loses"
@@ -212,33 +211,27 @@ def _has_semi_sync(summary: Summary) -> bool:
 
 def _acknowledgements_line(summary: Summary) -> str:
     """What the primary counted in the last good trial of each cell."""
-    counters_or_none = [
-        _primary_counters(cell.receipt) for cell in summary.cells if cell.factors.get("replication") in SEMI_SYNC
+    counts_or_none = [
+        _acknowledged_and_not(cell.receipt) for cell in summary.cells if cell.factors.get("replication") in SEMI_SYNC
     ]
-    counters = [before_and_after for before_and_after in counters_or_none if before_and_after is not None]
-    if not counters:
+    counts = [count for count in counts_or_none if count is not None]
+    if not counts:
         return ""
-    acknowledged, without = (
-        sum(after[name] - before[name] for before, after in counters) for name in ("yes_tx", "no_tx")
-    )
+    acknowledged, without = map(sum, zip(*counts, strict=True))
     return (
-        f"In the last good trials of {plural(len(counters), 'semi-sync cell')} the primary counted {acknowledged:,} acknowledgements "
+        f"In the last good trials of {plural(len(counts), 'semi-sync cell')} the primary counted {acknowledged:,} acknowledgements "
         f"(some servers count groups) and {without:,} commits without one; one such commit makes a trial void."
     )
 
 
-def _primary_counters(receipt: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]] | None:
-    """The primary's counters before and after the window. None: another kind of receipt."""
-    section = receipt.get("replication")
-    window = section.get("window") if isinstance(section, Mapping) else None
-    counters = []
-    for when in ("before", "after"):
-        snapshot = window.get(when) if isinstance(window, Mapping) else None
-        primary = snapshot.get("primary") if isinstance(snapshot, Mapping) else None
-        if not isinstance(primary, dict) or not all(isinstance(primary.get(name), int) for name in ("yes_tx", "no_tx")):
-            return None
-        counters.append(primary)
-    return counters[0], counters[1]
+def _acknowledged_and_not(receipt: TrialReceipt) -> tuple[int, int] | None:
+    """Commits of the window with an acknowledgement, and without one, as the primary counted them. None: not counted."""
+    window = None if receipt.replication is None else receipt.replication.window
+    before = None if window is None or window.before is None else window.before.primary
+    after = None if window is None or window.after is None else window.after.primary
+    if before is None or after is None or before.yes_tx is None or after.yes_tx is None:
+        return None
+    return after.yes_tx - before.yes_tx, after.no_tx - before.no_tx
 
 
 def _fastest_commit_line(summary: Summary) -> str:
@@ -283,8 +276,8 @@ def _void_trials_line(summary: Summary) -> str:
 
 
 def flush_line(summary: Summary) -> str:
-    fsync_ns = number_in(summary.environment, "data_fsync_ns", "512", "p50")
-    system = summary.environment.get("work_file_system")
+    fsync_ns = summary.environment.fsync_ns
+    system = summary.environment.work_file_system
     levels = sorted({str(cell.factors["durability"]) for cell in summary.cells if "durability" in cell.factors})
     durability = f" Durability: {', '.join(levels)}." if levels else ""
     if fsync_ns is None:

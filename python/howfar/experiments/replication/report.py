@@ -210,7 +210,7 @@ def _sentence(reasons: list[str]) -> str:
     return capital("; ".join(reasons)) + "."
 
 
-class Replication(Experiment):
+class ReplicationExperiment(Experiment):
     """The experiment on replication. It also finds the results of crashes and fallbacks in the same run, because one table compares
     the costs and losses of all modes."""
 

@@ -24,11 +24,11 @@ from howfar.experiments.replication.arms import (
     replication_arms,
     typical_threads,
 )
-from howfar.plan.factors import CLUSTERS, COMMIT_OFF, ORDINARY, SEMI_SYNC
+from howfar.plan.factors import CLUSTERS, COMMIT_OFF, ORDINARY, SEMI_SYNC, Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
-from howfar.store.records import Arm, FactorValue
+from howfar.store.records import Arm
 
 _MODES_BY_SAFETY = (
     ALONE,
@@ -87,7 +87,7 @@ def replication_findings(table: TrialTable, floors: NoiseFloors) -> ReplicationF
     if any(arm.mode in CLUSTERS for arm in arms):
         arms = ()  # in a run about clusters, the lone primary and the replicas serve only for comparison
     cost = replication_cost(
-        arms, run.info.plan, lambda one, other: floors.compare(table, one, other) is Resolution.FASTER
+        arms, run.info.stored_plan.workload, lambda one, other: floors.compare(table, one, other) is Resolution.FASTER
     )
     crash, stories = crash_findings(run), fallback_stories(run)
     if cost is None and crash is None and not stories:
@@ -196,7 +196,7 @@ class _CrashGroup:
     loss: CrashLoss
     losses: tuple[CrashLoss, ...]
 
-    def level(self, name: str) -> FactorValue | None:
+    def level(self, name: str) -> Level | None:
         return dict(self.levels).get(name, ORDINARY.get(name))
 
     @property

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from howfar.contract.messages import BurstLoss, DirectionStats, IndependentLoss, LinkStats, RttResult
+from howfar.contract.receipt import (
+    EffectShare,
+    LinkCalibration,
+    LinkCounters,
+    LinkReceipt,
+    RequestedDirection,
+    RequestedLink,
+    RttFacts,
+    TcpSettings,
+)
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share
@@ -66,10 +74,10 @@ def limits_for_trial(round_trip_ns: float) -> LatenessLimits:
     )
 
 
-def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: Mapping[str, Any]) -> tuple[str, ...]:
+def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: LinkCalibration) -> tuple[str, ...]:
     """Warnings about a link at rest: about its RTT if the error is a large share of it although within the tolerance, and about its
     goodput."""
-    measured_ns, warnings = calibration["rtt_p50_ns"], goodput_warnings(spec, calibration)
+    measured_ns, warnings = calibration.rtt_p50_ns, goodput_warnings(spec, calibration)
     deviation = measured_ns / rest_rtt_ns - 1 if rest_rtt_ns else 0.0
     if not spec.rtt_ns or abs(deviation) <= _MAX_UNREPORTED_RTT_ERROR:
         return warnings
@@ -81,12 +89,13 @@ def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: Mapping[str, An
     return (warning, *warnings)
 
 
-def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
+def goodput_warnings(spec: LinkSpec, calibration: LinkCalibration) -> tuple[str, ...]:
     """Warnings about directions whose goodput at rest differs from what the rate allows, or whose rate is too low to measure it."""
     warnings = []
     for name in DIRECTIONS:
-        expected, measured = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
-        if expected is not None and measured is None and "goodput_bps" in calibration:
+        goodput = calibration.goodput_bps
+        expected, measured = spec.expected_goodput_bps(name), None if goodput is None else getattr(goodput, name)
+        if expected is not None and measured is None and goodput is not None:
             warnings.append(
                 f"goodput {_with_space(name)} is unknown: at {format_rate_bps(expected)} too few segments cross in 10 s"
             )
@@ -105,42 +114,42 @@ def link_receipt(
     link: Link,
     at_rest: RttResult,
     stats: LinkStats | None,
-    tcp: Mapping[str, Any],
+    tcp: TcpSettings,
     changed: bool = False,
-) -> dict[str, Any]:
+) -> LinkReceipt:
     """The receipt of one trial's link: as requested, as calibrated, as measured at rest before the load, and its counters under load.
 
-    `tcp`: how the hosts' TCP was configured; `changed`: whether a script changed the link under the load.
+    `changed`: whether a script changed the link under the load.
     """
     spec, ready = link.spec, link.ready
-    return {
-        "backend": link.backend,
-        "arrival": backends()[link.backend].ARRIVAL,
-        "asked": {
-            "rtt_ns": spec.rtt_ns,
-            "rest_rtt_ns": link.rest_rtt_ns(spec),
-            "rate_bps": spec.rate_bps,
-            "queue_bytes": max(link.queue_bytes(name) for name in DIRECTIONS),
-            "changed_by_script": changed,
-            **{name: spec.direction_message(name).model_dump(exclude={"compensate_ns"}) for name in DIRECTIONS},
-        },
-        "rtt_at_rest_ns": {
-            "count": at_rest.count,
-            "min": at_rest.min_ns,
-            "p50": at_rest.p50_ns,
-            "p99": at_rest.p99_ns,
-        },
-        "compensate_ns": link.compensate_ns,
-        "calibration": link.calibration,
-        "counters": None if stats is None else stats.model_dump(exclude={"event"}),
-        "effects": None if stats is None or changed else effect_shares(spec, stats),
-        "mtu": spec.mtu,
-        "congestion_control_asked": tcp.get("congestion_control"),
-        "tcp": dict(tcp),
-        "realtime": None if ready is None else ready.realtime,
-        "short_slice": None if ready is None else ready.short_slice,
-        "offload": None if ready is None else ready.offload,
-    }
+    return LinkReceipt(
+        backend=link.backend,
+        arrival=backends()[link.backend].ARRIVAL,
+        requested=RequestedLink(
+            rtt_ns=spec.rtt_ns,
+            rest_rtt_ns=link.rest_rtt_ns(spec),
+            rate_bps=spec.rate_bps,
+            queue_bytes=max(link.queue_bytes(name) for name in DIRECTIONS),
+            changed_by_script=changed,
+            to_server=_requested_direction(spec, "to_server"),
+            to_client=_requested_direction(spec, "to_client"),
+        ),
+        rtt_at_rest_ns=RttFacts(count=at_rest.count, min=at_rest.min_ns, p50=at_rest.p50_ns, p99=at_rest.p99_ns),
+        compensate_ns=link.compensate_ns,
+        calibration=link.calibration,
+        counters=None if stats is None else LinkCounters(to_server=stats.to_server, to_client=stats.to_client),
+        effects=None if stats is None or changed else {**effect_shares(spec, stats)},
+        mtu=spec.mtu,
+        congestion_control_asked=tcp.congestion_control,
+        tcp=tcp,
+        realtime=None if ready is None else ready.realtime,
+        short_slice=None if ready is None else ready.short_slice,
+        offload=None if ready is None else ready.offload,
+    )
+
+
+def _requested_direction(spec: LinkSpec, name: DirectionName) -> RequestedDirection:
+    return RequestedDirection.model_validate(spec.direction_message(name).model_dump(exclude={"compensate_ns"}))
 
 
 def link_violations(
@@ -243,7 +252,7 @@ def _mean_violations(stats: LinkStats, limits: LatenessLimits) -> list[str]:
     return [f"{sentence} (allowed {allowed}, {MEAN_MAX_SHARE:.0%} of a round trip): {reason}"]
 
 
-def effect_shares(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, dict[str, Any]]]:
+def effect_shares(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, EffectShare]]:
     """Requested and counted share of each random effect among the segments that the effect applied to."""
     return {name: _direction_effect_shares(spec.direction(name), getattr(stats, name)) for name in DIRECTIONS}
 
@@ -254,15 +263,15 @@ def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
     if stats is None:
         return ()
     return tuple(
-        f"{effect} {_with_space(name)}: requested {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
-        f"(99 % interval {row['low']:.3%} to {row['high']:.3%})"
+        f"{effect} {_with_space(name)}: requested {row.requested:.3%}, counted {row.counted:.3%} of {row.of} segments "
+        f"(99 % interval {row.low:.3%} to {row.high:.3%})"
         for name, rows in effect_shares(spec, stats).items()
         for effect, row in rows.items()
-        if not row["low"] <= row["asked"] <= row["high"]
+        if not row.low <= row.requested <= row.high
     )
 
 
-def _direction_effect_shares(direction: DirectionSpec, stats: DirectionStats) -> dict[str, dict[str, Any]]:
+def _direction_effect_shares(direction: DirectionSpec, stats: DirectionStats) -> dict[str, EffectShare]:
     drops = stats.drops
     rows = {}
     if direction.loss is not None:
@@ -290,7 +299,7 @@ def _variance_inflation(loss: IndependentLoss | BurstLoss) -> float:
     return 1 + 2 * between_states * (1 - transitions) / transitions / (share * (1 - share))
 
 
-def _share_row(expected: float, count: int, total: int, inflation: float) -> dict[str, Any]:
+def _share_row(expected: float, count: int, total: int, inflation: float) -> EffectShare:
     """One effect's counts, and the Wilson interval of its share. `inflation`: the variance inflation, which reduces the effective
     sample size."""
     counted = count / total if total else 0.0
@@ -304,7 +313,7 @@ def _share_row(expected: float, count: int, total: int, inflation: float) -> dic
             * math.sqrt(counted * (1 - counted) / effective_n + _Z99**2 / (4 * effective_n**2))
         )
         low, high = max(center - half_width, 0.0), min(center + half_width, 1.0)
-    return {"asked": expected, "counted": counted, "count": count, "of": total, "low": low, "high": high}
+    return EffectShare(requested=expected, counted=counted, count=count, of=total, low=low, high=high)
 
 
 def _with_space(name: DirectionName) -> str:

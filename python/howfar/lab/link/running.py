@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from howfar.contract.messages import (
     EchoJob,
@@ -21,6 +21,7 @@ from howfar.contract.messages import (
     RttJob,
     RttResult,
 )
+from howfar.contract.receipt import ByDirection, CalibrationRound, LinkCalibration
 from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import HowfarError, LabError, LinkFailed
 from howfar.lab import sandbox
@@ -99,28 +100,23 @@ def compensation_ns(spec: LinkSpec, present_ns: int, excess_ns: int) -> int:
 
 
 def calibrate(
-    link: Calibrated, spec: LinkSpec, *, with_goodput: bool, previous: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+    link: Calibrated, spec: LinkSpec, *, with_goodput: bool, previous: LinkCalibration | None = None
+) -> LinkCalibration:
     """Calibrate a link: subtract half of the RTT's excess from the delay of each direction, until the RTT is right or no more may be
     subtracted.
 
     The last round measures the final setting. `with_goodput`: also run one bulk transfer per direction, which takes seconds.
     `previous`: the result of an earlier calibration to start from; it also provides the results that are not measured again.
     """
-    compensate_ns, rest_rtt_ns = int(previous["compensate_ns"]) if previous else 0, link.rest_rtt_ns(spec)
+    compensate_ns, rest_rtt_ns = previous.compensate_ns if previous else 0, link.rest_rtt_ns(spec)
     max_rounds = _MAX_ROUNDS_WITH_PREVIOUS if previous else _MAX_ROUNDS
-    rounds: list[dict[str, Any]] = []
+    rounds: list[CalibrationRound] = []
     while True:
         link.set_without_effects(spec, compensate_ns)
         probes = [link.ping() for _ in range(probe_count(rest_rtt_ns))]
         rtt_ns = int(statistics.median(probe.p50_ns for probe in probes))
-        rounds.append(
-            {
-                "compensate_ns": compensate_ns,
-                "rtt_p50_ns": rtt_ns,
-                "rtt_p50s_ns": [probe.p50_ns for probe in probes],
-            }
-        )
+        rtts_ns = [probe.p50_ns for probe in probes]
+        rounds.append(CalibrationRound(compensate_ns=compensate_ns, rtt_p50_ns=rtt_ns, rtt_p50s_ns=rtts_ns))
         # Other activity can only lengthen a round trip, so the fastest probe is the best estimate of the path's own cost.
         excess_ns = min(probe.p50_ns for probe in probes) - rest_rtt_ns
         next_compensate_ns = compensation_ns(
@@ -130,41 +126,37 @@ def calibrate(
         if len(rounds) == max_rounds or next_compensate_ns == compensate_ns or is_accurate:
             break
         compensate_ns = next_compensate_ns
-    calibration: dict[str, Any] = {
-        "compensate_ns": compensate_ns,
-        "rest_rtt_ns": rest_rtt_ns,
-        "rounds": rounds,
-        "rtt_p50_ns": rtt_ns,
-        "rtt_p99_ns": int(statistics.median(probe.p99_ns for probe in probes)),
-    }
+    calibration = LinkCalibration(
+        compensate_ns=compensate_ns,
+        rest_rtt_ns=rest_rtt_ns,
+        rounds=rounds,
+        rtt_p50_ns=rtt_ns,
+        rtt_p99_ns=int(statistics.median(probe.p99_ns for probe in probes)),
+    )
     if previous:
-        return {**previous, **calibration}
-    calibration |= {
-        "rtt_from_idle_p50_ns": link.ping_from_idle().p50_ns,
-    }
-    return {**calibration, **measure_goodput(link, spec)} if with_goodput else calibration
+        return previous.updated(calibration)
+    calibration.rtt_from_idle_p50_ns = link.ping_from_idle().p50_ns
+    return calibration.updated(measure_goodput(link, spec)) if with_goodput else calibration
 
 
-def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
-    """Measure bulk transfers over the link at rest, one direction after the other. A direction whose rate is too low has no result."""
+def measure_goodput(link: Calibrated, spec: LinkSpec) -> LinkCalibration:
+    """The part of a calibration about goodput, by bulk transfers over the link at rest, one direction after the other. A direction
+    whose rate is too low has no result."""
     results = {name: link.goodput(name == "to_server") for name in DIRECTIONS}
     measured = {name: result for name, result in results.items() if result is not None}
     any_result = next(iter(measured.values()), None)
     expected = {name: spec.expected_goodput_bps(name) for name in DIRECTIONS}
     stats = link.counters(reset=True)
-    drops = None
-    if stats is not None:
-        drops = {name: getattr(stats, name).drops.model_dump() for name in DIRECTIONS}
-    return {
-        "goodput_bps": {name: result.bits_per_second for name, result in measured.items()},
-        "expected_goodput_bps": expected["to_server"] if expected["to_server"] == expected["to_client"] else None,
-        "expected_goodput_bps_each_way": expected,
-        "goodput_ceiling": f"payload: {spec.payload_share:.2%} of the bytes on the wire",
-        "retransmits": {name: result.retransmits for name, result in measured.items()},
-        "congestion_control": None if any_result is None else any_result.congestion_control,
-        "mss": None if any_result is None else any_result.mss,
-        "drops": drops,
-    }
+    return LinkCalibration(
+        goodput_bps=ByDirection(**{name: result.bits_per_second for name, result in measured.items()}),
+        expected_goodput_bps=expected["to_server"] if expected["to_server"] == expected["to_client"] else None,
+        expected_goodput_bps_each_way=ByDirection(**expected),
+        goodput_ceiling=f"payload: {spec.payload_share:.2%} of the bytes on the wire",
+        retransmits=ByDirection(**{name: result.retransmits for name, result in measured.items()}),
+        congestion_control=None if any_result is None else any_result.congestion_control,
+        mss=None if any_result is None else any_result.mss,
+        drops=None if stats is None else {"to_server": stats.to_server.drops, "to_client": stats.to_client.drops},
+    )
 
 
 def _differ_only_in_rtt(first: LinkSpec, second: LinkSpec) -> bool:
@@ -192,7 +184,7 @@ class Link:
     """Whether calibration also measures the goodput."""
     compensate_ns: int = 0
     """Time subtracted from the delay of each direction: the result of the calibration of `spec`."""
-    calibrations: dict[LinkSpec, dict[str, Any]] = field(default_factory=dict)
+    calibrations: dict[LinkSpec, LinkCalibration] = field(default_factory=dict)
     """The latest calibration of each specification that this link has had, by `LinkSpec.without_effects`."""
     calibrated_in_batch: set[LinkSpec] = field(default_factory=set)
     """Keys of `calibrations` that were measured, or taken from a similar link, since `begin_batch`."""
@@ -208,7 +200,7 @@ class Link:
         return self.backend_link.ready
 
     @property
-    def calibration(self) -> dict[str, Any]:
+    def calibration(self) -> LinkCalibration:
         """The calibration of `spec`."""
         return self.calibrations[self.spec.without_effects()]
 
@@ -216,7 +208,7 @@ class Link:
     def waking_ns(self) -> float:
         """Extra time of a round trip when the CPUs of both ends must first wake up, according to the calibration."""
         calibration = self.calibration
-        return float(max(calibration["rtt_from_idle_p50_ns"] - calibration["rtt_p50_ns"], 0))
+        return float(max((calibration.rtt_from_idle_p50_ns or 0) - calibration.rtt_p50_ns, 0))
 
     def alive(self) -> bool:
         """Whether emulator and echo server are both running."""
@@ -226,7 +218,7 @@ class Link:
         """Start a batch: each specification is calibrated again when it is next requested."""
         self.calibrated_in_batch.clear()
 
-    def shape(self, spec: LinkSpec) -> dict[str, Any]:
+    def shape(self, spec: LinkSpec) -> LinkCalibration:
         """Set the link to `spec`, at rest, and calibrate it if this batch has not done so yet. Returns the calibration.
 
         Raises LinkFailed, EngineError.
@@ -238,11 +230,12 @@ class Link:
                 previous = self.calibrations.get(at_rest)
                 result = calibrate(self, at_rest, with_goodput=self.with_goodput, previous=previous)
             else:
-                result = {**self.calibrations[similar], "of_rtt_ns": similar.rtt_ns}
+                result = self.calibrations[similar].model_copy()
+                result.of_rtt_ns = similar.rtt_ns
             self.calibrations[at_rest] = result
             self.calibrated_in_batch.add(at_rest)
         calibration = self.calibrations[at_rest]
-        self.set_without_effects(spec, int(calibration["compensate_ns"]))
+        self.set_without_effects(spec, calibration.compensate_ns)
         return calibration
 
     def rest_rtt_ns(self, spec: LinkSpec) -> int:
@@ -257,8 +250,9 @@ class Link:
 
     def measure_goodput(self) -> None:
         """Add the goodput to a calibration that was made without it. The link must be at rest."""
-        if "goodput_bps" not in self.calibration:
-            self.calibration.update(measure_goodput(self, self.spec.without_effects()))
+        at_rest = self.spec.without_effects()
+        if self.calibration.goodput_bps is None:
+            self.calibrations[at_rest] = self.calibration.updated(measure_goodput(self, at_rest))
 
     def arm(self) -> None:
         """Turn the effects on. Outages and rate traces begin now; random decisions continue their previous sequence."""
@@ -269,7 +263,7 @@ class Link:
         """Switch to another specification now, `elapsed_ns` after `arm`, without losing a packet and without measuring. The correction
         is that of the specification's calibration if it has one, else the present correction."""
         calibration = self.calibrations.get(spec.without_effects())
-        compensate_ns = self.compensate_ns if calibration is None else int(calibration["compensate_ns"])
+        compensate_ns = self.compensate_ns if calibration is None else calibration.compensate_ns
         self.backend_link.set(spec, min(compensate_ns, *(spec.delay_ns(name) for name in DIRECTIONS)), elapsed_ns)
 
     def set_without_effects(self, spec: LinkSpec, compensate_ns: int) -> None:
@@ -338,7 +332,7 @@ def open_link(
     spec: LinkSpec,
     client: Launcher,
     server: Launcher,
-    calibrations: Mapping[LinkSpec, dict[str, Any]] | None = None,
+    calibrations: Mapping[LinkSpec, LinkCalibration] | None = None,
     *,
     backend: str = DEFAULT,
     with_goodput: bool = True,
@@ -402,7 +396,7 @@ def _try_backend(backend: Backend) -> BackendStatus:
             bare_spec = LinkSpec(rtt_ns=0, rate_bps=None)
             spec = bare_spec if backend.NAME == "none" else replace(bare_spec, rate_bps=10**9)
             client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
-            calibrations = {spec.without_effects(): {"compensate_ns": 0}}
+            calibrations = {spec.without_effects(): LinkCalibration(compensate_ns=0)}
             link = stack.enter_context(open_link(network, spec, client, server, calibrations, backend=backend.NAME))
             notes += _emulator_notes(link)
             if backend.NAME == "kernel":

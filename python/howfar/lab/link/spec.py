@@ -15,7 +15,7 @@ from howfar.contract.messages import (
     ParetoJitter,
     RateStep,
 )
-from howfar.plan.factors import RATE_BPS, RTT_NS, Cell
+from howfar.plan.factors import RATE_BPS, RTT_NS, FactorLevels
 
 DirectionName = Literal["to_server", "to_client"]
 DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
@@ -86,7 +86,7 @@ class LinkSpec:
     def direction(self, name: DirectionName) -> DirectionSpec:
         return self.to_server if name == "to_server" else self.to_client
 
-    def with_levels(self, cell: Cell) -> LinkSpec:
+    def with_levels(self, cell: FactorLevels) -> LinkSpec:
         """The same link with the round trip and the rate that a cell names."""
         rtt_ns, rate_bps = RTT_NS.given(cell), RATE_BPS.given(cell)
         return replace(

@@ -6,7 +6,6 @@ The PHP code that the children run is in `php/`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from howfar.contract.messages import (
     CpuStep,
@@ -38,6 +37,7 @@ from howfar.contract.messages import (
     TextValues,
     UnixTarget,
 )
+from howfar.contract.receipt import ApplicationReceipt, TrialReceipt
 from howfar.contract.rules import services_of, sql_of
 from howfar.engine.process import Launcher, own_environment
 from howfar.errors import LabError, MissingError, PlanError
@@ -57,7 +57,7 @@ _MAX_RECORD_BYTES = 65_535
 
 
 @dataclass(frozen=True)
-class Answer:
+class PhpAnswer:
     """A reply of the application. `reported`: the integers of its header X-Howfar-Page."""
 
     status: int
@@ -76,7 +76,7 @@ class Answer:
         return {name: int(value) for name, _, value in pairs}
 
 
-def ask(socket_path: Path, parameters: Mapping[str, str], timeout_s: float) -> Answer:
+def ask(socket_path: Path, parameters: Mapping[str, str], timeout_s: float) -> PhpAnswer:
     """Send one FastCGI request and return the reply. Raises LabError if the reply is missing or incomplete."""
     output = {_STDOUT: b"", _STDERR: b""}
     try:
@@ -117,12 +117,12 @@ def _read_records(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
             yield kind, content
 
 
-def _parse_answer(output: bytes, complaints: str) -> Answer:
+def _parse_answer(output: bytes, complaints: str) -> PhpAnswer:
     head, _, body = output.decode(errors="replace").replace("\r\n", "\n").partition("\n\n")
     lines = (line.partition(":") for line in head.split("\n"))
     headers = {name.strip().lower(): value.strip() for name, _, value in lines}
     status = headers.get("status", "200").split(" ")[0]
-    return Answer(int(status) if status.isdigit() else 0, headers, body, complaints)
+    return PhpAnswer(int(status) if status.isdigit() else 0, headers, body, complaints)
 
 
 PAGES = Path(__file__).parent / "php"
@@ -153,7 +153,7 @@ _CHILD_DIED = " exited on signal "
 
 
 @dataclass(frozen=True)
-class Program:
+class FpmProgram:
     """An installed PHP-FPM."""
 
     path: Path
@@ -162,7 +162,7 @@ class Program:
     """Extensions to be loaded from files."""
 
 
-def find_php_fpm(sql: ServiceName = "mysql") -> Program:
+def find_php_fpm(sql: ServiceName = "mysql") -> FpmProgram:
     """The newest PHP-FPM in PATH or Debian's directories that has all extensions that a page needs. `sql`: the service to which the
     page sends its statements. Raises MissingError."""
     php = SERVICES[sql].php
@@ -171,7 +171,7 @@ def find_php_fpm(sql: ServiceName = "mysql") -> Program:
 
 
 @cache
-def _find_newest_program(path: str, driver: str) -> Program:
+def _find_newest_program(path: str, driver: str) -> FpmProgram:
     directories = [Path(directory) for directory in (*path.split(os.pathsep), *_PLACES) if directory]
     programs = {program.resolve() for directory in directories for program in _programs_in(directory)}
     if not programs:
@@ -188,7 +188,7 @@ def _find_newest_program(path: str, driver: str) -> Program:
             problems.append(f"{program} lacks the extensions {', '.join(missing)}")
             continue
         match = re.search(r"PHP (\d\S*)", _run_php(program, "-n", "-v"))
-        return Program(program, match.group(1) if match else "unknown", loaded)
+        return FpmProgram(program, match.group(1) if match else "unknown", loaded)
     raise MissingError("; ".join(problems), ADVICE)
 
 
@@ -209,7 +209,7 @@ def _run_php(program: Path, *options: str) -> str:
         raise MissingError(f"{program} {' '.join(options)} failed: {error}", ADVICE) from error
 
 
-def _php_ini(program: Program) -> str:
+def _php_ini(program: FpmProgram) -> str:
     """A php.ini like that of a production server: compiled pages stay in memory without checks for changes; errors go to the log."""
     extensions = "".join(f"extension = {name}\n" for name in program.loaded)
     return f"""{extensions}zend_extension = opcache
@@ -248,7 +248,7 @@ security.limit_extensions = .php
 class PhpFpm:
     """A running pool of PHP-FPM, started on construction; `stop` ends it with its children."""
 
-    def __init__(self, program: Program, work: Path, launcher: Launcher, children: int) -> None:
+    def __init__(self, program: FpmProgram, work: Path, launcher: Launcher, children: int) -> None:
         self.children = children
         self._work = work
         self.socket = work / "php.sock"
@@ -282,7 +282,7 @@ class PhpFpm:
             assert self._watch.process.stdout is not None
             self._watch.process.stdout.readline()  # the empty line shows that its trap is set
 
-    def become_ready(self) -> dict[str, Any]:
+    def become_ready(self) -> ApplicationReceipt:
         """Wait until the pool answers; returns what it reports about itself (`php/about.php`). Raises LabError."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
@@ -320,7 +320,7 @@ class PhpFpm:
                 return script.model_copy(update={name: service.model_copy(update={"target": target})})
         return script
 
-    def ask(self, parameters: dict[str, str], timeout_s: float) -> Answer:
+    def ask(self, parameters: dict[str, str], timeout_s: float) -> PhpAnswer:
         """The reply to one request. Raises LabError."""
         try:
             return ask(self.socket, parameters, timeout_s)
@@ -358,14 +358,11 @@ class PhpFpm:
             self._watch.end()
 
 
-def about(answer: Answer) -> dict[str, Any]:
+def about(answer: PhpAnswer) -> ApplicationReceipt:
     """PHP's report about itself. Raises LabError if the reply is not such a report."""
-    try:
-        report = json.loads(answer.body)
-    except ValueError:
-        report = None
-    if answer.status == 200 and isinstance(report, dict):
-        return report
+    if answer.status == 200:
+        with contextlib.suppress(ValueError):
+            return ApplicationReceipt.model_validate_json(answer.body)
     output = (answer.body or answer.complaints).strip()[:500] or "nothing"
     raise LabError(f"asked what it is, PHP-FPM answered with status {answer.status} and said: {output}")
 
@@ -503,7 +500,7 @@ class PageProof:
 
 
 def prove(
-    servers: Sequence[ConnectedServer], script: PageScript, page: Callable[[int], Answer], pages: int
+    servers: Sequence[ConnectedServer], script: PageScript, page: Callable[[int], PhpAnswer], pages: int
 ) -> PageProof:
     """Request `pages` pages of `script` and compare what they report with the script and with the servers' counts. `page(us)` requests
     one page, which keeps its connections open for `us` µs at its end. Raises LabError."""
@@ -572,14 +569,14 @@ def _compare_counts(
 
 
 def _clients_during_page(
-    used_servers: Sequence[ConnectedServer], page: Callable[[int], Answer]
+    used_servers: Sequence[ConnectedServer], page: Callable[[int], PhpAnswer]
 ) -> dict[ServiceName, tuple[str, ...]]:
     """Addresses of the clients that each server sees while a page keeps its connections open. If the page ends before all servers have
     been queried, the next one keeps them open longer."""
     seen: dict[ServiceName, tuple[str, ...]] = {}
     for linger_us in (20_000, 200_000, 2_000_000):
         with ThreadPoolExecutor(max_workers=1) as executor:
-            pending_page: Future[Answer] = executor.submit(page, linger_us)
+            pending_page: Future[PhpAnswer] = executor.submit(page, linger_us)
             while True:
                 for server in used_servers:
                     if server.name not in seen and (addresses := client_addresses(server)):
@@ -631,7 +628,7 @@ def check_persistent_connections(
     return PageProof({"seen": seen, "connections": new_connections}, tuple(violations))
 
 
-def require_complete_page(answer: Answer, ends_with: str) -> Answer:
+def require_complete_page(answer: PhpAnswer, ends_with: str) -> PhpAnswer:
     """Check that a reply is a complete page, and return it. Otherwise raises LabError with the application's message."""
     if answer.status == 200 and answer.body.endswith(ends_with):
         return answer
@@ -653,7 +650,7 @@ class Pool(Protocol):
     children: int
 
     def give(self, script: PageScript, name: str) -> FastCgi: ...
-    def ask(self, parameters: dict[str, str], timeout_s: float) -> Answer: ...
+    def ask(self, parameters: dict[str, str], timeout_s: float) -> PhpAnswer: ...
     def check_alive(self, when: str) -> None: ...
     def losses(self) -> tuple[str, ...]: ...
 
@@ -661,7 +658,7 @@ class Pool(Protocol):
 class PhpApplication:
     """A real application, which runs in PHP; implements `howfar.testbed.Application`."""
 
-    def __init__(self, pool: Pool, about: dict[str, Any], servers: Sequence[ConnectedServer]) -> None:
+    def __init__(self, pool: Pool, about: ApplicationReceipt, servers: Sequence[ConnectedServer]) -> None:
         self._pool = pool
         self._about = about
         self._servers = servers
@@ -692,21 +689,21 @@ class PhpApplication:
     def collect_receipt(self) -> CollectedReceipt:
         """The application's part of the receipt, after the load. Raises LabError if the application has died."""
         self._pool.check_alive("during the trial")
-        receipt = {**self._about, "children": self._pool.children, "pid": self._pool.pid, "proof": self._proof.receipt}
+        receipt = self._about.model_copy()
+        receipt.children, receipt.pid, receipt.proof = self._pool.children, self._pool.pid, self._proof.receipt
         violations = [*self._proof.violations, *self._pool.losses()]
-        if not self._about["opcache"]:
+        if not receipt.opcache:
             violations.append("PHP compiled its pages anew each time")
         script = self._script
         if script is not None and script.connect == "persistent":
             used_servers = [server for server in self._servers if server.name in services_of(script)]
             persistent = check_persistent_connections(used_servers, self._pool.children, self._proof.connections)
-            receipt["after"] = persistent.receipt
+            receipt.after = persistent.receipt
             violations += persistent.violations
-        return CollectedReceipt(
-            {"application": receipt}, tuple(f"application: {sentence}" for sentence in dict.fromkeys(violations))
-        )
+        sentences = tuple(f"application: {sentence}" for sentence in dict.fromkeys(violations))
+        return CollectedReceipt(TrialReceipt(application=receipt), sentences)
 
-    def _page(self, script: PageScript, linger_us: int) -> Answer:
+    def _page(self, script: PageScript, linger_us: int) -> PhpAnswer:
         cgi = self._pool.give(script, "proof.json")
         answer = self._pool.ask({**cgi.parameters, "HOWFAR_LINGER_US": str(linger_us)}, _TIMEOUT_S)
         return require_complete_page(answer, ENDS_WITH)
@@ -714,7 +711,7 @@ class PhpApplication:
 
 @contextmanager
 def php_application(
-    program: Program, work: Path, launcher: Launcher, children: int, servers: Sequence[ConnectedServer]
+    program: FpmProgram, work: Path, launcher: Launcher, children: int, servers: Sequence[ConnectedServer]
 ) -> Iterator[PhpApplication]:
     """Run a pool; yields its application when the pool is ready. Raises LabError."""
     work.mkdir(exist_ok=True)

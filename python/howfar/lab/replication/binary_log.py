@@ -12,18 +12,17 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from howfar.contract.receipt import PrimaryEnd, ReplicaState
 from howfar.errors import HowfarError, LabError
-from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicaState, ReplicationDialect, Seed, Source
+from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicationDialect, Seed, Source
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, refuse_errant_transactions, wait_for
 from howfar.lab.replication.status import (
     MariadbPositions,
     MysqlPositions,
     Positions,
-    PrimaryEnd,
     SemiSyncNames,
     primary_end,
     replica_status,
@@ -34,6 +33,7 @@ from howfar.lab.servers.dialect import BinaryLog, quotable
 from howfar.lab.servers.kinds import DIALECTS
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_store import SqlServer, SqlStore
+from howfar.paths.path import Row
 
 PRIMARY_ID = 1
 """Server id of the primary; the replicas' ids follow it."""
@@ -150,10 +150,12 @@ class BinaryLogReplication(ReplicationDialect):
     def heartbeat_sql(self, at_ns: int, row: int = 1) -> str:
         return f"REPLACE INTO {SCHEMA}.heartbeat VALUES ({row}, {at_ns})"
 
-    def replica_state(self, row: Mapping[str, object]) -> ReplicaState:
+    def replica_state(self, row: Row) -> ReplicaState:
         receiving, applying, received = (_text(row, name) for name in self.state_columns)
         errors = (_text(row, "Last_IO_Error"), _text(row, "Last_SQL_Error"))
-        return ReplicaState(receiving, applying, tuple(filter(None, errors)), received)
+        return ReplicaState(
+            receiving=receiving, applying=applying, errors=tuple(filter(None, errors)), received=received
+        )
 
     def read_state(self, ask: Ask) -> ReplicaState | None:
         rows = ask(self.status_sql)
@@ -163,7 +165,7 @@ class BinaryLogReplication(ReplicationDialect):
         if not state.errors or self.reasons_sql is None:
             return state
         reasons = tuple(str(row["said"]) for row in ask(self.reasons_sql))
-        return replace(state, errors=(*reasons, *state.errors))
+        return state.model_copy(update={"errors": (*reasons, *state.errors)})
 
     def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
         server_variables = variables(ask)
@@ -258,7 +260,7 @@ def _load_any_plugin(member: Member, plugins: tuple[tuple[str, str], ...]) -> No
         raise LabError(f"{member.name} loads no plugin for semi-synchronous replication: {'; '.join(refusals)}")
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
+def _text(row: Row, name: str) -> str:
     """A column of a status, without newlines; empty for None."""
     value = row.get(name)
     return "" if value is None else str(value).replace("\n", "")

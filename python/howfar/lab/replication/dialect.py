@@ -8,13 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from howfar.contract.receipt import NodeFacts, PrimaryEnd, ReplicaState
 from howfar.errors import LabError
 from howfar.lab.replication.links import Compression, Durability, ReplicationSpec
-from howfar.lab.replication.status import NodeFacts, Positions, PrimaryEnd
+from howfar.lab.replication.status import Positions
 from howfar.lab.servers import Ask, CertificatePaths, ServerContext, Tables, TableServer
 from howfar.lab.servers.program import Program
+from howfar.paths.path import Row
 
 if TYPE_CHECKING:
     from howfar.lab.replication.member import Member
@@ -61,18 +63,6 @@ class Seed:
     on_hosts: bool = False
     """Whether the members run on the user's own hosts, which other machines can reach too."""
     arrival: Arrival = "founds"
-
-
-@dataclass(frozen=True)
-class ReplicaState:
-    """A replica's report of its own state."""
-
-    receiving: str
-    """`Yes`, `No`, `Connecting`."""
-    applying: str
-    errors: tuple[str, ...]
-    received: str
-    """Position up to which it has received transactions completely, applied or not."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ class ReplicationDialect(ABC):
         """The lines about acknowledgements in a primary's log."""
 
 
-def query_one_row(ask: Ask, sql: str) -> dict[str, Any]:
+def query_one_row(ask: Ask, sql: str) -> Row:
     """Run a query that returns exactly one row. Raises LabError if it does not."""
     rows = ask(sql)
     if len(rows) != 1:

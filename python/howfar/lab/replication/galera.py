@@ -13,13 +13,13 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+from howfar.contract.receipt import NodeFacts, PrimaryEnd, ReplicaState
 from howfar.errors import LabError
 from howfar.lab.cache import cache_home
 from howfar.lab.replication.binary_log import MariadbReplication, make_schema, status, variables
-from howfar.lab.replication.dialect import ReplicaState, Seed, Source
+from howfar.lab.replication.dialect import Seed, Source
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, await_node, wait_for
-from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import Ask, ServerContext
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.plan.agreement import PACKET, WINDOW, provider_options
@@ -160,7 +160,10 @@ class GaleraReplication(MariadbReplication):
             else "Connecting"
         )
         return ReplicaState(
-            ready, "Yes" if reported["wsrep_ready"] == "ON" else "No", (), reported["wsrep_last_committed"]
+            receiving=ready,
+            applying="Yes" if reported["wsrep_ready"] == "ON" else "No",
+            errors=(),
+            received=reported["wsrep_last_committed"],
         )
 
     def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:

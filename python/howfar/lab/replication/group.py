@@ -9,11 +9,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from howfar.contract.receipt import NodeFacts, PrimaryEnd, ReplicaState
 from howfar.lab.replication.binary_log import MysqlReplication, make_schema, status, variables
-from howfar.lab.replication.dialect import ACCOUNT, ReplicaState, Seed, Source, query_one_row
+from howfar.lab.replication.dialect import ACCOUNT, Seed, Source, query_one_row
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, await_node, wait_for
-from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import Ask, ServerContext
 from howfar.lab.servers.dialect import BinaryLog, quotable
 
@@ -124,7 +124,8 @@ class GroupReplication(MysqlReplication):
     def read_state(self, ask: Ask) -> ReplicaState | None:
         row = query_one_row(ask, _OWN_MEMBER_SQL)
         ready = "Yes" if row["state"] == "ONLINE" else "Connecting"
-        return ReplicaState(ready, ready, (), str(query_one_row(ask, self.applied_sql)["position"] or ""))
+        received = str(query_one_row(ask, self.applied_sql)["position"] or "")
+        return ReplicaState(receiving=ready, applying=ready, errors=(), received=received)
 
     def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
         own_member, online, stats, protocol = (

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from howfar.contract.messages import LONGEST_NS, LinkStats, Outage, RttResult
+from howfar.contract.receipt import LinkCalibration, LinkReceipt, TcpSettings
 from howfar.errors import PlanError
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT
@@ -87,7 +88,7 @@ class ReplicationLink(ABC):
     def counters(self) -> LinkStats | None: ...
 
     @abstractmethod
-    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]: ...
+    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt: ...
 
     def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: LatenessLimits) -> tuple[str, ...]:
         """Differences between the link and what was requested; none for a real one."""
@@ -148,8 +149,8 @@ class EmulatedReplicationLink(ReplicationLink):
     def counters(self) -> LinkStats | None:
         return self.link.counters()
 
-    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]:
-        tcp = {"preset": self.tcp, "congestion_control": self.network.congestion_control}
+    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt:
+        tcp = TcpSettings(preset=self.tcp, congestion_control=self.network.congestion_control)
         return link_receipt(self.link, at_rest, stats, tcp)
 
     def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: LatenessLimits) -> tuple[str, ...]:
@@ -178,7 +179,7 @@ def open_replication_links(
     context: ReplicaSetContext,
     count: int,
     spec: LinkSpec,
-    calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]] | None = None,
+    calibrations: Mapping[str, Mapping[LinkSpec, LinkCalibration]] | None = None,
     *,
     mesh: bool = False,
 ) -> Iterator[tuple[EmulatedReplicationLink, ...]]:

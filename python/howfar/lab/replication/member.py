@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from howfar.contract.receipt import NodeFacts, PrimaryEnd, ReplicaState
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.replication.dialect import ReplicaState, ReplicationDialect, Seed, replication_dialect
+from howfar.lab.replication.dialect import ReplicationDialect, Seed, replication_dialect
 from howfar.lab.replication.links import ReplicationSpec
-from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import ServerContext, Tables, TableServer
 from howfar.lab.servers.program import Program
+from howfar.paths.path import Row
 
 _POLL_S = 0.01
 _FULL_BYTES = 16 << 20
@@ -35,7 +35,7 @@ class Member:
         """Stop the member's current server."""
         self.server.stop()
 
-    def ask(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+    def ask(self, sql: str, called: str | None = None) -> list[Row]:
         """Run a query that commits nothing. Use `write` to commit, because a commit may wait for a replica. `called`: as in
         `TableServer.query`.
 

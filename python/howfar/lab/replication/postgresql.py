@@ -12,24 +12,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from howfar.contract.receipt import PrimaryEnd, ReplicaState
 from howfar.errors import LabError
-from howfar.lab.replication.dialect import (
-    ACCOUNT,
-    SCHEMA,
-    ReplicaState,
-    ReplicationDialect,
-    Seed,
-    Source,
-    query_one_row,
-)
+from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicationDialect, Seed, Source, query_one_row
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, wait_for
-from howfar.lab.replication.status import PrimaryEnd
 from howfar.lab.servers import USER, Ask, ServerContext, Tables, TableServer
 from howfar.lab.servers.postgresql import PostgresStore, Streaming, password_verifier
 from howfar.lab.servers.program import Program
+from howfar.paths.path import Row
 
 _POSITION_COLUMNS = {"on": "flush_lsn", "remote_write": "write_lsn", "remote_apply": "replay_lsn"}
 """By level of `synchronous_commit` that waits for a replica: the column with the position that the replica must have reached."""
@@ -145,12 +138,12 @@ class PostgresReplication(ReplicationDialect):
             return None
         receiving = "Yes" if row["receiver"] == "streaming" else "Connecting" if row["has_primary"] else "No"
         applying = "Yes" if row["paused"] == "not paused" else "No"
-        return ReplicaState(receiving, applying, (), f"{row['received'] or ''}@")
+        return ReplicaState(receiving=receiving, applying=applying, errors=(), received=f"{row['received'] or ''}@")
 
     def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
         row = query_one_row(ask, _END_SQL)
         settings: Mapping[str, str] = row["settings"]
-        standbys: list[Mapping[str, Any]] = row["standbys"] or []
+        standbys: list[Row] = row["standbys"] or []
         level, any_replicas = settings["synchronous_commit"], _ANY_REPLICAS.match(settings["synchronous_standby_names"])
         enabled = any_replicas is not None and level in _POSITION_COLUMNS
         wait_for = int(any_replicas[1]) if any_replicas is not None else 0
@@ -173,8 +166,8 @@ class PostgresReplication(ReplicationDialect):
             if 0 < wait_for <= len(acknowledged)
             else None,
             log_bytes=int(row["log_bytes"]),
-            settings=settings,
-            standbys=tuple(standbys),
+            settings={**settings},
+            standbys=tuple({**each} for each in standbys),
             unlike=tuple(
                 f"{name} was {settings[name]!r} instead of {requested!r}"
                 for name, requested in _requested_settings(spec).items()

@@ -6,43 +6,10 @@ If semi-synchronous replication fell back for even one commit, the window does n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from howfar.lab.replication.dialect import ReplicaState
+from howfar.contract.receipt import ReplicaFacts, ReplicationWindow, Snapshot
 from howfar.lab.replication.links import ReplicationLink, ReplicationSpec
-from howfar.lab.replication.status import NodeFacts, PrimaryEnd
-
-
-@dataclass(frozen=True)
-class ReplicaFacts:
-    name: str
-    state: ReplicaState
-    semi_sync: bool | None
-    """Whether it acknowledges; None if it cannot."""
-    applied: str
-    """Position up to which it has applied."""
-    behind: int
-    """Number of transactions that the primary had committed and this replica had not applied; the primary was read first."""
-    strangers: str = ""
-    """Errant transactions: in the replica's history but not in the primary's."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The primary and all replicas at one moment."""
-
-    position: str
-    """Position of the primary."""
-    primary: PrimaryEnd | None
-    """None if it does not support semi-synchronous replication."""
-    replicas: tuple[ReplicaFacts, ...]
-    sent: Mapping[str, int] = field(default_factory=dict)
-    """By replica: bytes that the primary's host has sent to it, as the kernel counts them."""
-    broken: tuple[str, ...] = ()
-    """Failures that the servers do not report: dead links, full disks."""
-    nodes: tuple[NodeFacts, ...] = ()
-    """All nodes of a cluster, the primary first."""
 
 
 def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None) -> tuple[str, ...]:
@@ -180,16 +147,16 @@ def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | 
     )
 
 
-def window_facts(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """Facts for the receipt: both snapshots, and the mean wait of the window's commits, which follows from several counters."""
-    facts: dict[str, Any] = {"before": asdict(before), "after": asdict(after), "mean_wait_us": None}
+def window_receipt(before: Snapshot, after: Snapshot) -> ReplicationWindow:
+    """Both snapshots for the receipt, and the mean wait of the window's commits, which follows from several counters."""
+    receipt = ReplicationWindow(before=before, after=after, mean_wait_us=None)
     if after.nodes:
-        facts["counted"] = counted(before, after)
+        receipt.counted = counted(before, after)
     if before.primary is not None and after.primary is not None:
         waits = after.primary.tx_waits - before.primary.tx_waits
         if waits > 0:
-            facts["mean_wait_us"] = (after.primary.tx_wait_us - before.primary.tx_wait_us) / waits
-    return facts
+            receipt.mean_wait_us = (after.primary.tx_wait_us - before.primary.tx_wait_us) / waits
+    return receipt
 
 
 FILLING = "replicas " * 3000

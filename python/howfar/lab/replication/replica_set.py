@@ -15,21 +15,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from howfar.contract.receipt import ReplicaFacts, ReplicaState, ReplicationReceipt, Snapshot
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
-from howfar.lab.replication.dialect import (
-    SCHEMA,
-    Promotion,
-    ReplicaState,
-    ReplicationDialect,
-    Seed,
-    Source,
-    replication_dialect,
-)
+from howfar.lab.replication.dialect import SCHEMA, Promotion, ReplicationDialect, Seed, Source, replication_dialect
 from howfar.lab.replication.links import (
     EmulatedReplicationLink,
     ReplicaSetContext,
@@ -38,15 +31,7 @@ from howfar.lab.replication.links import (
     node_address,
 )
 from howfar.lab.replication.member import Member, begin_member, refuse_errant_transactions, wait_for
-from howfar.lab.replication.proof import (
-    FILLING,
-    ChannelFacts,
-    ReplicaFacts,
-    Snapshot,
-    channel_violations,
-    sent_bytes,
-    violations,
-)
+from howfar.lab.replication.proof import FILLING, ChannelFacts, channel_violations, sent_bytes, violations
 from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED
@@ -71,7 +56,7 @@ class ReplicaSet:
     """Factor for polling intervals; larger where a poll costs the hosts more."""
     certificates: CertificatePaths | None = None
     """Certificates of its servers; None if they offer no TLS."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: ReplicationReceipt = field(default_factory=ReplicationReceipt)
     """Facts for the receipt: about its setup, and from its servers."""
 
     @property
@@ -182,7 +167,7 @@ class ReplicaSet:
         after, sent = self.snapshot(), sent_bytes(primary_links)
         wire_bytes = {name: sent[name] - bytes_before[name] for name in sent}
         channel = ChannelFacts(self.dialect.tls_handshakes(self.primary.ask), len(FILLING), wire_bytes)
-        self.facts["channel"] = asdict(channel)
+        self.facts.channel = asdict(channel)
         found = (*violations(self.spec, before, after, commits=1), *channel_violations(self.spec, channel))
         if found:
             raise LabError("replication is not what was asked: " + "; ".join(found))
@@ -294,7 +279,8 @@ def _start_members(
     replica_set = ReplicaSet(
         spec, dialect, primary, tuple(replicas), links, context.timeout_s, certificates=certificates
     )
-    replica_set.facts = {"replica_cpus": list(context.replica_cpus), "data_file_system": file_system_of(directory)}
+    replica_set.facts.replica_cpus = list(context.replica_cpus)
+    replica_set.facts.data_file_system = file_system_of(directory)
     join(replica_set, sources)
     return replica_set
 
@@ -319,15 +305,16 @@ def join(replica_set: ReplicaSet, sources: Sequence[Source]) -> None:
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error
     durability = {member.name: _durability(member, replica_set.spec) for member in members}
-    replica_set.facts |= {"asked": asdict(replica_set.spec), "durability": durability}
+    replica_set.facts.requested = asdict(replica_set.spec)
+    replica_set.facts.durability = durability
     for replica, source in zip(replica_set.replicas, sources, strict=True):
         replica_set.dialect.follow(replica, source)
     mark("servers")
     _connect(replica_set)
     mark("replication")
-    replica_set.facts["proof"] = asdict(replica_set.prove())
+    replica_set.prove()
     mark("proof")
-    replica_set.facts["seconds"] = {what: round(at - before, 3) for (_, before), (what, at) in pairwise(marks)}
+    replica_set.facts.seconds = {what: round(at - before, 3) for (_, before), (what, at) in pairwise(marks)}
 
 
 def _certificates(directory: Path, links: tuple[EmulatedReplicationLink, ...]) -> CertificatePaths:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from howfar.contract.receipt import PrimaryEnd
 from howfar.lab.replication.links import ReplicationSpec
 
 _PREFIX = "rpl_semi_sync_"
@@ -53,54 +54,6 @@ def semi_sync_names(variables: Iterable[str]) -> SemiSyncNames:
     )
 
 
-@dataclass(frozen=True)
-class PrimaryEnd:
-    """A primary's report about acknowledgements. Counters are totals since it started."""
-
-    enabled: bool
-    status: bool
-    """Whether it is semi-synchronous now; False if it has fallen back to asynchronous."""
-    clients: int
-    """Semi-synchronous replicas that are connected."""
-    timeout_ms: int | None
-    """None if it waits forever."""
-    wait_point: str
-    wait_for: int
-    yes_tx: int | None
-    """Commits with acknowledgement; None if it does not count them.
-
-    Beware: MySQL under AFTER_SYNC counts groups of commits; MariaDB, and MySQL under AFTER_COMMIT, count each commit."""
-    no_tx: int
-    """Commits without acknowledgement, in the unit of `yes_tx`: MySQL 9.7 counted 17,171 for 19,838 commits of 16 connections under
-    AFTER_SYNC, but exactly 15,277 for 15,277 commits of one connection."""
-    no_times: int
-    """Fallbacks to asynchronous replication; turning semi-synchronous replication off counts as one."""
-    tx_waits: int
-    tx_wait_us: int
-    waiting: int
-    """Sessions that wait for an acknowledgement now."""
-    acknowledged_bytes: int | None = None
-    """Bytes of its log that have been acknowledged by as many replicas as a commit needs. None if not reported."""
-    log_bytes: int | None = None
-    """Bytes of its log until now; None if not reported."""
-    settings: Mapping[str, str] | None = None
-    """Further settings as it reports them."""
-    standbys: tuple[Mapping[str, Any], ...] = ()
-    """Its report of each replica."""
-    unlike: tuple[str, ...] = ()
-    """Settings that are not as requested."""
-
-    @property
-    def acknowledged(self) -> int:
-        """Acknowledgements in the server's own unit: bytes of log, commits or groups of commits."""
-        return (self.acknowledged_bytes or 0) if self.yes_tx is None else self.yes_tx
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """A value that changes with each acknowledgement, and with each commit that continues without one."""
-        return (self.acknowledged, self.no_tx, self.tx_waits)
-
-
 def primary_end(names: SemiSyncNames, variables: Mapping[str, str], status: Mapping[str, str]) -> PrimaryEnd | None:
     """The primary's report from its variables and status; None if this server cannot be a semi-synchronous primary."""
     if names.primary is None:
@@ -131,22 +84,6 @@ def replica_status(names: SemiSyncNames, status: Mapping[str, str]) -> bool | No
     if names.replica is None:
         return None
     return {name.lower(): value for name, value in status.items()}.get(f"{names.replica}status") == "ON"
-
-
-@dataclass(frozen=True)
-class NodeFacts:
-    """One node's own report of its cluster."""
-
-    name: str
-    role: str
-    """`PRIMARY`, `SECONDARY`; for Galera, the status of the component that the node is in."""
-    settings: Mapping[str, str]
-    """Settings that determine how a commit is agreed on, and the protocol's version."""
-    counters: Mapping[str, int]
-    """Totals since it started. `ordered`: its own transactions that the group has ordered; `conflicts`: its own transactions that
-    were refused because of another node's; the others have the server's names."""
-    unlike: tuple[str, ...] = ()
-    """Differences from what was requested."""
 
 
 Interval = tuple[int, int]

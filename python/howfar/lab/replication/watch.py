@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from howfar.contract.receipt import PrimaryEnd
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication.dialect import SCHEMA
 from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.replica_set import ReplicaSet
-from howfar.lab.replication.status import PrimaryEnd
 
 LAG_INTERVAL_S = 0.1
 _WRITES_INTERVAL_S = 0.01

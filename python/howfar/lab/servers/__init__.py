@@ -1,5 +1,5 @@
-"""The interface to servers: a `Store` is a server program with prepared data, a `Server` is a running process. There is one file per
-kind of server; to add a kind, add a file and a line in `kinds.py`."""
+"""The interface to servers: a `Store` is a server program with prepared data, a `ServerProcess` is a running process. There is one
+file per kind of server; to add a kind, add a file and a line in `kinds.py`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from howfar.contract.environment import DataFacts
+from howfar.contract.messages import Target, UnixTarget
+from howfar.contract.receipt import ServerReceipt, SessionView
 from howfar.errors import HowfarError, LabError, ServerCrashed, how_ended
 from howfar.lab.environment import listen_queue
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host, ManagedProcess
 from howfar.lab.servers.program import Program
 from howfar.lab.sockets import free_port
+from howfar.paths.path import Row
 from howfar.plan.factors import Content
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
@@ -125,23 +129,28 @@ class ServerContext:
         return usual if self.namespaced else free_port()
 
 
-def describe_address(connection: Mapping[str, Any]) -> str:
-    """A connection's socket, or address and port, for messages."""
-    return str(connection["socket"]) if connection.get("socket") else f"{connection['host']}:{connection['port']}"
+def address_parts(target: Target) -> tuple[str | None, str | None, int | None]:
+    """Socket, host and port, as drivers need them. None: not of this target."""
+    return (target.path, None, None) if isinstance(target, UnixTarget) else (None, target.host, target.port)
 
 
-def session_failed(connection: Mapping[str, Any], error: LabError) -> LabError:
+def describe_address(target: Target) -> str:
+    """Socket, or address and port, for messages."""
+    return target.path if isinstance(target, UnixTarget) else f"{target.host}:{target.port}"
+
+
+def session_failed(target: Target, error: LabError) -> LabError:
     """The error to raise if a session over a path fails although the server runs."""
     return LabError(
-        f"the server runs, but a session at {describe_address(connection)} failed: {error.message}", error.advice
+        f"the server runs, but a session at {describe_address(target)} failed: {error.message}", error.advice
     )
 
 
-SessionProbe = Callable[[Mapping[str, Any], ssl.SSLContext | None], dict[str, Any]]
-"""Opens a session over a connection, encrypted or not, and returns the server's view of it. Raises LabError."""
+SessionProbe = Callable[[Target, ssl.SSLContext | None], SessionView]
+"""Opens a session at an address, encrypted or not, and returns the server's view of it. Raises LabError."""
 
 
-class Server(ABC):
+class ServerProcess(ABC):
     """One running server's process. A subclass implements its protocol."""
 
     kind: str
@@ -182,11 +191,11 @@ class Server(ABC):
         return server_metrics(self.snapshot())
 
     @abstractmethod
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def query(self, sql: str) -> list[Row]:
         """Rows of a statement sent over the socket. Raises ServerCrashed, LabError."""
 
     @abstractmethod
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
         """Facts, counters since `before`, and violations. `commits`: transactions of the load that wrote something; None if it only
         read, or unknown. Raises ServerCrashed."""
 
@@ -194,15 +203,13 @@ class Server(ABC):
     def session_probe(self) -> SessionProbe:
         """A function that opens another session and returns the server's view of it. It can be pickled and sent to another host."""
 
-    def session_view(
-        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
-    ) -> dict[str, Any]:
-        """The server's view of a session from `host`. `connection`: socket, or address and port. Raises ServerCrashed, LabError."""
+    def session_view(self, target: Target, host: Host, encrypted: ssl.SSLContext | None = None) -> SessionView:
+        """The server's view of a session from `host`. Raises ServerCrashed, LabError."""
         try:
-            return host.within(partial(self.session_probe(), connection, encrypted))
+            return host.within(partial(self.session_probe(), target, encrypted))
         except LabError as error:
             self._check_alive("when asked how it sees its client", lost=True)
-            raise session_failed(connection, error) from error
+            raise session_failed(target, error) from error
 
     def alive(self) -> bool:
         return self._process.alive()
@@ -282,7 +289,7 @@ class Server(ABC):
         return first + ". Its log ends with:\n  " + "\n  ".join(last)
 
 
-Ask = Callable[[str], list[dict[str, Any]]]
+Ask = Callable[[str], list[Row]]
 """Runs a statement and returns its rows. Raises LabError."""
 
 
@@ -299,7 +306,7 @@ class ServerCounts:
     encrypted: int
 
 
-class TableServer(Server):
+class TableServer(ServerProcess):
     """A running server with tables, which can replicate."""
 
     @abstractmethod
@@ -334,7 +341,7 @@ class TableServer(Server):
         return shutil.disk_usage(self.socket.parent).free
 
     @abstractmethod
-    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+    def query(self, sql: str, called: str | None = None) -> list[Row]:
         """Rows of a statement, over the laboratory's own session, which does not wait for replicas. `called`: name for a statement
         that contains a secret, used in messages instead of the statement. Raises ServerCrashed, LabError."""
 
@@ -372,8 +379,8 @@ class Store(ABC):
         return "preparing the server"
 
     @abstractmethod
-    def prepare(self, context: ServerContext) -> dict[str, Any]:
-        """Provide loaded data directories. Returns facts for the environment. Raises LabError, ServerCrashed."""
+    def prepare(self, context: ServerContext) -> DataFacts:
+        """Provide loaded data directories. Raises LabError, ServerCrashed."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -387,12 +394,12 @@ class Store(ABC):
         tls: CertificatePaths | None = None,
         content: Content | None = None,
         transport: Transport = "socket",
-    ) -> Server:
+    ) -> ServerProcess:
         """Start a server on the prepared data and wait until it answers and its data is in memory. `tls`: None to offer no TLS.
         `content`: None for the first. `transport`: where to listen if the server cannot listen on both. Raises ServerCrashed."""
 
 
-_ServerT = TypeVar("_ServerT", bound=Server)
+_ServerT = TypeVar("_ServerT", bound=ServerProcess)
 
 
 def wait_ready(server: _ServerT) -> _ServerT:

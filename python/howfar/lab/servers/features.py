@@ -15,7 +15,7 @@ from howfar.errors import HowfarError, LabError
 from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.network import Host, usable_cpus
 from howfar.lab.replication.dialect import replication_dialect
-from howfar.lab.servers import Server, ServerContext, Tables, find_store
+from howfar.lab.servers import ServerContext, ServerProcess, Tables, find_store
 from howfar.lab.servers.program import Program
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
@@ -79,7 +79,7 @@ def _query_features(program: Program) -> Features:
             server.stop()
 
 
-def _query_sql_features(server: Server) -> Features:
+def _query_sql_features(server: ServerProcess) -> Features:
     variables = {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL VARIABLES")}
     variables |= {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL STATUS")}
     library = next((variables[name] for name in _TLS_LIBRARY if variables.get(name)), None)
@@ -99,12 +99,12 @@ def _compression(variables: dict[str, str]) -> tuple[str, ...]:
     return ("zlib",) if variables.get("have_compress") == "YES" else ()
 
 
-def _loads_primary_plugin(server: Server) -> bool:
+def _loads_primary_plugin(server: ServerProcess) -> bool:
     """Whether a plugin for a semi-synchronous primary loads, for servers without built-in support."""
     return any(_loads(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
 
 
-def _loads(server: Server, name: str, file: str) -> bool:
+def _loads(server: ServerProcess, name: str, file: str) -> bool:
     """Whether the plugin loads. It is installed only in this server's temporary data."""
     try:
         server.query(f"INSTALL PLUGIN {name} SONAME '{file}'")

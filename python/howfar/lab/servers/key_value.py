@@ -8,23 +8,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from howfar.contract.environment import DataFacts
+from howfar.contract.messages import Target, TcpTarget, UnixTarget
+from howfar.contract.receipt import ServerReceipt, SessionView
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import (
     SOCKET,
     CertificatePaths,
-    Server,
     ServerContext,
+    ServerProcess,
     SessionProbe,
     Store,
     Transport,
+    describe_address,
     wait_ready,
 )
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.text_protocol import Lines
 from howfar.lab.sockets import listening_paths, listening_ports
+from howfar.paths.path import Row
 from howfar.plan.factors import Content
 
 _MAX_STALE_CLIENTS = 1024
@@ -71,8 +76,8 @@ class StoreDialect(Protocol):
         ...
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """The current counters, in one request; see `servers.Server.snapshot`. `requests` includes this request, if the server counts
-        requests."""
+        """The current counters, in one request; see `servers.ServerProcess.snapshot`. `requests` includes this request, if the server
+        counts requests."""
         ...
 
     def count_keys(self, lines: Lines) -> int:
@@ -97,9 +102,8 @@ class StoreDialect(Protocol):
         """Whether TLS was built in."""
         ...
 
-    def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """The server's view of this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener` (the
-        address where the server accepted it)."""
+    def view(self, lines: Lines, settings: StoreSettings) -> SessionView:
+        """The server's view of this session."""
         ...
 
 
@@ -108,7 +112,7 @@ _PROBE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
-class ListenAddress:
+class StoreAddress:
     """One address where a server listens."""
 
     at: str
@@ -119,24 +123,19 @@ class ListenAddress:
     """Version of TLS after a handshake with our certificate; None if not requested, or if the handshake failed."""
 
 
-def probe_address(
-    dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
-) -> ListenAddress:
+def probe_address(dialect: StoreDialect, target: Target, host: Host, encrypted: ssl.SSLContext | None) -> StoreAddress:
     """Try what an address speaks, from `host`. `encrypted` None: do not try TLS, because a plain Memcached would wait for the rest of
     a line."""
-    at = str(connection.get("socket") or f"{connection['host']}:{connection['port']}")
-    plain = _probe_protocol(dialect, connection, host, None) is not None
-    tls = None if encrypted is None else _probe_protocol(dialect, connection, host, encrypted)
-    return ListenAddress(at, plain, tls)
+    plain = _probe_protocol(dialect, target, host, None) is not None
+    tls = None if encrypted is None else _probe_protocol(dialect, target, host, encrypted)
+    return StoreAddress(describe_address(target), plain, tls)
 
 
-def _probe_protocol(
-    dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
-) -> str | None:
+def _probe_protocol(dialect: StoreDialect, target: Target, host: Host, encrypted: ssl.SSLContext | None) -> str | None:
     """The server's response: the version of TLS, or `plain`; None without an answer."""
 
     def ask() -> str:
-        with Lines.connect(connection, _PROBE_TIMEOUT_S, encrypted) as lines:
+        with Lines.connect(target, _PROBE_TIMEOUT_S, encrypted) as lines:
             dialect.version(lines)
             return lines.tls[0] or "plain"
 
@@ -146,7 +145,7 @@ def _probe_protocol(
         return None
 
 
-def listen_violations(listen_address: ListenAddress, encrypted: bool) -> tuple[str, ...]:
+def listen_violations(listen_address: StoreAddress, encrypted: bool) -> tuple[str, ...]:
     """Differences between what a server speaks at the path's address and what was requested. `encrypted`: it must accept only TLS."""
     if not encrypted:
         return () if listen_address.plain else (f"the server does not answer plain text at {listen_address.at}",)
@@ -169,15 +168,15 @@ _Answer = TypeVar("_Answer")
 
 
 def _view_session(
-    dialect: StoreDialect, settings: StoreSettings, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None
-) -> dict[str, Any]:
+    dialect: StoreDialect, settings: StoreSettings, target: Target, encrypted: ssl.SSLContext | None
+) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
-    with Lines.connect(connection, _ANSWER_TIMEOUT_S, encrypted) as lines:
+    with Lines.connect(target, _ANSWER_TIMEOUT_S, encrypted) as lines:
         return dialect.view(lines, settings)
 
 
-class KeyValueServer(Server):
-    """A running Redis, Valkey or Memcached; see `servers.Server`."""
+class KeyValueServer(ServerProcess):
+    """A running Redis, Valkey or Memcached; see `servers.ServerProcess`."""
 
     def __init__(self, settings: StoreSettings, dialect: StoreDialect, transport: Transport) -> None:
         self.kind = dialect.kind
@@ -227,7 +226,7 @@ class KeyValueServer(Server):
             self._check_alive(f"when asked for {what}", lost=True)
             raise
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def query(self, sql: str) -> list[Row]:
         raise PlanError(
             f"{self.kind} does not support SQL: {sql[:60]!r}", "Name a server that does, such as --server mariadb."
         )
@@ -236,42 +235,38 @@ class KeyValueServer(Server):
         """Whether TLS was built in."""
         return self._dialect.has_tls(self._admin_lines)
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: count - before.get(name, 0) for name, count in after.items()}
         facts = self._dialect.facts(self._admin_lines)
         host, encrypted = self.context.host, self._settings.tls is not None
         ports, paths = host.within(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
-        listen_address = probe_address(
-            self._dialect, self._local_connection(self._reached_by), host, self._tls_context()
-        )
+        listen_address = probe_address(self._dialect, self._local_target(self._reached_by), host, self._tls_context())
         found = [*self._listen_mismatches(ports, paths), *listen_violations(listen_address, encrypted)]
         found += [*_refusal_violations(counters), *self._dialect.mismatches(facts, counters)]
-        receipt = {
-            "kind": self.kind,
-            "content": None,
-            "pid": self.pid,
-            "facts": facts,
-            "counters": counters,
-            "tcp_ports": list(ports),
-            "sockets": list(paths),
-            "door": asdict(listen_address),
-            "listen_queue": self._listen_queue,
-            "said": [line for line in self.log_lines() if _WARNING in line][:_MAX_WARNINGS],
-        }
+        receipt = ServerReceipt(
+            content=None,
+            kind=self.kind,
+            pid=self.pid,
+            facts={**facts},
+            counters=counters,
+            tcp_ports=list(ports),
+            sockets=list(paths),
+            listen_address=asdict(listen_address),
+            listen_queue=self._listen_queue,
+            warnings=[line for line in self.log_lines() if _WARNING in line][:_MAX_WARNINGS],
+        )
         return receipt, tuple(found)
 
-    def session_view(
-        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
-    ) -> dict[str, Any]:
+    def session_view(self, target: Target, host: Host, encrypted: ssl.SSLContext | None = None) -> SessionView:
         # Try plain text first: a plain Redis would take our TLS handshake for half a line, and wait for the rest.
-        if encrypted is not None and (listen_address := probe_address(self._dialect, connection, host, None)).plain:
+        if encrypted is not None and (listen_address := probe_address(self._dialect, target, host, None)).plain:
             raise LabError(
                 f"{self.kind} was to speak TLS at {listen_address.at}, but it answers in plain text there",
                 "It encrypts TCP only: its socket is always plain.",
             )
-        return super().session_view(connection, host, encrypted)
+        return super().session_view(target, host, encrypted)
 
     def session_probe(self) -> SessionProbe:
         return partial(_view_session, self._dialect, self._settings)
@@ -286,17 +281,18 @@ class KeyValueServer(Server):
         assert self._admin is not None, "not ready yet"
         return self._admin
 
-    def _local_connection(self, transport: Transport) -> dict[str, Any]:
-        """Connection to the server from its own host."""
+    def _local_target(self, transport: Transport) -> Target:
+        """The server's address on its own host."""
         if transport == "socket":
-            return {"socket": str(self.socket)}
-        return {"host": LOOPBACK_ADDRESS, "port": self.port}
+            return UnixTarget(path=str(self.socket))
+        assert self.port is not None, "what connects by TCP has a server that listens on it"
+        return TcpTarget(host=LOOPBACK_ADDRESS, port=self.port)
 
     def _open_admin(self) -> Lines:
         """A session for the laboratory's queries: by the socket if there is one."""
         if self._settings.socket is not None:
-            return Lines.connect(self._local_connection("socket"), _ANSWER_TIMEOUT_S)
-        return Lines.connect(self._local_connection("tcp"), _ANSWER_TIMEOUT_S, self._tls_context())
+            return Lines.connect(self._local_target("socket"), _ANSWER_TIMEOUT_S)
+        return Lines.connect(self._local_target("tcp"), _ANSWER_TIMEOUT_S, self._tls_context())
 
     def _tls_context(self) -> ssl.SSLContext | None:
         tls = self._settings.tls
@@ -337,9 +333,9 @@ class KeyValueStore(Store):
     def data_bytes(self) -> int:
         return 0
 
-    def prepare(self, context: ServerContext) -> dict[str, Any]:
+    def prepare(self, context: ServerContext) -> DataFacts:
         self._context = context
-        return {"data_file_system": None, "data_from_template": False, "tables": 0, "table_size": 0, "contents": []}
+        return DataFacts(data_file_system=None, data_from_template=False, tables=0, table_size=0, contents=[])
 
     def discard(self) -> None:
         """Do nothing: there are no files."""

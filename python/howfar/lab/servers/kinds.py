@@ -20,7 +20,7 @@ Speaks = Literal["mysql", "postgresql", "keys"]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ServerKind:
     """One kind of server."""
 
     names: tuple[str, ...]
@@ -44,17 +44,17 @@ class Kind:
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
 
 
-def _mysql_kind(kind: str, names: tuple[str, ...], remedy: str) -> Kind:
+def _mysql_kind(kind: str, names: tuple[str, ...], remedy: str) -> ServerKind:
     dialect = DIALECTS[kind]
-    return Kind(names, remedy, "mysql", 3306, "mysql", lambda program, tables: SqlStore(program, dialect, tables))
+    return ServerKind(names, remedy, "mysql", 3306, "mysql", lambda program, tables: SqlStore(program, dialect, tables))
 
 
-def _key_value_kind(dialect: StoreDialect, names: tuple[str, ...], remedy: str, service: ServiceName) -> Kind:
-    return Kind(names, remedy, service, dialect.port, "keys", lambda program, _: KeyValueStore(program, dialect))
+def _key_value_kind(dialect: StoreDialect, names: tuple[str, ...], remedy: str, service: ServiceName) -> ServerKind:
+    return ServerKind(names, remedy, service, dialect.port, "keys", lambda program, _: KeyValueStore(program, dialect))
 
 
 _STORE_REMEDY = "Install {} (`howfar setup --page` does it), or name one with --server PATH."
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ServerKind] = {
     "mariadb": _mysql_kind(
         "mariadb",
         mariadb.NAMES,
@@ -63,7 +63,7 @@ KINDS: dict[str, Kind] = {
     "mysql": _mysql_kind(
         "mysql", mysql.NAMES, "Get a private one (`howfar servers get mysql`), or name one with --server PATH."
     ),
-    "postgresql": Kind(
+    "postgresql": ServerKind(
         postgresql.NAMES,
         f"Install {postgresql.PACKAGE} (`howfar setup --postgresql` does it), or name one with --server PATH.",
         "postgresql",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
+from howfar.contract.receipt import SessionView
 from howfar.errors import LabError
 from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
@@ -120,23 +120,24 @@ class MemcachedDialect:
     def has_tls(self, lines: Lines) -> bool:
         return "ssl_enabled" in stats(lines, "settings")
 
-    def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
+    def view(self, lines: Lines, settings: StoreSettings) -> SessionView:
         """The server's view of our session, found by its address, or else as the one that is being answered. Memcached does not report
         encryption, so it is taken from our end."""
         version, cipher = lines.tls
         reported = _sessions(stats(lines, "conns"))
-        found = {"host": "", "ssl_version": version, "ssl_cipher": cipher, "listener": ""}
+        view = SessionView(host="", ssl_version=version, ssl_cipher=cipher, listener="")
         if settings.socket is not None:
             own = [one for one in reported if one.get("listen_addr") == f"unix:{settings.socket}"]
             answering = [one for one in own if one.get("state") == _ANSWERING]
-            return found | {"host": "localhost", "listener": answering[0]["listen_addr"]} if answering else found
+            return view.updated(SessionView(host="localhost", listener=own[0]["listen_addr"])) if answering else view
         name = lines.peer.socket.getsockname()
         own = [one for one in reported if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]
         # Through a program in between, the server sees that program's address.
         own = own or [one for one in reported if one.get("state") == _ANSWERING]
         if not own:
-            return found
-        return found | {"host": own[0]["addr"].removeprefix("tcp:"), "listener": own[0].get("listen_addr", "")}
+            return view
+        host, listener = own[0]["addr"].removeprefix("tcp:"), own[0].get("listen_addr", "")
+        return view.updated(SessionView(host=host, listener=listener))
 
 
 def _sessions(conns: Mapping[str, str]) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """A connection to an untrusted server: each of its answers is limited in bytes, time and parts.
 
-Client libraries get a `Peer` instead of a socket; our own parsers read from it too. An exceeded limit, a broken connection and
-unsolicited bytes all raise PeerError, which no library catches.
+Client libraries get a `PeerConnection` instead of a socket; our own parsers read from it too. An exceeded limit, a broken connection
+and unsolicited bytes all raise PeerError, which no library catches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PeerError(LabError):
     """A fault of the peer: it sent too much or too little, took too long, or closed the connection."""
 
 
-class Peer:
+class PeerConnection:
     """One connection. Everything read counts towards the limits of the current answer; `expect` begins the next answer."""
 
     def __init__(
@@ -194,7 +194,7 @@ class Peer:
 
     # ------------------------------------------------------------ methods of sockets and socket files that client libraries call
 
-    def makefile(self, mode: str) -> Peer:
+    def makefile(self, mode: str) -> PeerConnection:
         return self
 
     def write(self, data: bytes) -> None:

@@ -22,11 +22,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
 
+from howfar.contract.messages import Target, UnixTarget
+from howfar.contract.receipt import ServerReceipt, SessionView
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.sandbox import as_other_user, children_of
 from howfar.lab.servers import (
@@ -41,6 +42,7 @@ from howfar.lab.servers import (
     SessionProbe,
     Tables,
     TableServer,
+    address_parts,
     describe_address,
     pages_allowed,
     ready_timeout_s,
@@ -50,6 +52,7 @@ from howfar.lab.servers.dialect import run_initialiser
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import TableStore, template_server
 from howfar.lab.sockets import listening_ports
+from howfar.paths.path import Row
 
 NAMES = ("postgres",)
 PACKAGE = "postgresql"
@@ -216,7 +219,7 @@ class PostgresSettings:
 
 
 def _open_session(
-    connection: Mapping[str, Any],
+    target: Target,
     user: str,
     database: str,
     password: str | None,
@@ -224,12 +227,13 @@ def _open_session(
     timeout_s: float = _ANSWER_TIMEOUT_S,
 ) -> pg8000.native.Connection:
     """Open a session. Raises LabError."""
+    unix_socket, host, port = address_parts(target)
     try:
         return pg8000.native.Connection(
             user,
-            unix_sock=connection.get("socket"),
-            host=connection.get("host"),
-            port=connection.get("port", _PORT),
+            unix_sock=unix_socket,
+            host=host,
+            port=port or _PORT,
             database=database,
             password=password,
             # With None, pg8000 would request TLS, and misread a refused connection as the answer to that request.
@@ -237,24 +241,25 @@ def _open_session(
             timeout=timeout_s,
         )
     except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(f"connecting to {describe_address(connection)} failed: {_message_of(error)}") from error
+        raise LabError(f"connecting to {describe_address(target)} failed: {_message_of(error)}") from error
 
 
-def _view_session(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
+def _view_session(password: str, target: Target, encrypted: ssl.SSLContext | None) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
     try:
-        with contextlib.closing(_open_session(connection, USER, DATABASE, password, encrypted)) as probe:
-            return _rows(
+        with contextlib.closing(_open_session(target, USER, DATABASE, password, encrypted)) as probe:
+            rows = _rows(
                 probe,
                 "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
                 "FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid WHERE a.pid = pg_backend_pid()",
-            )[0]
+            )
+            return SessionView.model_validate(rows[0])
     except (DatabaseError, InterfaceError, OSError) as error:
         raise LabError(_message_of(error)) from error
 
 
 class PostgresServer(TableServer):
-    """A running PostgreSQL; see `servers.Server`."""
+    """A running PostgreSQL; see `servers.ServerProcess`."""
 
     kind = "postgresql"
     shutdown_signal = signal.SIGINT
@@ -335,7 +340,7 @@ class PostgresServer(TableServer):
         self._settle()
 
     def _open_admin_session(self) -> pg8000.native.Connection:
-        session = self._connect({"socket": str(self.socket)}, _ADMIN, self._settings.database)
+        session = self._connect(_ADMIN, self._settings.database)
         if self._settings.streaming is not None:
             session.run("SET synchronous_commit = local")  # there may be no replica yet that could acknowledge
         return session
@@ -343,9 +348,9 @@ class PostgresServer(TableServer):
     @contextlib.contextmanager
     def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
         user = USER if as_client and not self._is_replica else _ADMIN
-        session = self._connect({"socket": str(self.socket)}, user, DATABASE, timeout_s=timeout_s)
+        session = self._connect(user, DATABASE, timeout_s)
 
-        def ask(sql: str) -> list[dict[str, Any]]:
+        def ask(sql: str) -> list[Row]:
             try:
                 return _rows(session, sql)
             except (DatabaseError, InterfaceError, OSError) as error:
@@ -357,22 +362,16 @@ class PostgresServer(TableServer):
             with contextlib.suppress(DatabaseError, InterfaceError, OSError):
                 session.close()
 
-    def _connect(
-        self,
-        connection: Mapping[str, Any],
-        user: str,
-        database: str,
-        encrypted: ssl.SSLContext | None = None,
-        timeout_s: float = _ANSWER_TIMEOUT_S,
-    ) -> pg8000.native.Connection:
+    def _connect(self, user: str, database: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> pg8000.native.Connection:
+        """A session over the socket."""
         password = None if user == _ADMIN else self._settings.password
         try:
-            return _open_session(connection, user, database, password, encrypted, timeout_s)
+            return _open_session(UnixTarget(path=str(self.socket)), user, database, password, None, timeout_s)
         except LabError:
             self._check_alive("when asked for a connection", lost=self._admin is not None)
             raise
 
-    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+    def query(self, sql: str, called: str | None = None) -> list[Row]:
         assert self._admin is not None, "not ready yet"
         try:
             return _rows(self._admin, sql)
@@ -406,7 +405,7 @@ class PostgresServer(TableServer):
         rows = self.query(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
         return {str(row["name"]): str(row["setting"]) for row in rows}
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
         self._check_alive("during the trial")
         self._settle()
         after = self.snapshot()
@@ -423,14 +422,14 @@ class PostgresServer(TableServer):
             found.append(
                 f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
             )
-        receipt = {
-            "kind": self.kind,
-            "pid": self.pid,
-            "facts": self._facts(),
-            "counters": counters,
-            "tcp_ports": list(ports),
-            "listen_queue": self._listen_queue,
-        }
+        receipt = ServerReceipt(
+            kind=self.kind,
+            pid=self.pid,
+            facts={**self._facts()},
+            counters=counters,
+            tcp_ports=list(ports),
+            listen_queue=self._listen_queue,
+        )
         return receipt, tuple(found)
 
     def _settle(self) -> None:
@@ -493,7 +492,7 @@ def _is_running(pid: int) -> bool:
     return False
 
 
-def _rows(connection: pg8000.native.Connection, sql: str) -> list[dict[str, Any]]:
+def _rows(connection: pg8000.native.Connection, sql: str) -> list[Row]:
     rows = connection.run(sql) or []
     names = [column["name"] for column in connection.columns or ()]
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -358,9 +358,10 @@ def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str
     write_executable(launcher, _LAUNCHER.format(what=what, digest=digest, command=command, options=base_option))
     identified = identify(launcher)
     name = f"{identified.kind}-{identified.version}-{digest[:8]}"
-    receipt = {"program": str(launcher.relative_to(building)), "taken_from": str(source.resolve())}
+    started = str(launcher.relative_to(building))
+    receipt = {"program": started, "taken_from": str(source.resolve())}
     (building / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
-    return name, receipt["program"]
+    return name, started
 
 
 def _shell_word(path: Path, building: Path) -> str:

@@ -7,8 +7,8 @@ network, and without one they listen on 127.0.0.1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from howfar.contract.receipt import SessionView
 from howfar.errors import LabError
 from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
@@ -139,17 +139,13 @@ class RedisDialect:
     def has_tls(self, lines: Lines) -> bool:
         return bool(ask(lines, "CONFIG", "GET", "tls-port"))
 
-    def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
+    def view(self, lines: Lines, settings: StoreSettings) -> SessionView:
         """The server's view of this session. It reports the session's port, not its encryption; its TLS port accepts only TLS."""
         reported = pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
         uses_tls = settings.tls is not None and reported.get("laddr", "").endswith(f":{settings.port}")
         version, cipher = lines.tls if uses_tls else (None, None)
-        return {
-            "host": _host(reported),
-            "ssl_version": version,
-            "ssl_cipher": cipher,
-            "listener": reported.get("laddr", ""),
-        }
+        host, listener = _host(reported), reported.get("laddr", "")
+        return SessionView(host=host, ssl_version=version, ssl_cipher=cipher, listener=listener)
 
 
 def _host(client: Mapping[str, str]) -> str:

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pymysql
 from pymysql.cursors import DictCursor
 
+from howfar.contract.messages import Target, UnixTarget
+from howfar.contract.receipt import ServerReceipt, SessionView
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.servers import (
     DATABASE,
@@ -31,7 +32,7 @@ from howfar.lab.servers import (
     SessionProbe,
     Tables,
     TableServer,
-    describe_address,
+    address_parts,
     pages_allowed,
     ready_timeout_s,
 )
@@ -49,6 +50,7 @@ from howfar.lab.servers.dialect import (
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import TableStore, template_server
 from howfar.lab.sockets import listening_ports
+from howfar.paths.path import Row
 
 _ANSWER_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
@@ -109,7 +111,7 @@ _FACTS = (
 
 
 class SqlServer(TableServer):
-    """A running MariaDB or MySQL; see `servers.Server`."""
+    """A running MariaDB or MySQL; see `servers.ServerProcess`."""
 
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
         self.kind = dialect.kind
@@ -144,7 +146,7 @@ class SqlServer(TableServer):
                 "Is the machine overloaded?",
             ),
         )
-        self._admin = self._connect({"socket": str(self.socket)})
+        self._admin = self.session(_ANSWER_TIMEOUT_S)
         self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
         limits = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
         self._check_capacity(int(limits["connections"]))
@@ -190,29 +192,19 @@ class SqlServer(TableServer):
                 lambda: LabError("the server did not come to rest: transactions are not purged", "Is it overloaded?"),
             )
 
-    def _connect(
-        self,
-        connection: Mapping[str, Any],
-        timeout_s: float = _ANSWER_TIMEOUT_S,
-        encrypted: ssl.SSLContext | None = None,
-    ) -> pymysql.Connection[DictCursor]:
-        try:
-            return _connected(connection, self._settings.password, timeout_s, encrypted)
-        except pymysql.Error as error:
-            self._check_alive("when asked for a connection", lost=_is_connection_lost(error))
-            raise LabError(
-                f"connecting to {describe_address(connection)} failed: {error}{self._last_output()}"
-            ) from error
-
     def session(self, timeout_s: float) -> pymysql.Connection[DictCursor]:
         """A further session over the socket; a statement that exceeds `timeout_s` fails with pymysql.Error. Raises LabError."""
-        return self._connect({"socket": str(self.socket)}, timeout_s)
+        try:
+            return _connected(UnixTarget(path=str(self.socket)), self._settings.password, timeout_s, None)
+        except pymysql.Error as error:
+            self._check_alive("when asked for a connection", lost=_is_connection_lost(error))
+            raise LabError(f"connecting to {self.socket} failed: {error}{self._last_output()}") from error
 
     @contextlib.contextmanager
     def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
         with self.session(timeout_s) as connection, connection.cursor() as cursor:
 
-            def ask(sql: str) -> list[dict[str, Any]]:
+            def ask(sql: str) -> list[Row]:
                 try:
                     cursor.execute(sql)
                     return list(cursor.fetchall())
@@ -221,7 +213,7 @@ class SqlServer(TableServer):
 
             yield ask
 
-    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+    def query(self, sql: str, called: str | None = None) -> list[Row]:
         assert self._admin is not None, "not ready yet"
         try:
             with self._admin.cursor() as cursor:
@@ -254,7 +246,7 @@ class SqlServer(TableServer):
     def snapshot(self) -> dict[str, int]:
         return counters_of({name: int(value) for name, value in self._status(_COUNTERS).items()})
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
@@ -270,14 +262,15 @@ class SqlServer(TableServer):
             found.append(
                 f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
             )
-        return {
-            "kind": self.kind,
-            "pid": self.pid,
-            "facts": facts,
-            "counters": counters,
-            "tcp_ports": list(ports),
-            "listen_queue": self._listen_queue,
-        }, tuple(found)
+        receipt = ServerReceipt(
+            kind=self.kind,
+            pid=self.pid,
+            facts={**facts},
+            counters=counters,
+            tcp_ports=list(ports),
+            listen_queue=self._listen_queue,
+        )
+        return receipt, tuple(found)
 
     def session_probe(self) -> SessionProbe:
         return partial(_view_session, self._settings.password)
@@ -303,13 +296,14 @@ def counters_of(status: Mapping[str, int]) -> dict[str, int]:
 
 
 def _connected(
-    connection: Mapping[str, Any], password: str, timeout_s: float, encrypted: ssl.SSLContext | None
+    target: Target, password: str, timeout_s: float, encrypted: ssl.SSLContext | None
 ) -> pymysql.Connection[DictCursor]:
     """Open a session. Raises pymysql.Error."""
+    unix_socket, host, port = address_parts(target)
     return pymysql.connect(
-        unix_socket=connection.get("socket"),
-        host=connection.get("host"),
-        port=connection.get("port", 0),
+        unix_socket=unix_socket,
+        host=host,
+        port=port or 0,
         user=USER,
         password=password,
         database=DATABASE,
@@ -322,16 +316,16 @@ def _connected(
     )
 
 
-def _view_session(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
+def _view_session(password: str, target: Target, encrypted: ssl.SSLContext | None) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
     try:
-        probe = _connected(connection, password, _VIEW_TIMEOUT_S, encrypted)
+        probe = _connected(target, password, _VIEW_TIMEOUT_S, encrypted)
         with probe, probe.cursor() as cursor:
             cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
-            view: dict[str, Any] = dict(cursor.fetchone() or {})
+            view: Row = dict(cursor.fetchone() or {})
             cursor.execute("SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Compression')")
             view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
-            return view
+            return SessionView.model_validate(view)
     except pymysql.Error as error:
         raise LabError(str(error)) from error
 

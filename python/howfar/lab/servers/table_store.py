@@ -11,16 +11,17 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from howfar.contract.environment import DataFacts
 from howfar.errors import PlanError
 from howfar.lab.cache import cache_home, copy_tree, file_system_of, lock
 from howfar.lab.servers import (
     DATABASE,
     USER,
     CertificatePaths,
-    Server,
     ServerContext,
+    ServerProcess,
     Store,
     Tables,
     TableServer,
@@ -164,7 +165,7 @@ class TableStore(Store):
         """Create a data directory with the tables at `data`. Raises LabError, ServerCrashed, ServerMissing."""
 
     @abstractmethod
-    def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> Server:
+    def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> ServerProcess:
         """Start a server on `data`. The caller waits until it is ready."""
 
     @property
@@ -182,18 +183,18 @@ class TableStore(Store):
         rows = self.tables.count * self.tables.size * len(missing)
         return f"loading {rows:,} rows, which is kept for later runs and takes about {rows // ROWS_PER_S + 5} s"
 
-    def prepare(self, context: ServerContext) -> dict[str, Any]:
+    def prepare(self, context: ServerContext) -> DataFacts:
         self._context = context
         tidy(self._cache)
         (context.work / "tmp").mkdir()
         existed = [self._create_data(content) for content in self.tables.contents]
-        return {
-            "data_file_system": file_system_of(self._data(self.tables.contents[0])),
-            "data_from_template": all(existed),
-            "tables": self.tables.count,
-            "table_size": self.tables.size,
-            "contents": list(self.tables.contents),
-        }
+        return DataFacts(
+            data_file_system=file_system_of(self._data(self.tables.contents[0])),
+            data_from_template=all(existed),
+            tables=self.tables.count,
+            table_size=self.tables.size,
+            contents=list(self.tables.contents),
+        )
 
     def discard(self) -> None:
         for content in self.tables.contents:
@@ -206,7 +207,7 @@ class TableStore(Store):
         tls: CertificatePaths | None = None,
         content: Content | None = None,
         transport: Transport = "socket",
-    ) -> Server:
+    ) -> ServerProcess:
         content = content or self.tables.contents[0]
         if content not in self.tables.contents:
             raise PlanError(f"this laboratory has no tables of {content}", "Ask for them when building the laboratory.")

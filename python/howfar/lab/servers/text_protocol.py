@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping
 from typing import Any
 
+from howfar.contract.messages import Target, UnixTarget
 from howfar.errors import LabError
-from howfar.lab.servers.peer import MAX_BYTES, MAX_PARTS, Peer, PeerError
+from howfar.lab.servers import describe_address
+from howfar.lab.servers.peer import MAX_BYTES, MAX_PARTS, PeerConnection, PeerError
 
 
 class ServerError(LabError):
@@ -22,29 +23,29 @@ class ServerError(LabError):
 class Lines:
     """One connection with a protocol of lines that end in CR LF, and of counted bytes between them. Errors are LabErrors."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PeerConnection) -> None:
         self.peer = peer
 
     @classmethod
-    def connect(cls, connection: Mapping[str, Any], timeout_s: float, encrypted: ssl.SSLContext | None = None) -> Lines:
-        """Connect. `connection`: `socket`, or `host` and `port`; an answer may take `timeout_s`. Raises LabError."""
-        address = str(connection.get("socket") or f"{connection.get('host')}:{connection.get('port')}")
+    def connect(cls, target: Target, timeout_s: float, encrypted: ssl.SSLContext | None = None) -> Lines:
+        """Connect; an answer may take `timeout_s`. Raises LabError."""
+        address = describe_address(target)
         sock: socket.socket | None = None
         try:
-            if "socket" in connection:
+            if isinstance(target, UnixTarget):
                 sock = socket.socket(socket.AF_UNIX)
                 sock.settimeout(timeout_s)
-                sock.connect(str(connection["socket"]))
+                sock.connect(target.path)
             else:
-                sock = socket.create_connection((connection["host"], connection["port"]), timeout_s)
+                sock = socket.create_connection((target.host, target.port), timeout_s)
         except OSError as error:
             if sock is not None:
                 sock.close()
             raise LabError(f"connecting to {address} failed: {error}") from error
-        peer = Peer(sock, address, timeout_s, timeout_s)
+        peer = PeerConnection(sock, address, timeout_s, timeout_s)
         try:
             if encrypted is not None:
-                peer.encrypt(encrypted, str(connection.get("host", "localhost")))
+                peer.encrypt(encrypted, "localhost" if isinstance(target, UnixTarget) else target.host)
         except PeerError as error:
             peer.close()
             raise LabError(f"connecting with TLS to {address} failed: {error}") from error

@@ -13,12 +13,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from howfar.contract.messages import Event, LoadJob
+from howfar.contract.receipt import ReplicationReceipt, Snapshot
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.inserts import TABLE
 from howfar.engine.process import Launcher
@@ -29,11 +30,11 @@ from howfar.lab.replication import ReplicaSet
 from howfar.lab.replication.dialect import Arrival
 from howfar.lab.replication.links import ReplicationLink
 from howfar.lab.replication.member import Member, wait_for
-from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
+from howfar.lab.replication.proof import latency_violation, violations, window_receipt
 from howfar.lab.replication.replica_set import promote
 from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
 from howfar.plan.quantities import rtt_tolerance_ns
-from howfar.runner.fault.under_load import BackgroundLoad, CpuWatch, Measure, watch_keys, with_key_log
+from howfar.runner.fault.under_load import BackgroundLoad, CpuWatch, MeasureLoad, watch_keys, with_key_log
 from howfar.store.records import CpuShares, CrashRecord, JoinRecord
 
 Keys = NDArray[np.int64]
@@ -547,7 +548,7 @@ class FaultContext:
     """Starts clients."""
     rtt_ns: int
     """RTT to the replica that a commit waits for, at rest."""
-    measure: Measure
+    measure: MeasureLoad
     on_event: Callable[[Event], None]
 
     @property
@@ -562,7 +563,7 @@ class CrashResult:
 
     record: CrashRecord
     outcome: LoadOutcome
-    receipt: dict[str, Any]
+    receipt: ReplicationReceipt
     """The facts about replication that were verified before the fault, and the definition of the fault."""
 
 
@@ -570,7 +571,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     """Run a load with a fault `after_ns` after the beginning of the measured window. Raises LabError, EngineError if the losses cannot
     be determined, for example because semi-synchronous replication had fallen back before, or no server can take over."""
     replica_set, kind = context.replica_set, FAULTS[fault]
-    changes: dict[str, Any] = {"observe": ()}  # CPU time would be read at the end, when the server no longer exists
+    changes: dict[str, object] = {"observe": ()}  # CPU time would be read at the end, when the server no longer exists
     if replica_set.spec.cluster:
         changes["ignore_errors"] = "all"  # a node that is cut off refuses commits, which must not end the load
     extra_ns = kind.lives_ns or kind.failover_ns + _LOAD_MARGIN_NS + replica_set.spec.cluster * int(
@@ -625,7 +626,9 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         cut_off = {member.name for member in _affected_members(replica_set, kind)} if kind.cut else set()
         lived = bool(kind.lives_ns) or kind.arrival is not None
         record = record.model_copy(update=cluster_fields(log, writes, timeline, ended_ns, cut_off, lived))
-    return CrashResult(record, outcome, receipt(replica_set, first_snapshot, last_snapshot) | {"fault": asdict(kind)})
+    receipt = receipt_before_fault(replica_set, first_snapshot, last_snapshot)
+    receipt.fault = asdict(kind)
+    return CrashResult(record, outcome, receipt)
 
 
 def _failover_candidates(replica_set: ReplicaSet, kind: FaultKind) -> Sequence[Member]:
@@ -676,10 +679,13 @@ def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
         raise LabError(too_fast)
 
 
-def receipt(replica_set: ReplicaSet, first_snapshot: Snapshot, last_snapshot: Snapshot) -> dict[str, Any]:
+def receipt_before_fault(
+    replica_set: ReplicaSet, first_snapshot: Snapshot, last_snapshot: Snapshot
+) -> ReplicationReceipt:
     """The receipt of replication, in the same form as without a fault. Its window ends right before the fault."""
-    facts = {name: value for name, value in replica_set.facts.items() if name != "proof"}
-    return facts | {"window": window_facts(first_snapshot, last_snapshot)}
+    receipt = replica_set.facts.model_copy()
+    receipt.window = window_receipt(first_snapshot, last_snapshot)
+    return receipt
 
 
 def _samples_before_fault(lag: LagWatch, timeline: FaultTimeline) -> list[LagSample]:

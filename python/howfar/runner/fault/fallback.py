@@ -7,20 +7,20 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from howfar.contract.messages import LoadJob
+from howfar.contract.receipt import PrimaryEnd, ReplicationReceipt
 from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import ReplicaSet
 from howfar.lab.replication.dialect import query_one_row
 from howfar.lab.replication.proof import violations, violations_after_absence
-from howfar.lab.replication.status import Positions, PrimaryEnd
-from howfar.runner.fault.crash import FaultContext, receipt
+from howfar.lab.replication.status import Positions
+from howfar.runner.fault.crash import FaultContext, receipt_before_fault
 from howfar.runner.fault.under_load import BackgroundLoad, with_key_log
 from howfar.store.records import FallbackRecord, FallbackSample
 
@@ -238,7 +238,7 @@ class FallbackResult:
 
     record: FallbackRecord
     outcome: LoadOutcome
-    receipt: dict[str, Any]
+    receipt: ReplicationReceipt
     """The facts about replication that were verified before the replica left, and at the end on both servers."""
 
 
@@ -288,7 +288,7 @@ def run_fallback(
         raise LabError("the replica did not come back as it had left: " + "; ".join(damage))
     log_lines = tuple(line[:_MAX_LINE_CHARS] for line in _replication_log(replica_set)[began_lines:])[:MAX_LOG_LINES]
     record = fallback_record(absence, timeout_ms, load.keys(), readings, replica_set.dialect.positions, log_lines)
-    return FallbackResult(record, outcome, receipt(replica_set, first_snapshot, last_snapshot))
+    return FallbackResult(record, outcome, receipt_before_fault(replica_set, first_snapshot, last_snapshot))
 
 
 def _leave_and_return(replica_set: ReplicaSet, load: BackgroundLoad, absent_ns: int) -> Absence:

@@ -33,7 +33,7 @@ from howfar.lab.network import cpu_s_of
 from howfar.lab.sandbox import children_of
 from howfar.store.records import CpuShares
 
-Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
+MeasureLoad = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
 PAUSE_NS = 1_000_000
 """Pause between two polls of the watcher: short enough to see rows that are visible for a round trip, long enough to use little of
 the primary's CPU."""
@@ -66,7 +66,7 @@ class BackgroundLoad:
     began_ns: int = 0
     """Monotonic time at which the measured window began."""
 
-    def start(self, measure: Measure, launcher: Launcher, on_event: Callable[[Event], None]) -> None:
+    def start(self, measure: MeasureLoad, launcher: Launcher, on_event: Callable[[Event], None]) -> None:
         def note_event(event: Event) -> None:
             if isinstance(event, Measuring):
                 self.began_ns = time.monotonic_ns()

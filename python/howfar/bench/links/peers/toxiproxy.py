@@ -12,10 +12,11 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from howfar.bench.links.figures import LinkPoint
 from howfar.bench.links.probes import BareCable, ProbedLink
@@ -139,7 +140,7 @@ class Api:
     def __init__(self, cable: BareCable) -> None:
         self._host = cable.server_host
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+    def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> bytes:
         """The answer to a request. Raises OSError; LabError when it refuses."""
 
         def exchange() -> tuple[int, bytes]:
@@ -155,22 +156,32 @@ class Api:
         return content
 
 
-def toxics(point: LinkPoint) -> tuple[list[dict[str, Any]], str]:
+@dataclass(frozen=True)
+class Toxic:
+    """An effect of the proxy on one direction."""
+
+    type: str
+    stream: str
+    attributes: dict[str, int]
+
+    @property
+    def body(self) -> dict[str, object]:
+        """The body of the request that adds it."""
+        return {"name": f"{self.type}_{self.stream}", "toxicity": 1.0, **vars(self)}
+
+
+def toxics(point: LinkPoint) -> tuple[list[Toxic], str]:
     """The proxy's toxics and a note. The RTT is rounded to whole milliseconds; an odd one goes downstream."""
     rtt_ms = round(point.rtt_ms)
-    requested_toxics: list[dict[str, Any]] = []
+    requested_toxics: list[Toxic] = []
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
         if latency:
-            requested_toxics.append(_toxic("latency", stream, {"latency": latency, "jitter": 0}))
+            requested_toxics.append(Toxic("latency", stream, {"latency": latency, "jitter": 0}))
         if point.expected_gbit is not None:
-            requested_toxics.append(_toxic("bandwidth", stream, {"rate": round(point.expected_gbit * 1e6 / 8)}))
+            requested_toxics.append(Toxic("bandwidth", stream, {"rate": round(point.expected_gbit * 1e6 / 8)}))
     if rtt_ms == point.rtt_ms:
         return requested_toxics, ""
     return requested_toxics, f"requested {rtt_ms} ms: it supports whole ms only"
-
-
-def _toxic(kind: str, stream: str, attributes: dict[str, Any]) -> dict[str, Any]:
-    return {"name": f"{kind}_{stream}", "type": kind, "stream": stream, "toxicity": 1.0, "attributes": attributes}
 
 
 def _shape(api: Api, cable: BareCable, pid: int, point: LinkPoint) -> tuple[ProbedLink, str]:
@@ -183,7 +194,7 @@ def _shape(api: Api, cable: BareCable, pid: int, point: LinkPoint) -> tuple[Prob
         listen = f"{SERVER_ADDRESS}:{_PROXY_PORT}"
         api.ask("POST", "/proxies", {"name": "link", "listen": listen, "upstream": upstream, "enabled": True})
         for toxic in requested:
-            api.ask("POST", "/proxies/link/toxics", toxic)
+            api.ask("POST", "/proxies/link/toxics", toxic.body)
     except (OSError, http.client.HTTPException) as error:
         raise LabError(f"toxiproxy did not answer: {error}") from error
     return cable.probed(_PROXY_PORT, pid), note

@@ -122,7 +122,7 @@ _SENTENCE_WORDS = 12
 _SPACE, _STOP = ord(" "), ord(".")
 
 
-class Text:
+class ZipfText:
     """Sentences of words drawn by Zipf's law from `words.txt` (ASCII, the most frequent first). A full column cuts off the sentence.
 
     zlib at level 6 compresses `c` to 0.41 of its size in frames of 16 KiB, as servers send it, about the same as English prose.
@@ -183,7 +183,7 @@ def _columns(random: np.random.Generator, count: int, width: int) -> Bytes:
     return columns
 
 
-_KNOWN: dict[Content, Rows] = {"digits": Digits(), "text": Text(), "incompressible": Incompressible()}
+_KNOWN: dict[Content, Rows] = {"digits": Digits(), "text": ZipfText(), "incompressible": Incompressible()}
 
 
 def find_rows(content: Content) -> Rows:
