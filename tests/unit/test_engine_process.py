@@ -24,7 +24,7 @@ from howfar.contract.messages import (
 from howfar.engine import process
 from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine
 from howfar.engine.run_load import longest_s, run_load
-from howfar.errors import EngineError, MissingError
+from howfar.errors import EngineError, MissingError, UsageError
 
 JOB = LoadJob(
     target=UnixTarget(path="/s"),
@@ -152,3 +152,11 @@ def test_a_page_job_may_open_one_service_after_the_other() -> None:
     waits = [longest_s(one) for one in (JOB, php, job)]
     opening_s = JOB.connect_timeout_ns / 1e9
     assert [longest - waits[0] for longest in waits] == pytest.approx([0, opening_s, 3 * opening_s])
+
+
+def test_text_that_is_not_utf_8_is_refused_before_the_engine_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.Launcher, "popen", lambda *_, **__: pytest.fail("the engine was started"))
+    monkeypatch.setattr(process, "engine_info", lambda: None)
+    with pytest.raises(UsageError, match="not UTF-8 text") as refused:
+        EngineProcess(JOB.model_copy(update={"password": "S3cr\udce9t"}))
+    assert "S3cr" not in f"{refused.value.message} {refused.value.advice}"

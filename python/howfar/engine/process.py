@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 import howfar
 from howfar.contract.message import Message
@@ -140,6 +141,16 @@ def _all_events() -> dict[str, type[Message]]:
     return EVENTS
 
 
+def _line_of(message: Message) -> str:
+    """A message as a line of JSON. Raises UsageError if an argument or a variable that is not UTF-8 is part of it."""
+    try:
+        return message.model_dump_json() + "\n"
+    except PydanticSerializationError as error:
+        raise UsageError(
+            "an address, a user name, a password or a statement is not UTF-8 text", "Write it in UTF-8."
+        ) from error
+
+
 class EngineProcess:
     """One running engine. Use as a context manager: on exit, its stdin is closed, and it is killed if it does not end."""
 
@@ -154,6 +165,7 @@ class EngineProcess:
         """`subcommand`: the engine's command for the job, if it is not the one that the job names. `says_goodbye`: whether the engine
         gets time to close its connections even after an error of ours; then it does not receive the terminal's Ctrl-C."""
         engine_info()
+        first_line = _line_of(job)
         self._says_goodbye = says_goodbye
         self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
         launcher = launcher or Launcher()
@@ -163,9 +175,10 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
             process_group=0 if says_goodbye else None,
         )
-        self.send(job)
+        self._write(first_line)
 
     @property
     def pid(self) -> int:
@@ -175,10 +188,13 @@ class EngineProcess:
         return self._process.poll() is None
 
     def send(self, message: Message) -> None:
-        """Write one message as a line. Raises EngineError if the engine has exited."""
+        """Write one message as a line. Raises EngineError if the engine has exited, UsageError for text that is not UTF-8."""
+        self._write(_line_of(message))
+
+    def _write(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(message.model_dump_json() + "\n")
+            self._process.stdin.write(line)
             self._process.stdin.flush()
         except (OSError, ValueError) as error:  # the engine has exited, or its stdin was closed meanwhile
             raise self._death_error() from error
