@@ -140,8 +140,7 @@ def _continue_on_hosts(
     password_file = None if options.password_file is None else Path(options.password_file)
     user_server = on_hosts.find_user_server(on_hosts.OnHosts(on, dsn=options.dsn, password_file=password_file), note)
     hosts_of_roles = [("client", roles.client), ("server", roles.server)]
-    hosts_of_roles += [("replica", name) for name in roles.replicas]
-    hosts_of_roles += [("hop", roles.hop)] if roles.hop else []
+    hosts_of_roles += [*(("replica", name) for name in roles.replicas), *([("hop", roles.hop)] if roles.hop else [])]
     place = ",".join(f"{role}={name}" for role, name in hosts_of_roles)
     clients = ",".join((roles.client, *roles.others))
     plan = restore_plan(recorded.info.plan)
