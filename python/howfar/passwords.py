@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+
+from howfar.terminal_text import in_utf8
 
 MASK = "***"
 _SHORT_LENGTH = 4
@@ -11,9 +14,11 @@ _known: set[str] = set()
 
 
 def learn(password: str) -> None:
-    """Mask this password in texts from now on."""
+    """Mask this password in texts from now on, also as the engine, which reads UTF-8, writes it."""
     if password:
         _known.add(password)
+        with suppress(UnicodeError):
+            _known.add(in_utf8(password))
 
 
 def without_passwords(text: str) -> str:

@@ -14,6 +14,12 @@ def printable(text: str) -> str:
     return _UNUSUAL.sub(lambda match: match[0] if _is_shown(match[0]) else _REPLACEMENT, text)
 
 
+def in_utf8(text: str) -> str:
+    """Text with arguments or variables of which the locale could not decode some bytes, with these read as UTF-8. Raises UnicodeError
+    if they are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8")
+
+
 def one_line(text: str) -> str:
     """The printable text on one line: after a line end, a text from outside could look like a line of howfar's own."""
     return " ".join(printable(text).split("\n"))

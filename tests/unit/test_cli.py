@@ -21,7 +21,7 @@ from tests.unit.rendered import GOLDEN, is_golden
 
 from howfar.cli import session
 from howfar.cli.exit_codes import EXIT_CODES
-from howfar.cli.main import _in_utf8, cli, run_command_line
+from howfar.cli.main import cli, run_command_line
 from howfar.contract.messages import LoadJob
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, MissingError, SandboxForbidden, ServerMissing
@@ -525,15 +525,6 @@ def test_a_limit_of_open_files_is_called_that(files: int) -> None:
     done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True)
     assert done.returncode == 12 and "ulimit -n" in done.stderr and "setup" not in done.stderr
     assert json.loads(done.stdout)["failure"]["code"] == "resources"
-
-
-def test_arguments_are_utf_8_in_any_locale() -> None:
-    in_c_locale = "pässword".encode().decode("ascii", "surrogateescape")
-    assert (_in_utf8("pässword"), _in_utf8(in_c_locale), _in_utf8("S3cr\udce9t")) == (
-        "pässword",
-        "pässword",
-        "S3cr\udce9t",
-    )
 
 
 def test_the_package_runs_as_a_module() -> None:

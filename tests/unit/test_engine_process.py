@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import howfar
+from howfar import passwords
 from howfar.contract.messages import (
     PROTOCOL_VERSION,
     CustomStatement,
@@ -160,3 +161,11 @@ def test_text_that_is_not_utf_8_is_refused_before_the_engine_starts(monkeypatch:
     with pytest.raises(UsageError, match="not UTF-8 text") as refused:
         EngineProcess(JOB.model_copy(update={"password": "S3cr\udce9t"}))
     assert "S3cr" not in f"{refused.value.message} {refused.value.advice}"
+
+
+def test_text_that_the_locale_cannot_decode_is_sent_as_utf_8() -> None:
+    in_c_locale = "pässword".encode().decode("ascii", "surrogateescape")
+    for given in ("pässword", in_c_locale):
+        assert json.loads(process._line_of(JOB.model_copy(update={"password": given})))["password"] == "pässword"
+    passwords.learn(in_c_locale)
+    assert passwords.without_passwords("refused: pässword") == "refused: ***"

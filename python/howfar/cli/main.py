@@ -229,7 +229,7 @@ def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable
     open_streams()
     check_room_for_libraries()
     sys.unraisablehook = _ignore_broken_pipe
-    words = [_in_utf8(word) for word in sys.argv[1:]] if arguments is None else list(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     learn_passwords(words)
     try:
         outcome = _run(words, os.environ.get(COMPLETE) if arguments is None else None, on_loaded)
@@ -246,11 +246,6 @@ def run_command_line(arguments: Sequence[str] | None = None, on_loaded: Callable
         abandon_output()
         _print_error(f"writing the output failed: {error.strerror}", "Write it where there is enough space.")
         return RunFileError.exit_code
-
-
-def _in_utf8(word: str) -> str:
-    """An argument read as UTF-8, whatever the locale; bytes that are not UTF-8 stay escaped, as Python does."""
-    return os.fsencode(word).decode("utf-8", "surrogateescape")
 
 
 def _run(words: list[str], completion: str | None, on_loaded: Callable[[], None]) -> int | FailedCommand:

@@ -27,6 +27,7 @@ import howfar
 from howfar.contract.message import Message
 from howfar.contract.ping_messages import PING_EVENTS, PROTOCOL_VERSION, Failed, Info
 from howfar.errors import EngineError, MissingError, UsageError, how_ended
+from howfar.terminal_text import in_utf8
 
 if TYPE_CHECKING:
     from howfar.contract.messages import Event
@@ -142,10 +143,14 @@ def _all_events() -> dict[str, type[Message]]:
 
 
 def _line_of(message: Message) -> str:
-    """A message as a line of JSON. Raises UsageError if an argument or a variable that is not UTF-8 is part of it."""
+    """A message as a line of JSON, with what the locale could not decode in it as UTF-8. Raises UsageError if that is not UTF-8."""
     try:
         return message.model_dump_json() + "\n"
-    except PydanticSerializationError as error:
+    except PydanticSerializationError:
+        text = json.dumps(message.model_dump(mode="json"), ensure_ascii=False)
+    try:
+        return in_utf8(text) + "\n"
+    except UnicodeError as error:
         raise UsageError(
             "an address, a user name, a password or a statement is not UTF-8 text", "Write it in UTF-8."
         ) from error
