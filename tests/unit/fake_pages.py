@@ -16,7 +16,7 @@ from tests.unit.synthetic_run import synthetic_run
 from howfar.analysis.summary import Summary
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import Receipt
-from howfar.contract.receipt import LinkReceipt, RttFacts, TrialReceipt
+from howfar.contract.receipt import LinkReceipt, QuantilesNs, TrialReceipt
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio
@@ -218,7 +218,7 @@ def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: M
     void = {} if seen else {"status": TrialStatus.VOID, "void_reason": "the application did not answer"}
     receipt = TrialReceipt(session=made(Receipt))
     if cell.path == "remote":
-        receipt.link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=RTT_NS))
+        receipt.link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=RTT_NS))
     return made_trial(
         number,
         arm.name,

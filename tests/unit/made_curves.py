@@ -8,7 +8,7 @@ from typing import Any
 from tests.made import made, made_run, made_trial
 
 from howfar.contract.messages import DirectionStats
-from howfar.contract.receipt import LinkCounters, LinkReceipt, RttFacts, TrialReceipt
+from howfar.contract.receipt import LinkCounters, LinkReceipt, QuantilesNs, TrialReceipt
 from howfar.plan.types import Workload
 from howfar.store.records import (
     Arm,
@@ -95,7 +95,7 @@ def _receipt(cell: Cell, seen: Measured) -> TrialReceipt:
         to_client=one_direction(seen.bytes_to_client * cell.carried, seen.turns),
         to_server=one_direction(seen.bytes_to_server, seen.turns),
     )
-    at_rest = RttFacts(p50=cell.factors["rtt_ns"])
+    at_rest = QuantilesNs(p50=cell.factors["rtt_ns"])
     link = LinkReceipt(rtt_at_rest_ns=at_rest, compensate_ns=10_000, counters=counters)
     return cell.receipt.updated(TrialReceipt(link=link))
 

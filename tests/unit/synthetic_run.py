@@ -17,8 +17,8 @@ from howfar.contract.receipt import (
     ByDirection,
     LinkCalibration,
     LinkReceipt,
+    QuantilesNs,
     RequestedLink,
-    RttFacts,
     ServerReceipt,
     TrialReceipt,
 )
@@ -188,7 +188,7 @@ def receipt(path: str) -> TrialReceipt:
         goodput = ByDirection(to_server=939_000_000.0, to_client=938_000_000.0)
         proof.link = LinkReceipt(
             requested=RequestedLink(rtt_ns=200_000, rate_bps=10**9, queue_bytes=250_000),
-            rtt_at_rest_ns=RttFacts(count=400, min=198_000, p50=203_000, p99=231_000),
+            rtt_at_rest_ns=QuantilesNs(count=400, min=198_000, p50=203_000, p99=231_000),
             calibration=LinkCalibration(goodput_bps=goodput, expected_goodput_bps=941_482_444.7),
         )
     return proof

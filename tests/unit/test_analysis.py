@@ -30,8 +30,8 @@ from howfar.contract.receipt import (
     ByDirection,
     LinkCalibration,
     LinkReceipt,
+    QuantilesNs,
     RequestedLink,
-    RttFacts,
     TrialReceipt,
 )
 from howfar.experiments.answer import where_text
@@ -205,7 +205,7 @@ def test_a_link_that_is_not_as_asked_is_seen() -> None:
         link = trial.receipt.link
         if link is None:
             return trial
-        return with_receipt(trial, link=link.updated(LinkReceipt(rtt_at_rest_ns=RttFacts(p50=290_000))))
+        return with_receipt(trial, link=link.updated(LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=290_000))))
 
     summary = summarise(run.model_copy(update={"trials": tuple(map(measured_longer, run.trials))}))
     assert Diagnostic.LINK_NOT_AS_REQUESTED in cell(summary, "remote").warnings
@@ -217,14 +217,14 @@ def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
     for to_client, as_requested in ((800e6, False), (935e6, True)):
         goodput = ByDirection(to_server=939e6, to_client=to_client)
         calibration = LinkCalibration(expected_goodput_bps=941e6, goodput_bps=goodput)
-        link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=201_000), calibration=calibration)
+        link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=201_000), calibration=calibration)
         assert link_facts(factors, [TrialReceipt(link=link)]).as_requested is as_requested
 
 
 def test_what_the_ping_s_own_bytes_take_is_no_fault_of_the_link() -> None:
     """At 1 Mb/s the ping's bytes take 1.456 ms; without that figure in the receipt the link seems to differ from the request."""
     for requested, as_requested in ((RequestedLink(rest_rtt_ns=11_456_000), True), (RequestedLink(), False)):
-        link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=11_460_000), requested=requested)
+        link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=11_460_000), requested=requested)
         assert link_facts({"rtt_ns": 10_000_000}, [TrialReceipt(link=link)]).as_requested is as_requested
 
 
@@ -593,7 +593,7 @@ def blocks(count: int, rtt_sd: float, other_sd: float, share: float) -> tuple[li
     trials, ratios = [], []
     for block in range(count):
         error = chance.gauss(0, rtt_sd)
-        link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=round(200_000 * (1 + error))))
+        link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=round(200_000 * (1 + error))))
         trials.append(with_receipt(template, link=link).model_copy(update={"block": block}))
         ratios.append(0.3 * math.exp(-share * error + chance.gauss(0, other_sd)))
     return trials, ratios
@@ -626,7 +626,7 @@ def test_a_report_says_what_an_rtt_that_is_off_does_to_the_figures(extra_ns: int
     def asked(trial: Trial) -> Trial:
         if trial.receipt.link is None:
             return trial
-        at_rest, requested = RttFacts(p50=200_000 + extra_ns), RequestedLink(rest_rtt_ns=200_000)
+        at_rest, requested = QuantilesNs(p50=200_000 + extra_ns), RequestedLink(rest_rtt_ns=200_000)
         return with_receipt(trial, link=LinkReceipt(rtt_at_rest_ns=at_rest, requested=requested))
 
     summary = summarise(run.model_copy(update={"trials": tuple(map(asked, run.trials))}))

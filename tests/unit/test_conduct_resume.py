@@ -13,7 +13,7 @@ from tests.unit.fake_lab import COUNTED, FakeLaboratory, FakeStage, FakeWindowWa
 
 from howfar.contract.environment import HostFacts, HostRoles, RunEnvironment
 from howfar.contract.messages import LoadJob, Measuring, Receipt
-from howfar.contract.receipt import LinkReceipt, RttFacts
+from howfar.contract.receipt import LinkReceipt, QuantilesNs
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
@@ -116,7 +116,7 @@ def _between(swaps: bool = True, rtt_ns: int = 10_000_000, warnings: Sequence[st
         RunEnvironment(
             roles=HostRoles(client="a", server="b", swaps=swaps),
             hosts={"a": a.updated(HostFacts.model_validate(of_a)), "b": b},
-            distances=[LinkReceipt(from_host="a", to_host="b", rtt_ns=RttFacts(p50=rtt_ns))],
+            distances=[LinkReceipt(from_host="a", to_host="b", rtt_ns=QuantilesNs(p50=rtt_ns))],
             warnings=list(warnings),
         )
     )

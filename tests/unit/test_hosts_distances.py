@@ -18,7 +18,7 @@ from howfar.cli.hosts import ShownHost, _network_rows, _warn_of_noise, _warn_of_
 from howfar.cli.on_hosts import _with_measured, check_plan
 from howfar.contract.environment import ClockSync, HostFacts, HostRoles
 from howfar.contract.messages import RttResult
-from howfar.contract.receipt import ByDirection, LinkReceipt, RttFacts
+from howfar.contract.receipt import ByDirection, LinkReceipt, QuantilesNs
 from howfar.errors import PlanError
 from howfar.experiments.registry import summarise
 from howfar.fleet.clocks import Offset
@@ -150,7 +150,7 @@ class _Measured:
 
 def _apart(source: str, target: str, rtt_ns: int, bps: int) -> LinkReceipt:
     goodput = ByDirection(to_server=bps, to_client=2 * bps)
-    return LinkReceipt(from_host=source, to_host=target, rtt_ns=RttFacts(p50=rtt_ns), goodput_bps=goodput)
+    return LinkReceipt(from_host=source, to_host=target, rtt_ns=QuantilesNs(p50=rtt_ns), goodput_bps=goodput)
 
 
 @pytest.mark.parametrize("name", ["cluster", "cluster-rows", "cluster-reads"])
@@ -192,13 +192,13 @@ def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
             one.model_copy(update={"rtt_ns": rtt}),
         )
         for one, least, p50, rtt in (
-            (_apart("a", "c", 0, 10**9), 80_000, 100_000, RttFacts(min=70_000, p50=90_000, p99=1)),
-            (_apart("c", "b", 0, 10**8), 280_000, 300_000, RttFacts(min=270_000, p50=290_000, p99=1)),
+            (_apart("a", "c", 0, 10**9), 80_000, 100_000, QuantilesNs(min=70_000, p50=90_000, p99=1)),
+            (_apart("c", "b", 0, 10**8), 280_000, 300_000, QuantilesNs(min=270_000, p50=290_000, p99=1)),
         )
     )
     whole = distances.combined_receipt(near, far)
-    assert whole.rtt_at_rest_ns == RttFacts(p50=400_000, min=360_000) and whole.expected_rtt_ns == 380_000
-    assert whole.rtt_ns == RttFacts(p50=380_000, min=340_000)
+    assert whole.rtt_at_rest_ns == QuantilesNs(p50=400_000, min=360_000) and whole.expected_rtt_ns == 380_000
+    assert whole.rtt_ns == QuantilesNs(p50=380_000, min=340_000)
     assert whole.goodput_bps == ByDirection(to_server=10**8, to_client=2 * 10**8)
     assert (whole.from_host, whole.by_way_of, whole.to_host) == ("a", "c", "b") and whole.links == [near, far]
 
@@ -269,7 +269,7 @@ def test_hosts_of_one_machine_and_an_rtt_that_is_noise_are_named() -> None:
     (said,) = _warn_of_shared_machines({name: HostFacts(boot_id=boot) for name, boot in boots.items()})
     assert said.startswith("Hosts a, c are one machine")
     assert _warn_of_shared_machines({"a": HostFacts(), "b": HostFacts()}) == []
-    rest, awake = RttFacts(p50=10_300), RttFacts(p50=12_800)
+    rest, awake = QuantilesNs(p50=10_300), QuantilesNs(p50=12_800)
     quicker_awake = LinkReceipt(rtt_ns=awake, rtt_awake_ns=rest)
     assert _warn_of_noise([quicker_awake, LinkReceipt(rtt_ns=rest, rtt_awake_ns=None)]) == []
     assert "noise" in _warn_of_noise([LinkReceipt(rtt_ns=rest, rtt_awake_ns=awake)])[0]
@@ -279,8 +279,8 @@ def _between(run: Run) -> Run:
     apart = LinkReceipt(
         from_host="a",
         to_host="b",
-        rtt_ns=RttFacts(min=190_000, p50=212_000, p99=300_000),
-        rtt_awake_ns=RttFacts(min=170_000, p50=181_000, p99=220_000),
+        rtt_ns=QuantilesNs(min=190_000, p50=212_000, p99=300_000),
+        rtt_awake_ns=QuantilesNs(min=170_000, p50=181_000, p99=220_000),
         goodput_bps=ByDirection(to_server=9_410_000_000, to_client=4_700_000_000),
         retransmits=ByDirection(to_server=0, to_client=3),
         path_mtu=None,

@@ -323,7 +323,7 @@ def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
 def test_calibration_takes_off_what_the_machine_adds(excess_ns: int) -> None:
     fake = _fake(excess_ns)
     found = fake.shape(_ASKED)
-    assert abs(found.rtt_p50_ns - _ASKED.rest_rtt_ns) <= 2_000
+    assert found.rtt_p50_ns is not None and abs(found.rtt_p50_ns - _ASKED.rest_rtt_ns) <= 2_000
     assert found.rounds[-1].rtt_p50_ns == found.rtt_p50_ns, "what is frozen has been measured"
     assert found.rounds[-1].compensate_ns == found.compensate_ns == fake.compensate_ns
 

@@ -14,7 +14,7 @@ from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_finding
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
-from howfar.contract.receipt import LinkReceipt, RttFacts
+from howfar.contract.receipt import LinkReceipt, QuantilesNs
 from howfar.experiments.page.analysis import (
     CpuLevel,
     MeasuredCrossing,
@@ -250,7 +250,7 @@ def test_blocks_that_were_never_the_same_compare_nothing() -> None:
 
 def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> None:
     """Over the link, the engine's page takes less time than its round trips."""
-    long_link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=3_000_000))
+    long_link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=3_000_000))
     found = page_findings_of(
         page_run(blocks=3, wanted=LEAST),
         change=lambda trial: with_receipt(trial, link=long_link) if "remote" in trial.arm else trial,

@@ -13,17 +13,17 @@ from subprocess import run
 import pytest
 from pydantic import ValidationError
 
-from howfar.contract.receipt import LinkReceipt, RttFacts, ServerReceipt, TrialReceipt
+from howfar.contract.receipt import LinkReceipt, QuantilesNs, ServerReceipt, TrialReceipt
 
 ROOT = Path(__file__).parents[2]
 STORED = sorted((ROOT / "tests" / "data").glob("*/*.howfar.xz"))
 PROGRAM = """
-from howfar.contract.receipt import LinkReceipt, RttFacts, ServerReceipt, TrialReceipt
+from howfar.contract.receipt import LinkReceipt, QuantilesNs, ServerReceipt, TrialReceipt
 
 def rtt_ns(receipt: TrialReceipt) -> int | None:
     return None if receipt.link is None else receipt.link.{attribute}
 
-written = LinkReceipt({keyword}=7, rtt_at_rest_ns=RttFacts(p50=1))
+written = LinkReceipt({keyword}=7, rtt_at_rest_ns=QuantilesNs(p50=1))
 written.{assigned} = 3
 """
 RIGHT = {"attribute": "rest_rtt_ns", "keyword": "compensate_ns", "assigned": "mtu"}
@@ -65,7 +65,7 @@ def test_a_part_of_a_wrong_type_is_refused() -> None:
 
 def test_only_what_was_recorded_is_written() -> None:
     receipt = TrialReceipt(server=ServerReceipt(kind="redis", content=None))
-    receipt.link = LinkReceipt(rtt_at_rest_ns=RttFacts(p50=5))
+    receipt.link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=5))
     assert receipt.as_json() == {"server": {"kind": "redis", "content": None}, "link": {"rtt_at_rest_ns": {"p50": 5}}}
     assert receipt.link.rest_rtt_ns == 5 and receipt.link.expected_rtt_ns is None
 

@@ -13,7 +13,7 @@ from tests.unit.test_replication import ASKED, snapshot
 
 from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
-from howfar.contract.environment import FsyncTimes, RunEnvironment
+from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
     Arrivals,
     LoadJob,
@@ -23,6 +23,7 @@ from howfar.contract.messages import (
     Sysbench,
     UnixTarget,
 )
+from howfar.contract.receipt import QuantilesNs
 from howfar.contract.rules import is_keyed
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
@@ -171,7 +172,7 @@ def test_what_cannot_be_is_refused_when_the_plan_is_read(factors: dict[str, Any]
 
 
 def test_the_workload_says_when_a_commit_is_on_the_disk() -> None:
-    fsync_ns = {"512": FsyncTimes(count=48, p50=797, p99=1000)}
+    fsync_ns = {"512": QuantilesNs(count=48, p50=797, p99=1000)}
     facts = RunEnvironment(work_file_system="tmpfs", data_fsync_ns=fsync_ns)
     sentence = workload_line(read_stored(plan().model_dump(mode="json")), facts)
     assert sentence.endswith("durability off (no commit is flushed), on tmpfs, where a write with fsync takes 797ns")

@@ -341,7 +341,7 @@ def _threads_running(trials: Sequence[Trial]) -> float | None:
 
 
 def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
-    windows = [receipt.window for trial in trials if (receipt := trial.receipt.replication) is not None]
+    windows = [trial.receipt.replication_window for trial in trials]
     known = [window.mean_wait_us / 1e6 for window in windows if window is not None and window.mean_wait_us]
     return sum(known) / len(known) if known else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from howfar.contract.receipt import LinkReceipt, RequestedDirection
+from howfar.contract.receipt import DirectionName, LinkReceipt, RequestedDirection
 from howfar.plan.factors import Level
 from howfar.stats.estimate import Part
 from howfar.store.records import NetworkSample, Trial
@@ -86,14 +86,11 @@ def carried_payload(payload_bytes: float, round_trips: float, mtu: int = MTU) ->
     return carried(payload_bytes + segments * SEGMENT_HEADER_BYTES, segments)
 
 
-Direction = Literal["to_client", "to_server"]
-
-
 @dataclass(frozen=True)
 class CarriedTraffic:
     """One direction of a link."""
 
-    name: Direction
+    name: DirectionName
     rate_bps: float | None
     """Rate of the link. None: unshaped."""
     ceilings: Ceilings | None
@@ -117,7 +114,7 @@ class CarriedTraffic:
     that it is full."""
 
 
-def link_direction(trials: Sequence[Trial], factors: Mapping[str, Level], name: Direction) -> CarriedTraffic | None:
+def link_direction(trials: Sequence[Trial], factors: Mapping[str, Level], name: DirectionName) -> CarriedTraffic | None:
     """Traffic over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
     link_trials = [trial for trial in trials if trial.measured is not None and trial.receipt.link is not None]
     if not link_trials:
@@ -170,7 +167,7 @@ class _TrialTraffic:
     queues: tuple[int, ...] = ()
 
 
-def _traffic_by_interface(trial: Trial, name: Direction) -> _TrialTraffic:
+def _traffic_by_interface(trial: Trial, name: DirectionName) -> _TrialTraffic:
     assert trial.window is not None and trial.measured is not None, "counted trials have both"
     last = trial.window.network[-1]
     seconds, frames = last.at_ns / 1e9, _counter_of(last, name, "packets")
@@ -184,7 +181,7 @@ def _traffic_by_interface(trial: Trial, name: Direction) -> _TrialTraffic:
     )
 
 
-def _traffic_by_payload(trial: Trial, name: Direction, mtu: int) -> _TrialTraffic:
+def _traffic_by_payload(trial: Trial, name: DirectionName, mtu: int) -> _TrialTraffic:
     measured = trial.measured
     assert measured is not None, "only of good trials"
     payload = measured.bytes_to_client if name == "to_client" else measured.bytes_to_server
@@ -193,7 +190,7 @@ def _traffic_by_payload(trial: Trial, name: Direction, mtu: int) -> _TrialTraffi
     return _TrialTraffic(carried_bytes, segments, measured.elapsed_ns / 1e9, measured.transactions)
 
 
-def _counter_of(sample: NetworkSample, name: Direction, what: Literal["bytes", "packets"]) -> int:
+def _counter_of(sample: NetworkSample, name: DirectionName, what: Literal["bytes", "packets"]) -> int:
     return int(getattr(sample, f"{name}_{what}"))
 
 
@@ -206,13 +203,13 @@ class _LinkRate:
     is_least: bool = False
 
 
-def _rate(link: LinkReceipt | None, factors: Mapping[str, Level], name: Direction) -> _LinkRate:
+def _rate(link: LinkReceipt | None, factors: Mapping[str, Level], name: DirectionName) -> _LinkRate:
     """The requested rate, from the receipt, which has each direction, or else from the cell. For a real link, the rate that the
     probe's one connection reached; several connections may reach more."""
     if link is None:
         return _LinkRate(None, MTU)
     if link.real:
-        goodput_bps = None if link.goodput_bps is None else getattr(link.goodput_bps, name)
+        goodput_bps = None if link.goodput_bps is None else link.goodput_bps.of(name)
         mtu = mtu_of(link.mss)
         return _LinkRate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_least=True)
     rate = factors.get("rate_bps")
@@ -266,14 +263,14 @@ _FIRST_SAMPLE = NetworkSample(
 """The sample at the beginning of the window, from which samples count."""
 
 
-def _bytes_per_s(slices: _Slices, name: Direction) -> tuple[float, ...]:
+def _bytes_per_s(slices: _Slices, name: DirectionName) -> tuple[float, ...]:
     return tuple(
         (_counter_of(after, name, "bytes") - _counter_of(before, name, "bytes")) * 1e9 / (after.at_ns - before.at_ns)
         for before, after in slices
     )
 
 
-def _queues(slices: _Slices, name: Direction) -> tuple[int, ...] | None:
+def _queues(slices: _Slices, name: DirectionName) -> tuple[int, ...] | None:
     queues = [getattr(after, f"{name}_queue_bytes") for _, after in slices]
     return None if any(queue is None for queue in queues) else tuple(queues)
 

@@ -141,7 +141,7 @@ def script_violations(player: Player) -> tuple[str, ...]:
 
 def describe_link(link: Link) -> str:
     """The link in words: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
-    spec, measured = link.spec, format_duration_ns(link.calibration.rtt_p50_ns)
+    spec, measured = link.spec, format_duration_ns(link.measured_rtt_ns)
     if link.backend == "none":
         return f"a bare cable, RTT measured {measured} at rest"
     ping_ns = link.rest_rtt_ns(spec) - spec.rtt_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from howfar.contract.receipt import LinkCalibration, LinkReceipt, ReceiptPart, TcpSettings
+from howfar.contract.receipt import LinkCalibration, LinkReceipt, QuantilesNs, ReceiptPart, TcpSettings
 
 
 class MachineFacts(ReceiptPart):
@@ -74,14 +74,6 @@ class HostRoles(ReceiptPart):
     """Whether client and server exchange their roles from block to block."""
 
 
-class FsyncTimes(ReceiptPart):
-    """Duration of an fsync of the data's file system, in ns."""
-
-    count: int | None = None
-    p50: int | None = None
-    p99: int | None = None
-
-
 class Capacity(ReceiptPart):
     """Limits for many connections, and the throughput that a plan with given rates measured first."""
 
@@ -129,8 +121,8 @@ class RunEnvironment(MachineFacts):
     client_cpus: list[int] = Field(default_factory=list)
     server_cpus: list[int] = Field(default_factory=list)
     work_file_system: str | None = None
-    data_fsync_ns: dict[str, FsyncTimes] | None = None
-    """By number of bytes written; None if it could not be measured."""
+    data_fsync_ns: dict[str, QuantilesNs] | None = None
+    """Duration of a write with fsync, by its number of bytes; None if it could not be measured."""
     data: DataFacts = Field(default_factory=DataFacts)
     capacity: Capacity | None = None
     tcp_buffers: dict[str, int] = Field(default_factory=dict)
@@ -163,7 +155,3 @@ class RunEnvironment(MachineFacts):
         """Median duration of an fsync of one sector of 512 bytes."""
         times = (self.data_fsync_ns or {}).get("512")
         return None if times is None else times.p50
-
-    def cpus_of(self, host: str) -> list[int]:
-        """CPUs of the `client` or of the `server`. Empty: not recorded."""
-        return self.client_cpus if host == "client" else self.server_cpus

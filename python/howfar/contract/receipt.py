@@ -5,12 +5,14 @@ Each part belongs to one writer. A field that is unset was not recorded: older v
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from howfar.contract.receipt_messages import Account, DirectionStats, Drops, Receipt
 
+DirectionName = Literal["to_server", "to_client"]
+DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
 Number = int | float
 """A JSON number, kept as it was written."""
 MAX_HALTS_PER_S = 10.0
@@ -34,8 +36,8 @@ class ReceiptPart(BaseModel):
         return self.model_copy(update={name: getattr(other, name) for name in other.model_fields_set})
 
 
-class RttFacts(ReceiptPart):
-    """RTT of pings over an idle link, in ns."""
+class QuantilesNs(ReceiptPart):
+    """Number and quantiles of measured times, in ns."""
 
     count: int | None = None
     min: int | None = None
@@ -68,10 +70,8 @@ class ByDirection(ReceiptPart):
     to_server: Number | None = None
     to_client: Number | None = None
 
-    @property
-    def smaller(self) -> Number | None:
-        """The smaller of the known ones."""
-        return min((value for value in (self.to_server, self.to_client) if value is not None), default=None)
+    def of(self, direction: DirectionName) -> Number | None:
+        return self.to_server if direction == "to_server" else self.to_client
 
     @property
     def swapped(self) -> ByDirection:
@@ -94,7 +94,7 @@ class LinkCalibration(ReceiptPart):
     rest_rtt_ns: int | None = None
     """Expected RTT of a ping over the link, as in `RequestedLink`."""
     rounds: list[CalibrationRound] = Field(default_factory=list)
-    rtt_p50_ns: int = 0
+    rtt_p50_ns: int | None = None
     rtt_p99_ns: int | None = None
     rtt_from_idle_p50_ns: int | None = None
     """The same, with CPUs that were allowed to sleep between pings."""
@@ -110,6 +110,13 @@ class LinkCalibration(ReceiptPart):
     """By direction: segments dropped during the bulk transfers; None if the back-end counts nothing."""
     of_rtt_ns: int | None = None
     """The RTT of the similar link that was measured instead; None if it was this link."""
+
+    @property
+    def waking_ns(self) -> int | None:
+        """Extra time of a round trip when the CPUs of both ends must first wake up. None: not measured."""
+        if self.rtt_from_idle_p50_ns is None or self.rtt_p50_ns is None:
+            return None
+        return max(self.rtt_from_idle_p50_ns - self.rtt_p50_ns, 0)
 
 
 class LinkCounters(ReceiptPart):
@@ -144,7 +151,7 @@ class LinkReceipt(ReceiptPart):
     backend: str | None = None
     arrival: str | None = None
     requested: RequestedLink | None = Field(None, alias="asked")
-    rtt_at_rest_ns: RttFacts | None = None
+    rtt_at_rest_ns: QuantilesNs | None = None
     """By pings before the load."""
     compensate_ns: Number | None = None
     """Delay that the emulator leaves out in each direction, because the hosts take this time themselves."""
@@ -164,9 +171,9 @@ class LinkReceipt(ReceiptPart):
     by_way_of: str | None = None
     """The host of a program in between; the link is then two links, one after the other."""
     to_host: str | None = Field(None, alias="to")
-    rtt_ns: RttFacts | None = None
+    rtt_ns: QuantilesNs | None = None
     """Measured before the run."""
-    rtt_awake_ns: RttFacts | None = None
+    rtt_awake_ns: QuantilesNs | None = None
     """The same with all CPUs of both hosts kept awake; None if they cannot be."""
     goodput_bps: ByDirection | None = None
     retransmits: ByDirection | None = None
@@ -187,9 +194,8 @@ class LinkReceipt(ReceiptPart):
     @property
     def slower_bps(self) -> Number:
         """Goodput of a real link in its slower direction."""
-        slower = None if self.goodput_bps is None else self.goodput_bps.smaller
-        assert slower is not None, "only of a link between hosts"
-        return slower
+        assert self.goodput_bps is not None, "only of a link between hosts"
+        return min(bps for to in DIRECTIONS if (bps := self.goodput_bps.of(to)) is not None)
 
     @property
     def rest_rtt_ns(self) -> int | None:
@@ -532,3 +538,8 @@ class TrialReceipt(ReceiptPart):
     link: LinkReceipt | None = None
     arrivals: ArrivalsReceipt | None = None
     writers: WritersReceipt | None = None
+
+    @property
+    def replication_window(self) -> ReplicationWindow | None:
+        """Replication before the load and after it. None: no replicas, or not recorded."""
+        return None if self.replication is None else self.replication.window

@@ -15,7 +15,7 @@ from typing import Any
 
 from howfar.contract.environment import ClockSync, Interface
 from howfar.contract.messages import GoodputResult, RttResult
-from howfar.contract.receipt import ByDirection, LinkReceipt, RequestedLink, RttFacts
+from howfar.contract.receipt import ByDirection, LinkReceipt, QuantilesNs, RequestedLink
 from howfar.errors import LabError, PlanError
 from howfar.fleet.ray_driver import HostLink, cpus_of
 from howfar.fleet.remote import RemoteHost
@@ -221,14 +221,14 @@ def combined_receipt(near: LinkReceipt, far: LinkReceipt) -> LinkReceipt:
     )
 
 
-def _sum(near: RttFacts | None, far: RttFacts | None) -> RttFacts:
+def _sum(near: QuantilesNs | None, far: QuantilesNs | None) -> QuantilesNs:
     assert near is not None and far is not None, "both links were measured"
     assert near.p50 is not None and near.min is not None and far.p50 is not None and far.min is not None
-    return RttFacts(p50=near.p50 + far.p50, min=near.min + far.min)
+    return QuantilesNs(p50=near.p50 + far.p50, min=near.min + far.min)
 
 
-def _rtt_facts(found: RttResult) -> RttFacts:
-    return RttFacts(min=found.min_ns, p50=found.p50_ns, p99=found.p99_ns)
+def _rtt_facts(found: RttResult) -> QuantilesNs:
+    return QuantilesNs(min=found.min_ns, p50=found.p50_ns, p99=found.p99_ns)
 
 
 def distance(source: RemoteHost, target: RemoteHost, goodput_s: int | None = GOODPUT_S) -> HostDistance:

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from howfar.contract.environment import FsyncTimes, MachineFacts
+from howfar.contract.environment import MachineFacts
+from howfar.contract.receipt import QuantilesNs
 from howfar.errors import LabError
 from howfar.lab.network import Host, Network
 from howfar.store.records import MachineLoad
@@ -135,7 +136,7 @@ _MAX_TIME_NS = 1_000_000_000
 """Maximum time to spend on each size; on a slow disk, fewer than `_MAX_WRITES` writes are timed."""
 
 
-def data_fsync_ns(directory: Path) -> dict[str, FsyncTimes] | None:
+def data_fsync_ns(directory: Path) -> dict[str, QuantilesNs] | None:
     """For each size of a write: number of timed writes, median and p99 of write plus fsync. None if not possible in `directory`."""
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix="fsync-", buffering=0) as file:
@@ -156,8 +157,8 @@ def _time_writes(descriptor: int, size: int) -> list[int]:
     return sorted(times_ns)
 
 
-def _summarize(times_ns: list[int]) -> FsyncTimes:
-    return FsyncTimes(
+def _summarize(times_ns: list[int]) -> QuantilesNs:
+    return QuantilesNs(
         count=len(times_ns),
         p50=times_ns[len(times_ns) // 2],
         p99=times_ns[min(len(times_ns) * 99 // 100, len(times_ns) - 1)],

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
 
 from howfar.analysis.advice import capital
 from howfar.analysis.controls import Control
@@ -15,7 +14,7 @@ from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.summary import Summary
 from howfar.contract.environment import HostRoles
-from howfar.contract.receipt import LinkReceipt, RttFacts
+from howfar.contract.receipt import DIRECTIONS, DirectionName, LinkReceipt, QuantilesNs
 from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
 from howfar.plan.factors import Level
@@ -540,15 +539,12 @@ def _zones_text(summary: Summary) -> str:
     return f"Zones: {', '.join(f'{name} {facts.zone}' for name, facts in hosts.items())}."
 
 
-def _rtt_text(rtt: RttFacts | None) -> str:
+def _rtt_text(rtt: QuantilesNs | None) -> str:
     return figures.UNKNOWN if rtt is None or rtt.p50 is None else format_duration_ns(rtt.p50)
 
 
-_DIRECTIONS: Final = ("to_server", "to_client")
-
-
-def _goodput_text(link: LinkReceipt, direction: Literal["to_server", "to_client"]) -> str:
-    goodput = None if link.goodput_bps is None else getattr(link.goodput_bps, direction)
+def _goodput_text(link: LinkReceipt, direction: DirectionName) -> str:
+    goodput = None if link.goodput_bps is None else link.goodput_bps.of(direction)
     return figures.UNKNOWN if goodput is None else figures.rate(goodput)
 
 
@@ -557,7 +553,7 @@ def _distance_rows(summary: Summary) -> charts.Rows:
     rows: charts.Rows = []
     for link in summary.environment.distances:
         rtts = _rtt_text(link.rtt_ns), f"awake {_rtt_text(link.rtt_awake_ns)}"
-        there, back = ("\n".join((_goodput_text(link, to), *rtts)) for to in _DIRECTIONS)
+        there, back = ("\n".join((_goodput_text(link, to), *rtts)) for to in DIRECTIONS)
         rows += [
             {"from": link.from_host, "to": link.to_host, "rtt": link.real_rtt_ns, "text": there},
             {"from": link.to_host, "to": link.from_host, "rtt": link.real_rtt_ns, "text": back},

@@ -24,7 +24,10 @@ class HostCpus:
     def of(cls, environment: RunEnvironment, host: str, machine: int = 1) -> HostCpus:
         """Processors of a `host`, `client` or `server`. `machine`: number of processors where the run does not report it."""
         count = environment.cpu_count
-        return cls(frozenset(environment.cpus_of(host)), count if count else machine)
+        return cls(
+            frozenset(environment.client_cpus if host == "client" else environment.server_cpus),
+            count if count else machine,
+        )
 
     @property
     def count(self) -> int:

@@ -308,8 +308,8 @@ def _widen(estimate: Estimate, widening_ms: float | None) -> Estimate:
 def _windows(arm: ReplicationArm) -> Iterator[ReplicationWindow]:
     """The receipts of replication of those trials that have one."""
     for trial in arm.trials.values():
-        if trial.receipt.replication is not None and trial.receipt.replication.window is not None:
-            yield trial.receipt.replication.window
+        if (window := trial.receipt.replication_window) is not None:
+            yield window
 
 
 def _galera_pieces(arm: ReplicationArm) -> Pieces:

@@ -180,15 +180,10 @@ class ArmTrials:
     @cached_property
     def wake_up_s_per_round_trip(self) -> float:
         """How much longer a round trip over the link takes if the processors of both ends must wake up, by the link's calibration."""
-        wake_ups_s = []
-        for trial in self.trials.values():
-            calibration = None if trial.receipt.link is None else trial.receipt.link.calibration
-            if calibration is None:
-                continue
-            from_idle_ns, awake_ns = calibration.rtt_from_idle_p50_ns, calibration.rtt_p50_ns
-            if from_idle_ns is not None and awake_ns is not None:
-                wake_ups_s.append(max(from_idle_ns - awake_ns, 0.0) / 1e9)
-        return median(wake_ups_s) if wake_ups_s else 0.0
+        links = [trial.receipt.link for trial in self.trials.values()]
+        calibrations = [link.calibration for link in links if link is not None and link.calibration is not None]
+        wake_ups_ns = [ns for calibration in calibrations if (ns := calibration.waking_ns) is not None]
+        return median(wake_ups_ns) / 1e9 if wake_ups_ns else 0.0
 
     @cached_property
     def rest_rtt_s(self) -> float | None:

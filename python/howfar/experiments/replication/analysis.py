@@ -485,7 +485,7 @@ def _binary_log_groups(trial: Trial) -> tuple[float, float] | None:
 
 def _acknowledged_groups(arm: ReplicationArm, trial: Trial) -> tuple[float, float] | None:
     """Commits and groups of MySQL under AFTER_SYNC, from before the load to after it."""
-    window = None if trial.receipt.replication is None else trial.receipt.replication.window
+    window = trial.receipt.replication_window
     if (arm.kind, arm.mode) != ("mysql", "after-sync") or window is None:
         return None
     before, after = _transactions_and_groups(window.before), _transactions_and_groups(window.after)

@@ -226,7 +226,7 @@ def _acknowledgements_line(summary: Summary) -> str:
 
 def _acknowledged_and_not(receipt: TrialReceipt) -> tuple[int, int] | None:
     """Commits of the window with an acknowledgement, and without one, as the primary counted them. None: not counted."""
-    window = None if receipt.replication is None else receipt.replication.window
+    window = receipt.replication_window
     before = None if window is None or window.before is None else window.before.primary
     after = None if window is None or window.after is None else window.after.primary
     if before is None or after is None or before.yes_tx is None or after.yes_tx is None:

@@ -11,9 +11,9 @@ from howfar.contract.receipt import (
     LinkCalibration,
     LinkCounters,
     LinkReceipt,
+    QuantilesNs,
     RequestedDirection,
     RequestedLink,
-    RttFacts,
     TcpSettings,
 )
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec
@@ -78,6 +78,8 @@ def rest_warnings(spec: LinkSpec, rest_rtt_ns: int, calibration: LinkCalibration
     """Warnings about a link at rest: about its RTT if the error is a large share of it although within the tolerance, and about its
     goodput."""
     measured_ns, warnings = calibration.rtt_p50_ns, goodput_warnings(spec, calibration)
+    if measured_ns is None:
+        return warnings
     deviation = measured_ns / rest_rtt_ns - 1 if rest_rtt_ns else 0.0
     if not spec.rtt_ns or abs(deviation) <= _MAX_UNREPORTED_RTT_ERROR:
         return warnings
@@ -94,7 +96,7 @@ def goodput_warnings(spec: LinkSpec, calibration: LinkCalibration) -> tuple[str,
     warnings = []
     for name in DIRECTIONS:
         goodput = calibration.goodput_bps
-        expected, measured = spec.expected_goodput_bps(name), None if goodput is None else getattr(goodput, name)
+        expected, measured = spec.expected_goodput_bps(name), None if goodput is None else goodput.of(name)
         if expected is not None and measured is None and goodput is not None:
             warnings.append(
                 f"goodput {_with_space(name)} is unknown: at {format_rate_bps(expected)} too few segments cross in 10 s"
@@ -134,7 +136,7 @@ def link_receipt(
             to_server=_requested_direction(spec, "to_server"),
             to_client=_requested_direction(spec, "to_client"),
         ),
-        rtt_at_rest_ns=RttFacts(count=at_rest.count, min=at_rest.min_ns, p50=at_rest.p50_ns, p99=at_rest.p99_ns),
+        rtt_at_rest_ns=QuantilesNs(count=at_rest.count, min=at_rest.min_ns, p50=at_rest.p50_ns, p99=at_rest.p99_ns),
         compensate_ns=link.compensate_ns,
         calibration=link.calibration,
         counters=None if stats is None else LinkCounters(to_server=stats.to_server, to_client=stats.to_client),

@@ -205,10 +205,16 @@ class Link:
         return self.calibrations[self.spec.without_effects()]
 
     @property
+    def measured_rtt_ns(self) -> int:
+        """The RTT at rest, as calibrated."""
+        rtt_ns = self.calibration.rtt_p50_ns
+        assert rtt_ns is not None, "each round of a calibration measures the RTT"
+        return rtt_ns
+
+    @property
     def waking_ns(self) -> float:
-        """Extra time of a round trip when the CPUs of both ends must first wake up, according to the calibration."""
-        calibration = self.calibration
-        return float(max((calibration.rtt_from_idle_p50_ns or 0) - calibration.rtt_p50_ns, 0))
+        """See `LinkCalibration.waking_ns`."""
+        return float(self.calibration.waking_ns or 0)
 
     def alive(self) -> bool:
         """Whether emulator and echo server are both running."""

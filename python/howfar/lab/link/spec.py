@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from howfar.contract.messages import (
     BurstLoss,
@@ -15,10 +14,10 @@ from howfar.contract.messages import (
     ParetoJitter,
     RateStep,
 )
+from howfar.contract.receipt import DIRECTIONS as DIRECTIONS
+from howfar.contract.receipt import DirectionName as DirectionName
 from howfar.plan.factors import RATE_BPS, RTT_NS, FactorLevels
 
-DirectionName = Literal["to_server", "to_client"]
-DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
 MTU = 1500
 FRAMING_BYTES = 38
 """Ethernet's bytes around a packet: header 14, frame check sequence 4, preamble 8, gap 12."""
