@@ -1,17 +1,18 @@
-//! Builds into the engine: the commit (`$HOWFAR_COMMIT`, else git's commit of this tree, else `unknown`), and the library of
+//! Embeds in the engine the commit (`$HOWFAR_COMMIT`, else git's commit of this tree, else `unknown`) and the library of
 //! `preload/listen.rs`.
 #![allow(clippy::print_stdout)]
 
 use std::process::Command;
 
-fn git(arguments: &[&str]) -> Option<String> {
+/// Run git; returns its output, or None if it fails or prints nothing.
+fn run_git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
 /// Compile the preloaded library. A wheel has one program, so the library is embedded in it.
-fn preload() {
+fn compile_preload() {
     const SOURCE: &str = "preload/listen.rs";
     println!("cargo::rerun-if-changed={SOURCE}");
     let var = |name| std::env::var(name).unwrap_or_else(|_| panic!("Cargo sets {name}"));
@@ -35,10 +36,10 @@ fn preload() {
 }
 
 fn main() {
-    preload();
+    compile_preload();
     println!("cargo::rerun-if-env-changed=HOWFAR_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
-    if let Some(log) = git(&[
+    if let Some(log) = run_git(&[
         "rev-parse",
         "--path-format=absolute",
         "--git-path",
@@ -48,7 +49,7 @@ fn main() {
     }
     let commit = std::env::var("HOWFAR_COMMIT")
         .ok()
-        .or_else(|| git(&["rev-parse", "--short=12", "HEAD"]))
+        .or_else(|| run_git(&["rev-parse", "--short=12", "HEAD"]))
         .unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=HOWFAR_COMMIT={commit}");
 }

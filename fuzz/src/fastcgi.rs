@@ -3,7 +3,7 @@
 //! The first bytes of the input say how (settings, sizes of the pieces); the rest is what an application is supposed to have sent: records
 //! or, by a bit of the settings, the response within them.
 
-use howfar_wire::fastcgi::{End, LONGEST_SAID, Malformed, Reply, Response};
+use howfar_wire::fastcgi::{End, MAX_EXCERPT_BYTES, Malformed, Reply, Response};
 
 /// All that is known of a reply at its end, or what is wrong with it.
 type Followed = Result<(bool, Option<End>, Option<Response>, [Vec<u8>; 3], [u64; 2]), Malformed>;
@@ -18,9 +18,9 @@ fn followed(mut stream: &[u8], sizes: [usize; 2], tail: usize) -> Followed {
         stream = rest;
         ended = reply.feed(piece)?;
     }
-    let kept = [reply.body_begins(), reply.body_ends(), reply.errors_begin()];
+    let kept = [reply.body_start(), reply.body_end(), reply.errors_start()];
     assert!(kept[1].len() <= tail, "more of the body than is wanted");
-    assert!(kept.iter().all(|kept| kept.len() <= LONGEST_SAID));
+    assert!(kept.iter().all(|kept| kept.len() <= MAX_EXCERPT_BYTES));
     assert_eq!(ended, reply.end().is_some() && ended);
     Ok((
         ended,
@@ -79,7 +79,7 @@ pub fn fastcgi(data: &[u8]) {
         assert!(response.is_some() || body == 0);
         let body = &stream[stream.len() - body as usize..];
         assert!(body.starts_with(&first) && body.ends_with(&last));
-        assert_eq!(first.len(), body.len().min(LONGEST_SAID));
+        assert_eq!(first.len(), body.len().min(MAX_EXCERPT_BYTES));
         assert_eq!(last.len(), body.len().min(tail));
     }
 }

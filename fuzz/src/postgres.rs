@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use howfar_wire::mysql::auth::{Channel, KeySource, Secrecy};
 use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::auth::{Binding, Exchange};
-use howfar_wire::postgres::reply::{self, Block, Failure, Tag};
+use howfar_wire::postgres::reply::{self, Failure, Tag, TransactionStatus};
 use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome};
 
 const PASSWORD: &str = "a password of some length";
@@ -87,18 +87,18 @@ fn messages(stream: &[u8], sizes: [usize; 2]) {
     let whole = found([stream.len().max(1); 2]);
     assert_eq!(whole, found(sizes), "a split changes the messages");
     let mut exchange = Exchange::default();
-    let open = Secrecy::of(Channel::Open {
+    let open = Secrecy::without_consent(Channel::Open {
         key: KeySource::None,
     });
     for (_, body) in &whole.0 {
         let _ = Failure::parse(body);
         let _ = Tag::parse(body);
-        let _ = Block::parse(body);
-        let _ = reply::parameter(body);
-        let _ = reply::row(body, |_| ());
+        let _ = TransactionStatus::parse(body);
+        let _ = reply::parse_parameter(body);
+        let _ = reply::decode_row(body, |_| ());
         let mut out = Vec::new();
         let account = ("somebody", PASSWORD);
-        let went = exchange.request(body, account, open, Binding::default(), &mut out);
+        let went = exchange.handle_request(body, account, open, Binding::default(), &mut out);
         let shown = out
             .windows(PASSWORD.len())
             .any(|part| part == PASSWORD.as_bytes());

@@ -5,8 +5,8 @@
 use std::cell::RefCell;
 
 use howfar_wire::mysql::auth::{self, Channel, Exchange, KeySource, Secrecy};
-use howfar_wire::mysql::compress::{Algorithm, Codec, HEAD, Unpacker};
-use howfar_wire::mysql::handshake::{Account, AuthSwitch, Greeting, Wish};
+use howfar_wire::mysql::compress::{Algorithm, Codec, FRAME_HEADER_LEN, Unpacker};
+use howfar_wire::mysql::handshake::{Account, AuthSwitch, Greeting, RequestedFeatures};
 use howfar_wire::mysql::reply::{self, OkPacket, Prepared};
 use howfar_wire::mysql::row::{self, Work};
 use howfar_wire::mysql::{Answer, Framer, Malformed, Outcome, ServerError};
@@ -120,7 +120,7 @@ pub fn packets(data: &[u8]) {
 
 /// Read `payload` in every way.
 fn look(payload: &[u8], columns: u8) {
-    let _ = reply::column_type(payload);
+    let _ = reply::parse_column_type(payload);
     let _ = reply::eof_status(payload);
     let _ = OkPacket::parse(payload);
     let _ = Prepared::parse(payload);
@@ -134,9 +134,9 @@ fn look(payload: &[u8], columns: u8) {
             bytes += value.len();
         }
     };
-    let _ = row::text(payload, usize::from(columns), &mut count);
+    let _ = row::decode_text(payload, usize::from(columns), &mut count);
     let types: Vec<u8> = (0..columns).map(|at| at.wrapping_mul(7)).collect();
-    let _ = row::binary(payload, &types, &mut count);
+    let _ = row::decode_binary(payload, &types, &mut count);
     assert!(bytes <= 2 * payload.len(), "more came out than went in");
 }
 
@@ -167,7 +167,7 @@ pub fn login(data: &[u8]) {
     let Ok(switch) = AuthSwitch::parse(first) else {
         return;
     };
-    let begun = Exchange::switch(&switch.plugin, PASSWORD, &switch.scramble, secrecy);
+    let begun = Exchange::with_plugin(&switch.plugin, PASSWORD, &switch.scramble, secrecy);
     let Ok((mut exchange, proof)) = begun else {
         return;
     };
@@ -178,7 +178,7 @@ pub fn login(data: &[u8]) {
     );
     let mut asked = false;
     for more in second.split(|&byte| byte == b'|').take(4) {
-        match exchange.more(more, PASSWORD, secrecy) {
+        match exchange.handle_more_data(more, PASSWORD, secrecy) {
             Ok(Some(sent)) => {
                 let may = secrecy.cleartext || channel == Channel::Private;
                 secret(&sent, may, channel);
@@ -212,15 +212,15 @@ fn answer_greeting(greeting: &Greeting, settings: u8) {
         1 => Some(Algorithm::Zlib { level: 6 }),
         _ => Some(Algorithm::Zstd { level: 3 }),
     };
-    let wish = Wish {
+    let wish = RequestedFeatures {
         tls: settings & 4 != 0,
         compression,
         multi_statements: settings & 8 != 0,
     };
-    let Ok(session) = greeting.session_as(wish) else {
+    let Ok(session) = greeting.session_with(wish) else {
         return;
     };
-    let begun = Exchange::first(&greeting.plugin, PASSWORD, &greeting.scramble);
+    let begun = Exchange::with_default_plugin(&greeting.plugin, PASSWORD, &greeting.scramble);
     let (exchange, proof) = begun.expect("a greeting holds a scramble");
     let account = Account {
         user: "u",
@@ -251,7 +251,7 @@ pub fn frames(data: &[u8]) {
         let codec = &mut codecs[usize::from(settings & 1)];
         let mut unpack = |sizes: [usize; 2]| {
             let mut unpacker = Unpacker::default();
-            unpacker.sent(u32::from((settings >> 1) & 3));
+            unpacker.expect_answers(u32::from((settings >> 1) & 3));
             let mut out = Vec::new();
             let wrong = pieces(&stream, sizes, |piece| {
                 unpacker.feed(codec, piece, &mut out).err()
@@ -269,13 +269,13 @@ pub fn frames(data: &[u8]) {
 fn small(stream: &[u8]) -> (Vec<u8>, usize) {
     let mut stream = stream.to_vec();
     let (mut at, mut said) = (0, 0);
-    while let Some(head) = stream.get_mut(at..at + HEAD) {
+    while let Some(head) = stream.get_mut(at..at + FRAME_HEADER_LEN) {
         head[6] = 0;
         let length =
             usize::from(head[0]) | (usize::from(head[1]) << 8) | (usize::from(head[2]) << 16);
         let before = usize::from(head[4]) | (usize::from(head[5]) << 8);
         said += if before == 0 { length } else { before };
-        at += HEAD + length;
+        at += FRAME_HEADER_LEN + length;
     }
     (stream, said)
 }

@@ -1,4 +1,4 @@
-//! Checks the bounds that a message's schema states on its values, so that each bound is written once, beside its field.
+//! Checks a message against the bounds in its schema, so that each bound is written once, beside its field.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -100,12 +100,13 @@ fn find_range_violation(schema: &Value, value: &Value, name: &str) -> Option<Str
         && (high.is_null() || !is_less(high, &size))
         && (above.is_null() || is_less(above, &size))
         && (below.is_null() || is_less(&size, below));
-    let bound = |bound: &Value, what: &str| (!bound.is_null()).then(|| format!("{what} {bound}"));
+    let describe =
+        |bound: &Value, relation: &str| (!bound.is_null()).then(|| format!("{relation} {bound}"));
     let bounds = [
-        bound(low, "at least"),
-        bound(above, "above"),
-        bound(high, "at most"),
-        bound(below, "below"),
+        describe(low, "at least"),
+        describe(above, "above"),
+        describe(high, "at most"),
+        describe(below, "below"),
     ];
     let bounds: Vec<String> = bounds.into_iter().flatten().collect();
     (!is_within).then(|| {
@@ -117,9 +118,9 @@ fn find_range_violation(schema: &Value, value: &Value, name: &str) -> Option<Str
 }
 
 /// Compare numbers; a float cannot hold all integers of 64 bits exactly.
-fn is_less(one: &Value, other: &Value) -> bool {
-    match (one.as_u64(), other.as_u64()) {
-        (Some(one), Some(other)) => one < other,
-        _ => one.as_f64() < other.as_f64(),
+fn is_less(left: &Value, right: &Value) -> bool {
+    match (left.as_u64(), right.as_u64()) {
+        (Some(left), Some(right)) => left < right,
+        _ => left.as_f64() < right.as_f64(),
     }
 }

@@ -214,7 +214,8 @@ pub struct Lookups {
 pub struct ServiceUse {
     #[schemars(extend("enum" = ["mysql", "postgresql", "redis", "memcached"]))]
     pub service: &'static str,
-    /// Connections opened within pages.
+    /// Connections opened within pages. None: a load of keys, for which they are not counted.
+    #[schemars(with = "Option<u64>")]
     pub connects: u64,
     /// Statements, or commands on keys.
     pub requests: u64,
@@ -260,6 +261,7 @@ pub struct Histogram {
     pub kind: String,
     pub count: u64,
     pub min_ns: u64,
+    #[schemars(range(min = 0.0))]
     pub mean_ns: f64,
     pub p50_ns: u64,
     pub p95_ns: u64,
@@ -320,6 +322,7 @@ pub struct Lost {
 #[serde(tag = "event", rename = "finished")]
 #[schemars(title = "Finished")]
 pub struct Finished {
+    #[schemars(range(min = 1))]
     pub elapsed_ns: u64,
     pub transactions: u64,
     pub queries: u64,

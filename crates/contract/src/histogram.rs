@@ -7,11 +7,11 @@ use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 
 use crate::events::Histogram;
 
-/// A job is over after its connecting, its warm-up, its window and a stall.
+/// The longest job: connecting, warm-up, window and stall each take at most the maximum time of a field.
 const MAX_NS: u64 = 4 * crate::LONGEST_NS;
 const DIGITS: u8 = 3;
 
-/// One latency histogram. Recording allocates nothing.
+/// A latency histogram. Recording does not allocate.
 #[derive(Debug, Clone)]
 pub struct Latency(Hdr<u64>);
 
@@ -29,7 +29,7 @@ impl Latency {
         )
     }
 
-    /// Nothing in a job takes longer than the highest value; what did would count as that.
+    /// Record a latency. A latency above the maximum, which no job reaches, counts as the maximum.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
@@ -37,7 +37,9 @@ impl Latency {
 
     /// Add all counts of `other`.
     pub fn add(&mut self, other: &Self) {
-        self.0.add(&other.0).expect("both have the same bounds");
+        self.0
+            .add(&other.0)
+            .expect("all histograms have the same bounds");
     }
 
     pub fn count(&self) -> u64 {
@@ -45,7 +47,7 @@ impl Latency {
     }
 
     /// The value at `quantile` (0..=1) in ns; 0 when nothing was recorded.
-    pub fn at(&self, quantile: f64) -> u64 {
+    pub fn value_at(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
     }
 
@@ -54,8 +56,8 @@ impl Latency {
         self.0.max()
     }
 
-    /// The event that carries it to Python.
-    pub fn event(&self, kind: &str) -> Histogram {
+    /// The histogram as a part of an event.
+    pub fn to_event(&self, kind: &str) -> Histogram {
         let mut packed = Vec::new();
         V2DeflateSerializer::new()
             .serialize(&self.0, &mut packed)
@@ -65,9 +67,9 @@ impl Latency {
             count: self.count(),
             min_ns: if self.0.is_empty() { 0 } else { self.0.min() },
             mean_ns: self.0.mean(),
-            p50_ns: self.at(0.50),
-            p95_ns: self.at(0.95),
-            p99_ns: self.at(0.99),
+            p50_ns: self.value_at(0.50),
+            p95_ns: self.value_at(0.95),
+            p99_ns: self.value_at(0.99),
             max_ns: self.max(),
             data: STANDARD.encode(packed),
         }
@@ -80,23 +82,23 @@ mod tests {
     use hdrhistogram::serialization::Deserializer;
 
     #[test]
-    fn what_travels_can_be_read_again() {
+    fn an_encoded_histogram_can_be_decoded() {
         let mut latency = Latency::new();
         for ns in [0, 900, 12_345, 40_000_000, u64::MAX] {
             latency.record(ns);
         }
-        let event = latency.event("transaction");
+        let event = latency.to_event("transaction");
         assert_eq!(event.count, 5);
-        let bytes = STANDARD.decode(event.data).expect("base64");
+        let bytes = STANDARD.decode(event.data).expect("the data is base64");
         let decoded: Hdr<u64> = Deserializer::new()
             .deserialize(&mut bytes.as_slice())
-            .expect("HDR");
+            .expect("the data is an HDR histogram");
         assert_eq!(decoded.len(), 5);
-        assert_eq!(decoded.value_at_quantile(0.5), latency.at(0.5));
+        assert_eq!(decoded.value_at_quantile(0.5), latency.value_at(0.5));
     }
 
     #[test]
-    fn a_latency_of_hours_stays_what_it_is() {
+    fn a_latency_of_hours_is_recorded_exactly() {
         for ns in [3_600_000_000_000, crate::LONGEST_NS, 3 * crate::LONGEST_NS] {
             let mut latency = Latency::new();
             latency.record(ns);
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_empty_histogram_is_all_zero() {
-        let event = Latency::new().event("begin");
+        let event = Latency::new().to_event("begin");
         assert_eq!(
             (event.count, event.min_ns, event.p99_ns, event.max_ns),
             (0, 0, 0, 0)

@@ -12,11 +12,11 @@ use crate::{PROTOCOL_VERSION, events, jobs};
 /// The fields that give the kind of a message.
 const TAGS: [&str; 3] = ["job", "command", "event"];
 
-/// Collects the messages of every crate.
+/// Collects the schemas of all crates' messages.
 #[derive(Debug)]
 pub struct Contract {
-    read: SchemaGenerator,
-    written: SchemaGenerator,
+    inputs: SchemaGenerator,
+    events: SchemaGenerator,
 }
 
 impl Default for Contract {
@@ -24,56 +24,56 @@ impl Default for Contract {
     fn default() -> Self {
         let settings = SchemaSettings::draft2020_12();
         let mut contract = Self {
-            read: settings.clone().for_deserialize().into_generator(),
-            written: settings.for_serialize().into_generator(),
+            inputs: settings.clone().for_deserialize().into_generator(),
+            events: settings.for_serialize().into_generator(),
         };
-        contract.reads::<jobs::LoadJob>();
-        contract.reads::<jobs::TablesJob>();
-        contract.reads::<jobs::WatchJob>();
-        contract.reads::<jobs::RepeatJob>();
-        contract.reads::<jobs::DigestsJob>();
-        contract.reads::<jobs::PageJob>();
-        contract.reads::<jobs::UsageJob>();
-        contract.reads::<jobs::Begin>();
-        contract.reads::<jobs::PingJob>();
-        contract.reads::<jobs::PingCommand>();
-        contract.writes::<events::Ready>();
-        contract.writes::<events::Measuring>();
-        contract.writes::<events::Interval>();
-        contract.writes::<events::Begun>();
-        contract.writes::<events::Used>();
-        contract.writes::<events::AcknowledgementLog>();
-        contract.writes::<events::Finished>();
-        contract.writes::<events::Failed>();
-        contract.writes::<events::Watching>();
-        contract.writes::<events::Watched>();
-        contract.writes::<events::TablesProgress>();
-        contract.writes::<events::TablesDone>();
-        contract.writes::<events::Repeated>();
-        contract.writes::<events::Digests>();
-        contract.writes::<events::Opened>();
-        contract.writes::<events::NotOpened>();
-        contract.writes::<events::Asked>();
-        contract.writes::<events::Fetched>();
+        contract.add_input::<jobs::LoadJob>();
+        contract.add_input::<jobs::TablesJob>();
+        contract.add_input::<jobs::WatchJob>();
+        contract.add_input::<jobs::RepeatJob>();
+        contract.add_input::<jobs::DigestsJob>();
+        contract.add_input::<jobs::PageJob>();
+        contract.add_input::<jobs::UsageJob>();
+        contract.add_input::<jobs::Begin>();
+        contract.add_input::<jobs::PingJob>();
+        contract.add_input::<jobs::PingCommand>();
+        contract.add_event::<events::Ready>();
+        contract.add_event::<events::Measuring>();
+        contract.add_event::<events::Interval>();
+        contract.add_event::<events::Begun>();
+        contract.add_event::<events::Used>();
+        contract.add_event::<events::AcknowledgementLog>();
+        contract.add_event::<events::Finished>();
+        contract.add_event::<events::Failed>();
+        contract.add_event::<events::Watching>();
+        contract.add_event::<events::Watched>();
+        contract.add_event::<events::TablesProgress>();
+        contract.add_event::<events::TablesDone>();
+        contract.add_event::<events::Repeated>();
+        contract.add_event::<events::Digests>();
+        contract.add_event::<events::Opened>();
+        contract.add_event::<events::NotOpened>();
+        contract.add_event::<events::Asked>();
+        contract.add_event::<events::Fetched>();
         contract
     }
 }
 
 impl Contract {
     /// Add a job or a command.
-    pub fn reads<T: JsonSchema>(&mut self) {
-        self.read.subschema_for::<T>();
+    pub fn add_input<T: JsonSchema>(&mut self) {
+        self.inputs.subschema_for::<T>();
     }
 
     /// Add an event.
-    pub fn writes<T: JsonSchema>(&mut self) {
-        self.written.subschema_for::<T>();
+    pub fn add_event<T: JsonSchema>(&mut self) {
+        self.events.subschema_for::<T>();
     }
 
     /// The schema of all messages together.
     pub fn schema(mut self) -> Value {
-        let mut definitions = self.read.take_definitions(true);
-        definitions.extend(self.written.take_definitions(true));
+        let mut definitions = self.inputs.take_definitions(true);
+        definitions.extend(self.events.take_definitions(true));
         let names: Vec<String> = definitions.keys().cloned().collect();
         for name in names {
             flatten_enum(&name, &mut definitions);
@@ -106,8 +106,8 @@ fn rename_by_title(definitions: &Map<String, Value>) -> Map<String, Value> {
             );
         }
     }
-    let referring: Map<String, Value> = serde_json::from_str(&text).expect("as it was written");
-    let named = referring.into_iter().map(|(name, mut definition)| {
+    let renamed: Map<String, Value> = serde_json::from_str(&text).expect("the text is JSON");
+    let titled = renamed.into_iter().map(|(name, mut definition)| {
         let title = definition
             .as_object_mut()
             .and_then(|definition| definition.remove("title"));
@@ -126,7 +126,7 @@ fn rename_by_title(definitions: &Map<String, Value>) -> Map<String, Value> {
         definition["required"] = required.into();
         (title, definition)
     });
-    named.collect()
+    titled.collect()
 }
 
 /// Give each variant of the tagged enum `name` a definition, and make the enum a choice of references. An enum of whole messages is
@@ -143,7 +143,7 @@ fn flatten_enum(name: &str, definitions: &mut Map<String, Value>) {
     }
     let mut titles: Vec<String> = Vec::new();
     for mut variant in variants {
-        let parts = variant.as_object_mut().expect("a schema of an object");
+        let parts = variant.as_object_mut().expect("a variant is an object");
         let Some(Value::String(title)) = parts.remove("title") else {
             panic!("a variant of {name} has no title");
         };
@@ -172,9 +172,10 @@ fn flatten_enum(name: &str, definitions: &mut Map<String, Value>) {
 }
 
 /// Add the tag of one more variant to the definition of a struct that several variants share.
-fn merge_tag(fields: &mut Value, more: &Value) {
-    for (name, more) in more.as_object().expect("fields") {
-        let Some(constant) = more.get("const") else {
+fn merge_tag(fields: &mut Value, variant_fields: &Value) {
+    let variant_fields = variant_fields.as_object();
+    for (name, field) in variant_fields.expect("the fields are an object") {
+        let Some(constant) = field.get("const") else {
             continue;
         };
         let field = &mut fields[name];

@@ -13,7 +13,7 @@ use crate::jobs::Begin;
 
 /// Write one event as a line on stdout and flush it.
 ///
-/// It fails if the reader is gone; there is then nothing to report to, so most callers just end.
+/// Fails if the reader is gone. The failure can then be reported to no one, so most callers just end.
 pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
@@ -22,8 +22,8 @@ pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Write an event like [`emit`], but turn a missing reader into a failure that ends the job.
-pub fn tell<T: Serialize>(event: &T) -> Result<(), Failed> {
+/// Write an event as [`emit`] does, but return a failure that ends the job if the reader is gone.
+pub fn emit_or_fail<T: Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("writing an event: {error}")))
 }
 
@@ -32,14 +32,14 @@ pub fn report(outcome: Result<(), Failed>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => {
-            // Without a reader the exit code alone must tell.
+            // Without a reader, only the exit code shows the failure.
             let _ = emit(&failed);
             ExitCode::from(1)
         }
     }
 }
 
-/// Read the first line of stdin as a job of `kind`. Later input is left alone.
+/// Read the first line of stdin as a job of `kind`. Later input is not read.
 pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
@@ -52,7 +52,7 @@ pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
     }
 }
 
-/// Read the next line of stdin: when a held job is to begin.
+/// Read the next line of stdin, which tells when a held job is to begin.
 pub fn read_begin() -> Result<Begin, Failed> {
     read_command("when to begin")?.ok_or_else(|| {
         Failed::bad_job("the line that says when to begin was not read: stdin ended")
@@ -79,21 +79,21 @@ pub fn read_command<T: DeserializeOwned>(purpose: &str) -> Result<Option<T>, Fai
 pub fn parse_job<T: DeserializeOwned>(kind: &str, line: &str) -> Result<T, Failed> {
     let value: Value = serde_json::from_str(line)
         .map_err(|error| Failed::bad_job(format!("the job is not JSON: {error}")))?;
-    let named = value.get("job").and_then(Value::as_str);
-    if named != Some(kind) {
+    let job_kind = value.get("job").and_then(Value::as_str);
+    if job_kind != Some(kind) {
         return Err(Failed::bad_job(format!(
             "expected a job of kind `{kind}`, got {}",
-            named.unwrap_or("none")
+            job_kind.unwrap_or("none")
         )));
     }
     let version = value.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(PROTOCOL_VERSION)) {
-        let spoken = version.map_or_else(|| "none".to_owned(), |number| number.to_string());
+        let job_version = version.map_or_else(|| "none".to_owned(), |number| number.to_string());
         return Err(Failed::bad_job(format!(
-            "the job speaks contract version {spoken}, this engine speaks {PROTOCOL_VERSION}"
+            "the job speaks contract version {job_version}, this engine speaks {PROTOCOL_VERSION}"
         )));
     }
-    // From the text, not from the value: serde_json names line and column only then.
+    // The text is parsed again because serde_json gives line and column only for text.
     serde_json::from_str(line)
         .map_err(|error| Failed::bad_job(format!("the job does not follow the contract: {error}")))
 }

@@ -1,4 +1,4 @@
-//! The contract's examples, which the Python side is tested against too: what it sends is read here, what is written here it knows.
+//! Tests the contract's examples, with which the Python side is tested too: its jobs are read here, and events are written as it expects.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,8 +34,8 @@ fn load_job(text: &str) -> Result<LoadJob, Failed> {
     Ok(job)
 }
 
-/// One job a line: that is how it travels.
-fn names(directory: &Path, prefix: &str) -> Vec<PathBuf> {
+/// The paths of the examples whose names begin with `prefix`.
+fn find_examples(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(directory)
         .expect("the examples")
         .map(|entry| entry.expect("an entry").path())
@@ -50,28 +50,29 @@ fn names(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 
 #[test]
 fn load_jobs_are_read() {
-    let unix = load_job(&text("job.load.unix.json")).expect("a good job");
+    let unix = load_job(&text("job.load.unix.json")).expect("the job is valid");
     assert_eq!(&*unix.password, "a \"quoted\" pässword");
     assert_eq!(unix.observe.len(), 3);
     assert!(matches!(unix.target, Target::Unix { .. }));
-    let tcp = load_job(&text("job.load.tcp.json")).expect("a good job");
+    let tcp = load_job(&text("job.load.tcp.json")).expect("the job is valid");
     assert_eq!(tcp.seed, (1 << 63) - 1);
     assert_eq!(tcp.connections, 1000);
     assert!(matches!(tcp.target, Target::Tcp { port: 1, .. }));
     assert!(matches!(tcp.workload, Workload::OltpReadWrite(_)));
-    let custom = load_job(&text("job.load.custom.json")).expect("a good job");
+    let custom = load_job(&text("job.load.custom.json")).expect("the job is valid");
     assert!(matches!(custom.workload, Workload::Custom(_)));
-    let store = load_job(&text("job.load.store.json")).expect("a good job");
+    let store = load_job(&text("job.load.store.json")).expect("the job is valid");
     assert!(
         store
             .workload
             .key_value()
             .is_some_and(|load| load.pipeline == 16)
     );
-    let tables: TablesJob = parse_job("tables", &text("job.tables.json")).expect("a good job");
-    tables.check().expect("in bounds");
-    let watch: WatchJob = parse_job("watch", &text("job.watch.json")).expect("a good job");
-    watch.check().expect("in bounds");
+    let tables: TablesJob =
+        parse_job("tables", &text("job.tables.json")).expect("the job is valid");
+    tables.check().expect("the job is in bounds");
+    let watch: WatchJob = parse_job("watch", &text("job.watch.json")).expect("the job is valid");
+    watch.check().expect("the job is in bounds");
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn pauses_need_statements_that_are_sent_one_at_a_time() {
     for (mode, pipeline) in [("multi", 1), ("auto", 2), ("extended", 2)] {
         read(0, mode, pipeline).expect("without a pause");
         let message = read(1, mode, pipeline).expect_err("it would be left out");
-        assert!(message.contains("think_ns"), "{message}");
+        assert!(message.contains("think needs"), "{message}");
     }
     for mode in ["auto", "extended", "disable"] {
         read(1, mode, 1).expect("one at a time");
@@ -103,14 +104,14 @@ fn page_job(text: &str) -> Result<PageJob, Failed> {
 
 #[test]
 fn page_jobs_are_read() {
-    let script = page_job(&text("job.page.script.json")).expect("a good job");
+    let script = page_job(&text("job.page.script.json")).expect("the job is valid");
     assert!(!format!("{script:?}").contains("secret"));
     let Application::Script(script) = script.application else {
         panic!("a script")
     };
     assert_eq!((script.rounds, script.connect), (10, PageConnect::PerPage));
     assert_eq!(script.steps.len(), 4);
-    let fastcgi = page_job(&text("job.page.fastcgi.json")).expect("a good job");
+    let fastcgi = page_job(&text("job.page.fastcgi.json")).expect("the job is valid");
     assert_eq!(fastcgi.pages, 10);
     assert!(matches!(fastcgi.application, Application::FastCgi(_)));
 }
@@ -134,9 +135,12 @@ fn pages_are_bounded_beyond_their_schema() {
         },
         "two statements have one name",
     );
-    // 26 turns a round.
-    read(&|script| script["rounds"] = 3846.into()).expect("99996 turns");
-    refused(&|script| script["rounds"] = 3847.into(), "100000 turns");
+    // 26 round trips a round.
+    read(&|script| script["rounds"] = 3846.into()).expect("99996 round trips");
+    refused(
+        &|script| script["rounds"] = 3847.into(),
+        "100000 round trips",
+    );
     let large = |script: &mut Value, each: u64| {
         script["redis_keys"]["value"]["bytes"] = (1 << 20).into();
         script["steps"][1]["keys_each"] = each.into();
@@ -152,14 +156,18 @@ fn pages_are_bounded_beyond_their_schema() {
     ends(201).expect_err("one more");
 }
 
-/// Every refused example of `prefix`, at least so many, is refused as a bad job.
-fn all_refused<T: std::fmt::Debug>(
+/// Check that every refused example of `prefix`, of which there are at least `min_count`, is refused as a bad job.
+fn check_refused<T: std::fmt::Debug>(
     prefix: &str,
-    least: usize,
+    min_count: usize,
     read: impl Fn(&str) -> Result<T, Failed>,
 ) {
-    let refused = names(&examples().join("refused"), prefix);
-    assert!(refused.len() >= least, "only {} examples", refused.len());
+    let refused = find_examples(&examples().join("refused"), prefix);
+    assert!(
+        refused.len() >= min_count,
+        "only {} examples",
+        refused.len()
+    );
     for path in refused {
         let text = fs::read_to_string(&path).expect("an example");
         let failed = read(&text).expect_err(&path.to_string_lossy());
@@ -170,8 +178,8 @@ fn all_refused<T: std::fmt::Debug>(
 
 #[test]
 fn bad_jobs_are_refused() {
-    all_refused("job.load.", 10, load_job);
-    all_refused("job.page.", 6, page_job);
+    check_refused("job.load.", 10, load_job);
+    check_refused("job.page.", 6, page_job);
 }
 
 fn written<T: Serialize>(event: &T) -> Value {
@@ -360,7 +368,7 @@ fn lost(example: &Value) -> Lost {
     }
 }
 
-/// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
+/// Checks that the fields of the nested parts, taken from the example, are exactly those that are written.
 #[test]
 fn a_finished_event_is_written_as_the_contract_has_it() {
     let example = json("event.finished.json");

@@ -1,7 +1,7 @@
-//! A library for `LD_PRELOAD`: a socket that would listen on all addresses is bound to the IPv4 address in `$HOWFAR_LISTEN` alone.
+//! A library for `LD_PRELOAD`: a socket that would listen on all addresses is bound only to the IPv4 address in `$HOWFAR_LISTEN`.
 //!
-//! Ray's programs listen either on loopback or on all addresses, and have no option for anything else. Our own processes run without
-//! this library, so that it is in no measured path. It needs nothing but the C library of the program it is loaded into.
+//! Ray's programs listen either on loopback or on all addresses, and have no option for another address. howfar's own processes run
+//! without this library, so that it is in no measured path. It depends only on the C library of the program that loads it.
 #![no_std]
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ const IPV6_OFFSET: usize = 8;
 const MAX_ADDRESS_BYTES: usize = 28;
 #[cfg(target_arch = "x86_64")]
 const SYS_BIND: c_long = 49;
-/// In the system call table that newer architectures share.
+/// From the system call table that newer architectures share.
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_BIND: c_long = 200;
 
@@ -26,21 +26,21 @@ unsafe extern "C" {
     fn abort() -> !;
 }
 
-/// The address to listen on, if there is one.
+/// The address in `$HOWFAR_LISTEN`; None if there is no valid one.
 fn listen_address() -> Option<[u8; 4]> {
     let mut address = [0; 4];
-    // SAFETY: both names are C strings, and four bytes are what an IPv4 address takes.
+    // SAFETY: both names are C strings, and an IPv4 address has four bytes.
     unsafe {
         let text = getenv(c"HOWFAR_LISTEN".as_ptr());
-        let read =
+        let is_valid =
             !text.is_null() && inet_pton(AF_INET.into(), text, address.as_mut_ptr().cast()) == 1;
-        read.then_some(address)
+        is_valid.then_some(address)
     }
 }
 
-/// Puts our address in place of "any"; an IPv6 socket takes it as ::ffff:a.b.c.d.
+/// Replace the "any" address by the one to listen on; on an IPv6 socket that is ::ffff:a.b.c.d.
 fn replace_any_address(address: &mut [u8]) {
-    let Some(listen_on) = listen_address() else {
+    let Some(listen_address) = listen_address() else {
         return;
     };
     match u16::from_ne_bytes([address[0], address[1]]) {
@@ -48,14 +48,14 @@ fn replace_any_address(address: &mut [u8]) {
             if address.len() >= IPV4_OFFSET + 4
                 && address[IPV4_OFFSET..IPV4_OFFSET + 4] == [0; 4] =>
         {
-            address[IPV4_OFFSET..IPV4_OFFSET + 4].copy_from_slice(&listen_on);
+            address[IPV4_OFFSET..IPV4_OFFSET + 4].copy_from_slice(&listen_address);
         }
         AF_INET6
             if address.len() >= IPV6_OFFSET + 16
                 && address[IPV6_OFFSET..IPV6_OFFSET + 16] == [0; 16] =>
         {
             address[IPV6_OFFSET + 10..IPV6_OFFSET + 12].fill(0xff);
-            address[IPV6_OFFSET + 12..IPV6_OFFSET + 16].copy_from_slice(&listen_on);
+            address[IPV6_OFFSET + 12..IPV6_OFFSET + 16].copy_from_slice(&listen_address);
         }
         _ => {}
     }
@@ -64,19 +64,19 @@ fn replace_any_address(address: &mut [u8]) {
 /// Replaces the C library's `bind`.
 ///
 /// # Safety
-/// As for the C library's: `address` points to `length` bytes.
+/// As for the C library's function: `address` points to `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(socket: c_int, address: *const u8, length: u32) -> c_int {
     let size = length as usize;
     let mut copy = [0; MAX_ADDRESS_BYTES];
     let mut used_address = address;
     if !address.is_null() && (2..=MAX_ADDRESS_BYTES).contains(&size) {
-        // SAFETY: the caller's promise; the copy is as long.
+        // SAFETY: `address` points to `size` bytes, and the copy is at least as long.
         unsafe { core::ptr::copy_nonoverlapping(address, copy.as_mut_ptr(), size) };
         replace_any_address(&mut copy[..size]);
         used_address = copy.as_ptr();
     }
-    // SAFETY: the system call checks its arguments itself, and sets errno as the C library's does.
+    // SAFETY: the system call checks its arguments, and the C library's `syscall` sets errno.
     unsafe {
         syscall(
             SYS_BIND,
@@ -89,6 +89,6 @@ pub unsafe extern "C" fn bind(socket: c_int, address: *const u8, length: u32) ->
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: it takes nothing and does not return.
+    // SAFETY: `abort` has no preconditions.
     unsafe { abort() }
 }

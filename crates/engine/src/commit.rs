@@ -1,4 +1,4 @@
-//! The commit that this program was built from, for `howfar --version`. `build.rs` bakes it in.
+//! The commit that this program was built from, for `howfar --version`. `build.rs` embeds it.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,7 @@
-//! `howfar-engine`: one job as JSON on stdin, events as JSON lines on stdout. Subcommands name the job; the work is in the crates.
+//! `howfar-engine` reads one job as JSON from stdin and writes events as JSON lines to stdout. Its subcommand names the kind of job; the
+//! work is done in the other crates.
 //!
-//! Not meant to be started by hand: `howfar` starts it. `howfar-engine info` reports the version of its contract.
+//! `howfar` starts it; it is not meant to be started by hand. `howfar-engine info` reports the version of its contract.
 
 mod commit;
 mod digests;
@@ -15,15 +16,15 @@ use serde::Serialize;
 
 fn main() -> ExitCode {
     let subcommand = std::env::args().nth(1);
-    // The engine must never outlive the process that requested it, except where an application depends on it.
+    // The engine must not outlive the process that started it, except if an application depends on it.
     let death_signal = match subcommand.as_deref() {
         Some("record" | "keep") => None,
-        Some("ping") => Some(Signal::TERM), // for the time of its goodbye
+        Some("ping") => Some(Signal::TERM), // so that it can send its goodbye
         _ => Some(Signal::KILL),
     };
     rustix::process::set_parent_process_death_signal(death_signal).ok();
-    // A core dump would contain passwords, and what passes through a recording tap. One byte is too little for a file. For a dump that
-    // is piped into a program, the kernel ignores a limit of 0, but not a limit of 1 (fs/coredump.c).
+    // A core dump would contain passwords, and the traffic of a recording tap. A limit of one byte prevents a dump to a file, and a dump
+    // that is piped into a program, for which the kernel ignores a limit of 0 (fs/coredump.c).
     let core_limit = rustix::process::Rlimit {
         current: Some(1),
         maximum: Some(1),
@@ -31,7 +32,8 @@ fn main() -> ExitCode {
     rustix::process::setrlimit(rustix::process::Resource::Core, core_limit).ok();
     match subcommand.as_deref() {
         Some("info") => info(),
-        Some("schema") => schema(),
+        Some("schema") => print_schema(),
+        Some("check") => howfar_load::check(&std::env::args().nth(2).unwrap_or_default()),
         Some("load") => howfar_load::run(),
         Some("bare") => howfar_load::run_bare(),
         Some("page") => howfar_load::run_page(),
@@ -49,13 +51,13 @@ fn main() -> ExitCode {
         Some("record") => howfar_tap::record(),
         Some("keep") => howfar_tap::keep(),
         Some("packets") => howfar_tap::packets(),
-        Some("digests") => digests::print(),
+        Some("digests") => digests::run(),
         Some("commit") => commit::print(),
-        Some("preload") => preload(),
+        Some("preload") => write_preload(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|bare|page|tables|watch|ping|usage|repeat|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|digests|commit|preload   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|check KIND|load|bare|page|tables|watch|ping|usage|repeat|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|digests|commit|preload   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }
@@ -82,20 +84,20 @@ fn info() -> ExitCode {
     ExitCode::from(u8::from(howfar_contract::emit(&info).is_err()))
 }
 
-/// Every message of the contract, as `schema/contract.json` holds it.
+/// Print the schema of every message of the contract, as in `schema/contract.json`.
 #[allow(clippy::print_stdout)]
-fn schema() -> ExitCode {
+fn print_schema() -> ExitCode {
     let mut contract = Contract::default();
     howfar_link::describe(&mut contract);
     howfar_null::describe(&mut contract);
     howfar_tap::describe(&mut contract);
-    contract.writes::<Info>();
+    contract.add_event::<Info>();
     println!("{:#}", contract.schema());
     ExitCode::SUCCESS
 }
 
 /// Write the library of `preload/listen.rs` to stdout.
-fn preload() -> ExitCode {
+fn write_preload() -> ExitCode {
     const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/listen.so"));
     ExitCode::from(u8::from(std::io::stdout().write_all(LIBRARY).is_err()))
 }

@@ -6,13 +6,13 @@ use std::process::Command;
 #[test]
 fn the_schema_is_current() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/contract.json");
-    let kept = fs::read_to_string(file).expect("the schema");
+    let stored_schema = fs::read_to_string(file).expect("the schema is stored");
     let output = Command::new(env!("CARGO_BIN_EXE_howfar-engine"))
         .arg("schema")
         .output()
-        .expect("the engine");
+        .expect("the engine starts");
     assert!(
-        kept.as_bytes() == output.stdout,
+        stored_schema.as_bytes() == output.stdout,
         "run: howfar-engine schema > schema/contract.json; python -m howfar.contract.generate"
     );
 }

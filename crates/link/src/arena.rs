@@ -2,14 +2,14 @@
 //! in whatever order.
 //!
 //! The number of chunks is bounded; growing needs no copy; an emptied chunk is filled again from its first byte, which is still in
-//! the processor's cache.
+//! the CPU's cache.
 
 /// Bytes of one chunk.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Largest packet: 64 KiB of IP, the frame's header, the virtio-net header, rounded up.
 pub(crate) const MAX_PACKET_BYTES: usize = 65_536 + 256;
 
-/// Where a packet lies.
+/// Where a packet is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     chunk: u32,
@@ -21,17 +21,17 @@ pub(crate) struct Slot {
 struct Chunk {
     /// Empty when the chunk is free and its memory was given back.
     bytes: Box<[u8]>,
-    used: usize,
-    /// Slices not yet released of packets in this chunk.
+    used_bytes: usize,
+    /// Slices of packets in this chunk that have not been released.
     holders: usize,
 }
 
-/// See the module.
+/// Memory for the packets in flight.
 #[derive(Debug)]
 pub(crate) struct Arena {
     chunks: Vec<Chunk>,
-    /// The chunk that is being filled; it is never among the free ones.
-    filling: Option<usize>,
+    /// Index of the chunk that is being filled; it is never among the free ones.
+    current: Option<usize>,
     /// Free chunks; the last to become free is the first to be filled.
     free: Vec<usize>,
     /// Chunks that have memory.
@@ -44,7 +44,7 @@ impl Arena {
     pub(crate) fn new(bytes: u64) -> Self {
         let mut arena = Self {
             chunks: Vec::new(),
-            filling: None,
+            current: None,
             free: Vec::new(),
             backed_chunks: 0,
             max_chunks: 0,
@@ -64,44 +64,46 @@ impl Arena {
 
     /// Return space for one packet of any size; None when the bound is reached.
     pub(crate) fn reserve(&mut self) -> Option<&mut [u8]> {
-        let filling = match self.filling {
-            Some(index) if CHUNK_BYTES - self.chunks[index].used >= MAX_PACKET_BYTES => index,
-            _ => self.next_chunk()?,
+        let current = match self.current {
+            Some(index) if CHUNK_BYTES - self.chunks[index].used_bytes >= MAX_PACKET_BYTES => index,
+            _ => self.provide_chunk()?,
         };
-        self.filling = Some(filling);
-        let chunk = &mut self.chunks[filling];
-        Some(&mut chunk.bytes[chunk.used..chunk.used + MAX_PACKET_BYTES])
+        self.current = Some(current);
+        let chunk = &mut self.chunks[current];
+        Some(&mut chunk.bytes[chunk.used_bytes..chunk.used_bytes + MAX_PACKET_BYTES])
     }
 
     /// Keep the first `length` bytes of what [`Self::reserve`] returned last, for one holder.
     pub(crate) fn commit(&mut self, length: usize) -> Slot {
-        assert!(length <= MAX_PACKET_BYTES, "a packet fits its room");
-        let index = self.filling.expect("room was given before");
+        assert!(
+            length <= MAX_PACKET_BYTES,
+            "the packet fits into the reserved space"
+        );
+        let index = self.current.expect("space was reserved before");
         let chunk = &mut self.chunks[index];
         let slot = Slot {
             chunk: index as u32,
-            offset: chunk.used as u32,
+            offset: chunk.used_bytes as u32,
             length: length as u32,
         };
         // Separate cache lines: the next packet may be written while this one is read by the kernel.
-        chunk.used += length.next_multiple_of(64);
+        chunk.used_bytes += length.next_multiple_of(64);
         chunk.holders += 1;
         slot
     }
 
-    /// Set the number of holders of the packet kept last; each will release it once. With 0 its memory is taken back at once:
-    /// nothing of it was sent on.
+    /// Set the number of holders of the packet committed last; each will release it once. With 0 its memory is free at once.
     pub(crate) fn set_holders(&mut self, slot: Slot, holders: u32) {
         let chunk = &mut self.chunks[slot.chunk as usize];
         chunk.holders = chunk.holders - 1 + holders as usize;
         if holders == 0 {
             let length = (slot.length as usize).next_multiple_of(64);
             assert_eq!(
-                chunk.used,
+                chunk.used_bytes,
                 slot.offset as usize + length,
-                "only the last one can be taken back"
+                "the packet is the last one in its chunk"
             );
-            chunk.used = slot.offset as usize;
+            chunk.used_bytes = slot.offset as usize;
         }
     }
 
@@ -118,22 +120,22 @@ impl Arena {
         if chunk.holders > 0 {
             return;
         }
-        chunk.used = 0;
-        if self.filling != Some(index) {
+        chunk.used_bytes = 0;
+        if self.current != Some(index) {
             self.free.push(index);
             self.free_memory(index);
         }
     }
 
     /// Provide an empty chunk; None if the bound allows no more.
-    fn next_chunk(&mut self) -> Option<usize> {
+    fn provide_chunk(&mut self) -> Option<usize> {
         if self.chunks.len() - self.free.len() >= self.max_chunks {
             return None;
         }
         let index = self.free.pop().unwrap_or_else(|| {
             self.chunks.push(Chunk {
                 bytes: Box::default(),
-                used: 0,
+                used_bytes: 0,
                 holders: 0,
             });
             self.chunks.len() - 1
@@ -167,14 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn packets_keep_their_bytes_until_they_leave() {
+    fn packets_keep_their_bytes_until_they_are_released() {
         let mut arena = Arena::new(8 << 20);
         let mut kept = VecDeque::new();
         for round in 0..2_000_u32 {
-            let slot = store(&mut arena, round as u8, 3_000 + round as usize).expect("room");
+            let slot =
+                store(&mut arena, round as u8, 3_000 + round as usize).expect("the arena has room");
             kept.push_back((round as u8, slot));
             if kept.len() > 900 {
-                let (value, slot) = kept.pop_front().expect("some");
+                let (value, slot) = kept.pop_front().expect("there are over 900");
                 assert!(arena.get(slot).iter().all(|byte| *byte == value));
                 arena.release(slot);
             }
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_and_room_returns() {
+    fn the_limit_holds_and_released_memory_is_used_again() {
         let mut arena = Arena::new(1);
         let mut slots = Vec::new();
         while let Some(slot) = store(&mut arena, 1, 60_000) {
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(
             slots.len(),
             3 * 17,
-            "three chunks of seventeen such packets"
+            "three chunks hold seventeen such packets each"
         );
         for slot in slots {
             arena.release(slot);
@@ -205,12 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_in_any_order() {
+    fn packets_may_be_released_in_any_order() {
         let mut arena = Arena::new(16 << 20);
         let mut kept = Vec::new();
         for round in 0..3_000_usize {
             let value = (round * 7) as u8;
-            let slot = store(&mut arena, value, 40_000).expect("room");
+            let slot = store(&mut arena, value, 40_000).expect("the arena has room");
             let holders = round % 3;
             arena.set_holders(slot, holders as u32);
             kept.extend(std::iter::repeat_n((value, slot), holders));
@@ -228,13 +231,13 @@ mod tests {
             arena
                 .chunks
                 .iter()
-                .all(|chunk| chunk.holders == 0 && chunk.used == 0)
+                .all(|chunk| chunk.holders == 0 && chunk.used_bytes == 0)
         );
         assert_eq!(arena.chunks.len() - arena.free.len(), 1);
     }
 
     #[test]
-    fn a_lower_bound_gives_memory_back() {
+    fn a_lower_limit_frees_memory() {
         let mut arena = Arena::new(64 << 20);
         let slots: Vec<_> = (0..600)
             .filter_map(|_| store(&mut arena, 1, 60_000))
@@ -248,11 +251,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_line_starts_again_at_the_same_place() {
+    fn an_emptied_chunk_is_filled_again_from_its_start() {
         let mut arena = Arena::new(1 << 20);
-        let first = store(&mut arena, 1, 100).expect("room");
+        let first = store(&mut arena, 1, 100).expect("the arena has room");
         arena.release(first);
-        let second = store(&mut arena, 2, 100).expect("room");
+        let second = store(&mut arena, 2, 100).expect("the arena has room");
         assert_eq!(first, second);
     }
 }

@@ -20,7 +20,16 @@ const TIME_SLICE: Nanos = 100_000;
 
 /// The monotonic clock.
 pub(crate) fn now() -> Nanos {
-    let time = clock_gettime(ClockId::Monotonic);
+    read_clock(ClockId::Monotonic)
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu() -> Nanos {
+    read_clock(ClockId::ThreadCPUTime)
+}
+
+fn read_clock(clock: ClockId) -> Nanos {
+    let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -40,10 +49,10 @@ pub(crate) struct StampConverter {
 
 impl StampConverter {
     pub(crate) fn read() -> Self {
-        let real = clock_gettime(ClockId::Realtime);
+        let real = i128::from(read_clock(ClockId::Realtime));
         Self {
             monotonic: now(),
-            real: i128::from(real.tv_sec) * 1_000_000_000 + i128::from(real.tv_nsec),
+            real,
             was_set: false,
         }
     }
@@ -53,6 +62,7 @@ impl StampConverter {
         Self::read().compare_with(self)
     }
 
+    /// Detect whether the real-time clock was set since the reading `before`.
     fn compare_with(self, before: Self) -> Self {
         let offset = |stamps: Self| stamps.real - i128::from(stamps.monotonic);
         let elapsed = i128::from(self.monotonic.saturating_sub(before.monotonic));
@@ -63,7 +73,7 @@ impl StampConverter {
         }
     }
 
-    /// The moment of a stamp on the monotonic clock; now if the stamp is missing or not credible.
+    /// The time of a stamp on the monotonic clock; now if the stamp is missing or not credible.
     pub(crate) fn to_monotonic(self, stamp: Option<i128>) -> Nanos {
         match stamp.map(|stamp| self.real - stamp) {
             Some(age) if !self.was_set && (-MAX_STAMP_AHEAD..MAX_STAMP_AGE).contains(&age) => {
@@ -113,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_are_moved_to_the_monotonic_clock() {
+    fn stamps_are_converted_to_the_monotonic_clock() {
         let stamps = StampConverter {
             monotonic: 100_000_000_000,
             real: 1_700_000_000_000_000_000,
@@ -123,7 +133,7 @@ mod tests {
         assert_eq!(stamps.to_monotonic(stamp(0)), 100_000_000_000);
         assert_eq!(stamps.to_monotonic(stamp(1_234)), 99_999_998_766);
         assert_eq!(stamps.to_monotonic(stamp(-50)), 100_000_000_050);
-        // A machine that stood still for 59 s.
+        // The machine was paused for 59 s.
         assert_eq!(stamps.to_monotonic(stamp(59_000_000_000)), 41_000_000_000);
         let before = now();
         for not_credible in [stamp(MAX_STAMP_AGE), stamp(-2 * MAX_STAMP_AHEAD), None] {
@@ -133,7 +143,7 @@ mod tests {
 
     /// Within ten milliseconds the real-time clock is set 5 s ahead: a stamp from before that would pass as 5 s old.
     #[test]
-    fn packets_are_not_older_because_the_clock_was_set() {
+    fn setting_the_clock_does_not_make_packets_older() {
         let before = StampConverter {
             monotonic: 100_000_000_000,
             real: 1_700_000_000_000_000_000,
@@ -153,13 +163,16 @@ mod tests {
         assert_eq!(
             later(100_000).to_monotonic(stamp),
             100_008_900_000,
-            "as disciplined clocks move"
+            "clock discipline moves the clock by this much"
         );
         let read = now();
         assert!(later(5_000_000_000).to_monotonic(stamp) >= read);
         assert!(later(-5_000_000_000).to_monotonic(stamp) >= read);
         let next = later(5_000_000_000).refresh();
-        assert!(next.was_set, "these are made-up clocks");
+        assert!(
+            next.was_set,
+            "the real clocks differ from those of the test"
+        );
         assert!(!next.refresh().was_set);
     }
 }

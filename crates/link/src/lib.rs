@@ -1,6 +1,6 @@
 //! The link emulator: two packet interfaces joined with a rate, a delay and a queue in each direction.
 //!
-//! Packets pass through the middle of the laboratory, where no network stack touches them. `shaper` is the pure part: start reading
+//! Packets pass through a network namespace in the middle of the laboratory, in which no network stack processes them. `shaper` is the pure part: start reading
 //! there. `effects` holds the parts it is made of; `packet` and `slicer` handle super-packets; `pump` drives one direction; `port`
 //! and `sys` talk to the kernel. This crate does not create interfaces, namespaces or addresses.
 
@@ -33,10 +33,10 @@ use link::Link;
 
 /// Add the messages of the link and of the probes.
 pub fn describe(contract: &mut Contract) {
-    contract.reads::<LinkJob>();
-    contract.reads::<Command>();
-    contract.reads::<probe::Job>();
-    contract.writes::<Event>();
+    contract.add_input::<LinkJob>();
+    contract.add_input::<Command>();
+    contract.add_input::<probe::Job>();
+    contract.add_event::<Event>();
 }
 
 /// An event that the main thread waits for.

@@ -41,22 +41,21 @@ impl Link {
     /// Open both interfaces and start forwarding packets. A direction that fails later reports it through `events`.
     pub(crate) fn start(job: &LinkJob, events: Sender<MainEvent>) -> Result<Self, Failed> {
         let (client, server) = (&job.client_interface, &job.server_interface);
-        // Open both ends first: no packet passes before both directions exist.
-        let (at_client, at_server) = (port::open(client)?, port::open(server)?);
-        let names = |from: &String, to: &String| (from.clone(), to.clone());
+        // Open both ports first: no packet passes before both directions exist.
+        let (client_port, server_port) = (port::open(client)?, port::open(server)?);
         Ok(Self {
             to_server: DirectionThread::start(
-                names(client, server),
-                (at_client.receiver, at_server.transmitter),
-                at_client.drop_counter,
+                (client.clone(), server.clone()),
+                (client_port.receiver, server_port.transmitter),
+                client_port.drop_counter,
                 &job.to_server,
                 job.realtime,
                 events.clone(),
             )?,
             to_client: DirectionThread::start(
-                names(server, client),
-                (at_server.receiver, at_client.transmitter),
-                at_server.drop_counter,
+                (server.clone(), client.clone()),
+                (server_port.receiver, client_port.transmitter),
+                server_port.drop_counter,
                 &job.to_client,
                 job.realtime,
                 events,
@@ -96,6 +95,7 @@ impl Link {
 }
 
 impl DirectionThread {
+    /// Start the thread. `names`: the interfaces that packets come from and go to.
     fn start(
         names: (String, String),
         ports: (Receiver, Transmitter),
@@ -121,7 +121,7 @@ impl DirectionThread {
         let thread = thread::Builder::new()
             .name(format!("{}-{}", names.0, names.1))
             .spawn(move || {
-                // The main thread waits for the class; if it has ended, the class is not needed.
+                // If the main thread has ended, nothing needs the scheduling.
                 let _ = scheduling_sender.send(clock::wake_on_time(realtime));
                 report_failure(&events, || {
                     Pump::new(names, ports, &direction, order_receiver, wake_reader).run()
@@ -167,9 +167,8 @@ impl DirectionThread {
 
 /// Run a direction and report when it ends without being stopped: a link with one dead direction must not look like a slow link.
 fn report_failure(events: &Sender<MainEvent>, run: impl FnOnce() -> Result<(), Failed>) {
-    // Nothing that the closure holds is used after a panic.
-    let ended = catch_unwind(AssertUnwindSafe(run));
-    let failure = match ended {
+    // Unwind safe: nothing that the closure holds is used after a panic.
+    let failure = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => return,
         Ok(Err(failure)) => failure,
         Err(_) => Failed::new(
@@ -187,28 +186,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_direction_that_panics_says_so() {
+    fn a_failure_or_panic_of_a_direction_is_reported() {
         let (sender, events) = channel();
-        report_failure(&sender, || panic!("as the test wants"));
-        assert!(matches!(
-            events.try_recv(),
-            Ok(MainEvent::DirectionFailed(Failed {
-                code: FailCode::Internal,
-                ..
-            }))
-        ));
-        report_failure(&sender, || Err(Failed::bad_job("as the test wants")));
-        assert!(matches!(
-            events.try_recv(),
-            Ok(MainEvent::DirectionFailed(Failed {
-                code: FailCode::BadJob,
-                ..
-            }))
-        ));
-        report_failure(&sender, || Ok(()));
-        assert!(
-            events.try_recv().is_err(),
-            "a direction that was stopped is no news"
-        );
+        let reported_code = |run: fn() -> Result<(), Failed>| {
+            report_failure(&sender, run);
+            match events.try_recv() {
+                Ok(MainEvent::DirectionFailed(failure)) => Some(failure.code),
+                _ => None,
+            }
+        };
+        let panicked = reported_code(|| panic!("expected by the test"));
+        assert_eq!(panicked, Some(FailCode::Internal));
+        let failed = reported_code(|| Err(Failed::bad_job("expected by the test")));
+        assert_eq!(failed, Some(FailCode::BadJob));
+        assert_eq!(reported_code(|| Ok(())), None);
     }
 }

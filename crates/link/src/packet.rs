@@ -1,9 +1,9 @@
 //! Parses packets as a port delivers them: a virtio-net header of 10 bytes, then a frame, which may be a super-packet of many TCP
-//! segments or UDP datagrams whose checksum is still to be completed. The frame may or may not have an Ethernet header.
+//! segments or UDP datagrams whose checksum is still to be completed.
 
 use std::ops::Range;
 
-/// What the shaper needs to know of a packet: `segments` on the wire, each of `wire` bytes except the last, which has `wire_last`.
+/// The size of a packet for the shaper: `segments` on the wire, each of `wire` bytes except the last, which has `wire_last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Train {
     pub(crate) segments: u32,
@@ -25,6 +25,7 @@ impl Train {
         }
     }
 
+    /// Wire bytes of segments `first .. first + count`.
     pub(crate) fn bytes(self, first: u32, count: u32) -> u64 {
         let full = u64::from(count) * u64::from(self.wire);
         if first + count == self.segments {
@@ -37,9 +38,9 @@ impl Train {
 
 /// Length of the virtio-net header, which `PACKET_VNET_HDR` puts before each frame.
 pub(crate) const VNET_LEN: usize = 10;
-/// Length of the link header of a frame from a packet socket.
+/// Length of the Ethernet header.
 pub(crate) const ETHERNET_LEN: usize = 14;
-/// Preamble with its delimiter (8), frame check sequence (4), gap (12): what the wire carries beyond the frame.
+/// Bytes on the wire beyond the frame: preamble with its delimiter (8), frame check sequence (4), gap (12).
 const FRAMING_BYTES: u32 = 24;
 /// A shorter frame is padded on the wire.
 const MIN_FRAME_BYTES: u32 = 60;
@@ -47,7 +48,7 @@ const MIN_FRAME_BYTES: u32 = 60;
 const MAX_ANSWER_SEGMENTS: u32 = 16;
 /// TCP flags of a bare acknowledgement.
 const ACK: u8 = 0x10;
-const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 /// Longest frame header that the slicer rewrites.
 pub(crate) const MAX_HEADER_BYTES: usize = 256;
 
@@ -58,7 +59,7 @@ pub(crate) const GSO_TCPV6: u8 = 4;
 pub(crate) const GSO_UDP_L4: u8 = 5;
 pub(crate) const GSO_ECN: u8 = 0x80;
 
-/// The virtio-net header, in the byte order of the machine (on little-endian machines there is no other choice).
+/// The virtio-net header, in the byte order of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Vnet {
     pub(crate) flags: u8,
@@ -70,10 +71,10 @@ pub(crate) struct Vnet {
 }
 
 impl Vnet {
-    /// Read the first bytes of `packet`; None when it is too short.
+    /// Parse the header of `packet`; None if it is too short.
     pub(crate) fn read(packet: &[u8]) -> Option<Self> {
         let raw: &[u8; VNET_LEN] = packet.first_chunk()?;
-        let word = |at: usize| u16::from_ne_bytes([raw[at], raw[at + 1]]);
+        let word = |offset: usize| u16::from_ne_bytes([raw[offset], raw[offset + 1]]);
         Some(Self {
             flags: raw[0],
             gso_type: raw[1],
@@ -94,7 +95,7 @@ impl Vnet {
     }
 }
 
-/// What lies above IP in a packet that can be cut.
+/// The transport protocol of a packet that can be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
@@ -105,47 +106,43 @@ pub(crate) enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) vnet: Vnet,
-    /// Where the network header begins: the length of the link header.
-    pub(crate) network: usize,
     /// The transport protocol and where its header begins; None if the packet is never cut.
     pub(crate) transport: Option<(Transport, usize)>,
-    /// Where the payload begins; each segment on the wire repeats the headers before it.
-    pub(crate) headers: usize,
-    /// Length of the frame.
-    pub(crate) length: usize,
+    /// Length of all headers; each segment on the wire repeats them.
+    pub(crate) header_bytes: usize,
+    pub(crate) frame_bytes: usize,
     /// Payload bytes of each segment but the last.
-    pub(crate) payload: usize,
+    pub(crate) segment_payload: usize,
     pub(crate) segments: u32,
 }
 
 impl Layout {
-    /// Parse a packet whose link header has `link` bytes; None if it is too short. Only super-packets of a known kind can be cut.
-    pub(crate) fn parse(packet: &[u8], link: usize) -> Option<Self> {
+    /// Parse a packet; None if it is too short. Only super-packets of a known kind can be cut.
+    pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let vnet = Vnet::read(packet)?;
         let frame = packet.get(VNET_LEN..)?;
-        if frame.len() < link {
+        if frame.len() < ETHERNET_LEN {
             return None;
         }
         let mut layout = Self {
             vnet,
-            network: link,
             transport: None,
-            headers: 0,
-            length: frame.len(),
-            payload: frame.len(),
+            header_bytes: 0,
+            frame_bytes: frame.len(),
+            segment_payload: frame.len(),
             segments: 1,
         };
         if vnet.gso_type == GSO_NONE || vnet.gso_size == 0 {
             return Some(layout);
         }
-        layout.payload = usize::from(vnet.gso_size);
-        layout.headers = usize::from(vnet.hdr_len).min(frame.len());
-        if let Some((kind, start, headers)) = parse_transport(frame, vnet, link) {
-            layout.transport = Some((kind, start));
-            layout.headers = headers;
+        layout.segment_payload = usize::from(vnet.gso_size);
+        layout.header_bytes = usize::from(vnet.hdr_len).min(frame.len());
+        if let Some((transport, start, header_bytes)) = parse_transport(frame, vnet) {
+            layout.transport = Some((transport, start));
+            layout.header_bytes = header_bytes;
         }
-        let payload = frame.len() - layout.headers;
-        layout.segments = payload.div_ceil(layout.payload).max(1) as u32;
+        let payload = frame.len() - layout.header_bytes;
+        layout.segments = payload.div_ceil(layout.segment_payload).max(1) as u32;
         Some(layout)
     }
 
@@ -155,18 +152,18 @@ impl Layout {
 
     /// Payload of segments `first .. first + count`, as offsets into the frame.
     pub(crate) fn payload_range(&self, first: u32, count: u32) -> Range<usize> {
-        let start = self.headers + first as usize * self.payload;
-        let end = (self.headers + (first + count) as usize * self.payload).min(self.length);
+        let offset = |segment: u32| self.header_bytes + segment as usize * self.segment_payload;
+        let (start, end) = (offset(first), offset(first + count).min(self.frame_bytes));
         start..end
     }
 
     /// The packet as a train of segments on the wire. A super-packet of an unknown kind is one segment, at the wire cost of all.
     pub(crate) fn train(&self) -> Train {
-        let last = self.length - self.payload_range(0, self.segments - 1).end;
-        let wire = self.wire_bytes(self.headers + self.payload);
-        let wire_last = self.wire_bytes(self.headers + last);
+        let last_payload = self.frame_bytes - self.payload_range(0, self.segments - 1).end;
+        let wire = wire_bytes(self.header_bytes + self.segment_payload);
+        let wire_last = wire_bytes(self.header_bytes + last_payload);
         match self.segments {
-            1 => Train::single(self.wire_bytes(self.length)),
+            1 => Train::single(wire_bytes(self.frame_bytes)),
             _ if self.transport.is_none() => Train::single(wire * (self.segments - 1) + wire_last),
             segments => Train {
                 segments,
@@ -176,16 +173,16 @@ impl Layout {
             },
         }
     }
-
-    /// Wire bytes of a frame of `length` on Ethernet, even if the port has no Ethernet header: the same segment costs the same.
-    fn wire_bytes(&self, length: usize) -> u32 {
-        ((length + ETHERNET_LEN - self.network) as u32).max(MIN_FRAME_BYTES) + FRAMING_BYTES
-    }
 }
 
-/// Is the packet a TCP acknowledgement and nothing else?
-pub(crate) fn is_bare_acknowledgement(packet: &[u8], link: usize) -> bool {
-    let ip = packet.get(VNET_LEN + link..).unwrap_or_default();
+/// Wire bytes of a frame of `frame_bytes`.
+fn wire_bytes(frame_bytes: usize) -> u32 {
+    (frame_bytes as u32).max(MIN_FRAME_BYTES) + FRAMING_BYTES
+}
+
+/// Whether the packet is a TCP acknowledgement without data or other flags.
+pub(crate) fn is_bare_acknowledgement(packet: &[u8]) -> bool {
+    let ip = packet.get(VNET_LEN + ETHERNET_LEN..).unwrap_or_default();
     let (protocol, header, length) = match *ip {
         [first, _, high, low, _, _, _, _, _, protocol, ..] if first >> 4 == 4 => {
             let length = usize::from(u16::from_be_bytes([high, low]));
@@ -206,29 +203,27 @@ pub(crate) fn is_bare_acknowledgement(packet: &[u8], link: usize) -> bool {
 /// The transport protocol, where its header begins and where its payload begins; None if the packet cannot be cut. To be cut, its
 /// checksum must still be incomplete, and its headers must match the virtio-net header. A VLAN tag shifts them: tagged packets are
 /// never cut.
-fn parse_transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, usize, usize)> {
+fn parse_transport(frame: &[u8], vnet: Vnet) -> Option<(Transport, usize, usize)> {
     let start = usize::from(vnet.csum_start);
-    let version = frame.get(link)? >> 4;
-    if link == ETHERNET_LEN {
-        let ethertype = if version == 4 {
-            [0x08, 0x00]
-        } else {
-            [0x86, 0xdd]
-        };
-        if frame.get(12..14)? != ethertype {
-            return None;
-        }
+    let version = frame.get(ETHERNET_LEN)? >> 4;
+    let ethertype = if version == 4 {
+        [0x08, 0x00]
+    } else {
+        [0x86, 0xdd]
+    };
+    if frame.get(12..14)? != ethertype {
+        return None;
     }
     let network_fits = match version {
         4 => {
-            let header = usize::from(frame[link] & 0x0f) * 4;
-            header >= 20 && start == link + header
+            let header = usize::from(frame[ETHERNET_LEN] & 0x0f) * 4;
+            header >= 20 && start == ETHERNET_LEN + header
         }
         // Extension headers may lie in between; `csum_start`, which the sender sets, marks where they end.
-        6 => start >= link + 40,
+        6 => start >= ETHERNET_LEN + 40,
         _ => false,
     };
-    let kind = match (vnet.gso_type & !GSO_ECN, version) {
+    let transport = match (vnet.gso_type & !GSO_ECN, version) {
         (GSO_TCPV4, 4) | (GSO_TCPV6, 6) if vnet.csum_offset == 16 => Transport::Tcp,
         (GSO_UDP_L4, 4 | 6) if vnet.csum_offset == 6 => Transport::Udp,
         _ => return None,
@@ -236,21 +231,23 @@ fn parse_transport(frame: &[u8], vnet: Vnet, link: usize) -> Option<(Transport, 
     if !network_fits || vnet.flags & NEEDS_CSUM == 0 {
         return None;
     }
-    let headers = match kind {
+    let header_bytes = match transport {
         Transport::Tcp => start + usize::from(frame.get(start + 12)? >> 4) * 4,
         Transport::Udp => start + 8,
     };
-    let min_header = if kind == Transport::Tcp { 20 } else { 8 };
-    (headers >= start + min_header && headers <= MAX_HEADER_BYTES && headers < frame.len())
-        .then_some((kind, start, headers))
+    let min_header = if transport == Transport::Tcp { 20 } else { 8 };
+    (header_bytes >= start + min_header
+        && header_bytes <= MAX_HEADER_BYTES
+        && header_bytes < frame.len())
+    .then_some((transport, start, header_bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A virtio-net header, a link header of `link` bytes, IPv4 or IPv6 and TCP with `options`, then `payload` bytes.
-    fn tcp(link: usize, version: u8, flags: u8, options: usize, payload: usize) -> Vec<u8> {
+    /// A packet of IPv4 or IPv6 and TCP with `options` and `payload` bytes; its virtio-net and Ethernet headers are zeros.
+    fn tcp_packet(version: u8, flags: u8, options: usize, payload: usize) -> Vec<u8> {
         let segment = 20 + options + payload;
         let mut ip = if version == 4 {
             vec![0; 20]
@@ -267,31 +264,28 @@ mod tests {
         }
         let mut header = vec![0; 20 + options];
         (header[12], header[13]) = ((((20 + options) / 4) << 4) as u8, flags);
-        [vec![0; VNET_LEN + link], ip, header, vec![0; payload]].concat()
+        [
+            vec![0; VNET_LEN + ETHERNET_LEN],
+            ip,
+            header,
+            vec![0; payload],
+        ]
+        .concat()
     }
 
     #[test]
-    fn a_bare_acknowledgement_is_that_and_nothing_else() {
-        for (link, version) in [(14, 4), (14, 6), (0, 4), (0, 6)] {
-            assert!(is_bare_acknowledgement(
-                &tcp(link, version, ACK, 12, 0),
-                link
-            ));
-            assert!(
-                !is_bare_acknowledgement(&tcp(link, version, ACK, 12, 1), link),
-                "data"
-            );
+    fn a_bare_acknowledgement_has_no_data_and_no_other_flags() {
+        for version in [4, 6] {
+            assert!(is_bare_acknowledgement(&tcp_packet(version, ACK, 12, 0)));
+            assert!(!is_bare_acknowledgement(&tcp_packet(version, ACK, 12, 1)));
             for flags in [0x02, 0x11, 0x12, 0x14, 0x18] {
-                assert!(!is_bare_acknowledgement(
-                    &tcp(link, version, flags, 0, 0),
-                    link
-                ));
+                assert!(!is_bare_acknowledgement(&tcp_packet(version, flags, 0, 0)));
             }
             // A short frame is padded, as on a real Ethernet.
-            let padded = [tcp(link, version, ACK, 0, 0), vec![0; 6]].concat();
-            assert!(is_bare_acknowledgement(&padded, link));
-            for length in 0..VNET_LEN + link + 33 {
-                assert!(!is_bare_acknowledgement(&padded[..length], link), "torn");
+            let padded = [tcp_packet(version, ACK, 0, 0), vec![0; 6]].concat();
+            assert!(is_bare_acknowledgement(&padded));
+            for length in 0..VNET_LEN + ETHERNET_LEN + 33 {
+                assert!(!is_bare_acknowledgement(&padded[..length]), "truncated");
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::sys;
 use howfar_contract::{FailCode, Failed};
 
 const ETH_P_ALL: u16 = 3;
-/// Room for what arrives while the thread does not run; memory is used only when it is needed.
+/// Size of a socket's buffer, for packets that arrive while the thread does not run; unused space takes no memory.
 const SOCKET_BUFFER: i32 = 256 << 20;
 /// Requested without the right to exceed the system's limit; the kernel may grant less.
 const UNPRIVILEGED_SOCKET_BUFFER: i32 = 8 << 20;
@@ -19,9 +19,9 @@ const UNPRIVILEGED_SOCKET_BUFFER: i32 = 8 << 20;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const PACKET_QDISC_BYPASS: i32 = 20;
 
-const PERMISSION: &str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
+const PERMISSION_ADVICE: &str = "Packet sockets need CAP_NET_RAW in the network namespace: run howfar as root, or allow user namespaces.";
 
-/// Receives what the host at one end sends.
+/// Receives the packets that the host at one end sends.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     fd: Arc<OwnedFd>,
@@ -41,28 +41,26 @@ pub(crate) struct Transmitter {
     fd: OwnedFd,
 }
 
-/// An open end of the link.
+/// The packet sockets of one interface.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct Port {
     pub(crate) receiver: Receiver,
     pub(crate) transmitter: Transmitter,
     pub(crate) drop_counter: DropCounter,
 }
 
-/// Open the end on the interface called `name`.
-pub(crate) fn open(name: &str) -> Result<End, Failed> {
+/// Open packet sockets on the interface called `name`.
+pub(crate) fn open(name: &str) -> Result<Port, Failed> {
     let interface =
         sys::interface_index(name).map_err(|error| interface_error(name, "find", &error))?;
-    let check_open = |fd: io::Result<OwnedFd>| {
-        fd.map_err(|error| interface_error(name, "open a packet socket on", &error))
-    };
-    let fd = Arc::new(check_open(open_receiver(interface))?);
-    Ok(End {
+    let open_error = |error| interface_error(name, "open a packet socket on", &error);
+    let fd = Arc::new(open_receiver(interface).map_err(open_error)?);
+    Ok(Port {
         receiver: Receiver {
             fd: Arc::clone(&fd),
         },
         transmitter: Transmitter {
-            fd: check_open(open_transmitter(interface))?,
+            fd: open_transmitter(interface).map_err(open_error)?,
         },
         drop_counter: DropCounter { fd, total: 0 },
     })
@@ -73,7 +71,7 @@ pub(crate) fn interface_error(name: &str, action: &str, error: &io::Error) -> Fa
     let message = format!("cannot {action} interface {name}: {error}");
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            Failed::new(FailCode::NotPermitted, message, PERMISSION)
+            Failed::new(FailCode::NotPermitted, message, PERMISSION_ADVICE)
         }
         _ => Failed::new(
             FailCode::Interface,
@@ -89,14 +87,7 @@ fn open_receiver(interface: i32) -> io::Result<OwnedFd> {
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
     sys::set_option(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, SOCKET_BUFFER).or_else(|_| {
-        sys::set_option(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUF,
-            UNPRIVILEGED_SOCKET_BUFFER,
-        )
-    })?;
+    set_buffer_size(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)?;
     sys::bind_packet(fd, interface, ETH_P_ALL)?;
     Ok(socket)
 }
@@ -107,22 +98,31 @@ fn open_transmitter(interface: i32) -> io::Result<OwnedFd> {
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
     // A virtual cable needs no queueing discipline; older kernels without the option lose only a little time.
     let _ = sys::set_option(fd, libc::SOL_PACKET, PACKET_QDISC_BYPASS, 1);
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SOCKET_BUFFER).or_else(|_| {
+    set_buffer_size(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
+    sys::bind_packet(fd, interface, 0)?;
+    Ok(socket)
+}
+
+/// Set a socket buffer's size by the option `privileged`, or `unprivileged` if that is not permitted.
+fn set_buffer_size(fd: BorrowedFd<'_>, privileged: i32, unprivileged: i32) -> io::Result<()> {
+    sys::set_option(fd, libc::SOL_SOCKET, privileged, SOCKET_BUFFER).or_else(|_| {
         sys::set_option(
             fd,
             libc::SOL_SOCKET,
-            libc::SO_SNDBUF,
+            unprivileged,
             UNPRIVILEGED_SOCKET_BUFFER,
         )
-    })?;
-    sys::bind_packet(fd, interface, 0)?;
-    Ok(socket)
+    })
 }
 
 impl Receiver {
     /// Receive one packet without waiting; None if there is none.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<sys::Received>> {
-        sys::none_if_empty(sys::receive(self.fd.as_fd(), buffer))
+        match sys::receive(self.fd.as_fd(), buffer) {
+            Ok(received) => Ok(Some(received)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -130,7 +130,7 @@ impl DropCounter {
     /// Packets (each of one or more segments) that the kernel had no room for since the port was opened. None if the kernel does
     /// not report it.
     pub(crate) fn read_total(&mut self) -> Option<u64> {
-        // A reading resets the kernel's counter, but a failed one does not.
+        // A successful call resets the kernel's counter; a failed one does not.
         self.total += sys::packet_drops(self.fd.as_fd()).ok()?;
         Some(self.total)
     }
@@ -144,7 +144,7 @@ impl AsFd for Receiver {
 
 impl Transmitter {
     /// Send one packet without waiting: its headers, then its payload (which may be empty).
-    pub(crate) fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()> {
-        sys::send(self.fd.as_fd(), head, body)
+    pub(crate) fn send(&self, headers: &[u8], payload: &[u8]) -> io::Result<()> {
+        sys::send(self.fd.as_fd(), headers, payload)
     }
 }

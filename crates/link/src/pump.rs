@@ -1,8 +1,8 @@
 //! Drives one direction of a link: packets from one interface go through the shaper and out of another. Each direction has its own
 //! thread.
 //!
-//! The loop sends what is due, receives what came, then waits for the next due moment, an order, or, when nothing is in flight, a
-//! packet.
+//! The loop sends the packets that are due and receives those that came. Then it waits until the next one is due, for an order, or,
+//! if nothing is in flight, for a packet.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::clock::{StampConverter, now, timespec};
 use crate::effects::{Nanos, corrupt, jitter};
 use crate::event::DirectionStats;
 use crate::job::Direction;
-use crate::packet::{self, ETHERNET_LEN, Layout, VNET_LEN};
+use crate::packet::{self, Layout, VNET_LEN};
 use crate::port::{self, Receiver, Transmitter};
 use crate::shaper::{Shaper, Slice};
 use crate::sleep::{EarlyRelease, Sleeper, Wait};
@@ -52,7 +52,7 @@ pub(crate) enum Order {
     Set(Direction),
     Stats {
         reset: bool,
-        /// The current reading of the receiver's gauge.
+        /// The total of the receiver's drop counter; None if unknown.
         dropped: Option<u64>,
         answer: Sender<DirectionStats>,
     },
@@ -81,15 +81,15 @@ pub(crate) struct Pump {
     scratch: Vec<u8>,
 }
 
-/// Bytes that a direction can hold at once.
+/// Maximum bytes that a direction can hold.
 fn max_bytes_held(direction: &Direction) -> u64 {
     let rate = u128::from(direction.max_rate().unwrap_or(ASSUMED_RATE_BPS));
     let extra = direction.jitter.as_ref().map_or(0, jitter::practical_max);
-    let line = rate * u128::from(direction.effective_delay() + extra) / 8_000_000_000;
-    line as u64 + direction.queue_bytes + MEMORY_SLACK
+    let bytes_on_line = rate * u128::from(direction.effective_delay() + extra) / 8_000_000_000;
+    bytes_on_line as u64 + direction.queue_bytes + MEMORY_SLACK
 }
 
-/// May a packet that comes later be due earlier?
+/// Whether a packet that comes later may be due earlier.
 fn can_overtake(direction: &Direction) -> bool {
     direction.reorder && direction.jitter.is_some()
 }
@@ -103,12 +103,12 @@ fn min_delay(direction: &Direction) -> Nanos {
     }
 }
 
-/// Sleep until `moment`; neither packets nor orders wake the thread. While a packet is in flight that cannot be overtaken, new
+/// Sleep until `wake_at`; neither packets nor orders wake the thread. While a packet is in flight that cannot be overtaken, new
 /// packets are not due before it, and the kernel's stamp records their arrival. Orders wait until the thread wakes; no sleep is
 /// longer than [`LOW_RATE_MAX_SLEEP`]. A plain timer costs less than waiting for a descriptor with a timeout.
-fn sleep_until(moment: Nanos) {
+fn sleep_until(wake_at: Nanos) {
     // After a signal, the loop reads the clock and sleeps again.
-    let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(moment));
+    let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(wake_at));
 }
 
 /// How long packets may gather in the socket's buffer.
@@ -118,7 +118,7 @@ fn max_sleep(direction: &Direction) -> Nanos {
 }
 
 impl Pump {
-    /// Make a pump in the thread that will run it. `names`: where packets come from and go to.
+    /// Make a pump in the thread that will run it. `names`: the interfaces that packets come from and go to.
     pub(crate) fn new(
         names: (String, String),
         ports: (Receiver, Transmitter),
@@ -152,7 +152,7 @@ impl Pump {
             self.wait()?;
             self.transmit_due()?;
             self.receive()?;
-            // An order follows the packets that came before it, up to one batch; if more are waiting, the rest get the new
+            // An order applies after the packets that came before it, up to one batch; if more are waiting, the others get the new
             // settings.
             if self.handle_orders() {
                 return Ok(());
@@ -160,36 +160,36 @@ impl Pump {
         }
     }
 
-    /// Wait until something is due, a packet came that must be received at once, or an order may be pending.
+    /// Wait until a slice is due, a packet came that must be received at once, or an order may be pending.
     fn wait(&mut self) -> Result<(), Failed> {
-        let moment = now();
+        let start = now();
         let Some(due) = self.shaper.next_wake() else {
             if std::mem::take(&mut self.in_burst) {
-                sleep_until(moment + BURST_GAP);
+                sleep_until(start + BURST_GAP);
                 return Ok(());
             }
             return self.poll_events(None).map(drop);
         };
         let due = due.saturating_sub(self.early_release.lead());
-        if due <= moment {
+        if due <= start {
             return Ok(());
         }
-        match self.sleeper.plan_wait(moment, due) {
+        match self.sleeper.plan_wait(start, due) {
             Wait::Spin => {
-                let mut time = moment;
+                let mut time = start;
                 while time < due {
                     std::hint::spin_loop();
                     time = now();
                 }
-                self.sleeper.record_spin(time - moment);
+                self.sleeper.record_spin(time - start);
             }
             Wait::Sleep(wake_at) if self.can_overtake => {
-                if self.poll_events(Some(wake_at - moment))? {
+                if self.poll_events(Some(wake_at - start))? {
                     self.sleeper.record_sleep(wake_at, now());
                 }
             }
-            Wait::Sleep(wake_at) if wake_at - moment > self.max_sleep => {
-                sleep_until(moment + self.max_sleep);
+            Wait::Sleep(wake_at) if wake_at - start > self.max_sleep => {
+                sleep_until(start + self.max_sleep);
             }
             Wait::Sleep(wake_at) => {
                 sleep_until(wake_at);
@@ -199,9 +199,9 @@ impl Pump {
         Ok(())
     }
 
-    /// Wait until a packet or an order comes, for at most `time`. Returns true if neither came.
-    fn poll_events(&self, time: Option<Nanos>) -> Result<bool, Failed> {
-        let timeout = time.map(timespec);
+    /// Wait until a packet or an order comes, at most for `timeout`. Returns true if neither came.
+    fn poll_events(&self, timeout: Option<Nanos>) -> Result<bool, Failed> {
+        let timeout = timeout.map(timespec);
         let mut fds = [
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(&self.receiver, PollFlags::IN),
@@ -245,7 +245,7 @@ impl Pump {
                         self.counters.reset(dropped);
                     }
                     // The next query must report at least the current backlog.
-                    self.counters.queue_bytes_lately = self.shaper.backlog(now());
+                    self.counters.counts.queue_bytes_lately = self.shaper.backlog(now());
                 }
             }
         }
@@ -263,8 +263,7 @@ impl Pump {
             match self.receiver.receive(buffer) {
                 Ok(None) => return Ok(()),
                 Ok(Some(received)) => {
-                    let layout =
-                        Layout::parse(&buffer[..received.length.min(buffer.len())], ETHERNET_LEN);
+                    let layout = Layout::parse(&buffer[..received.length.min(buffer.len())]);
                     match layout {
                         Some(layout) if in_arena && !received.truncated => {
                             let arrival = stamps.to_monotonic(received.stamp);
@@ -274,7 +273,7 @@ impl Pump {
                         }
                         layout => {
                             let segments = layout.map_or(1, |layout| u64::from(layout.segments));
-                            self.counters.drops.arena += segments;
+                            self.counters.counts.drops.arena += segments;
                         }
                     }
                 }
@@ -295,15 +294,15 @@ impl Pump {
     fn offer_packet(&mut self, arrival: Nanos, length: usize, layout: &Layout) {
         let slot = self.arena.commit(length);
         let mut train = layout.train();
-        train.deferrable |= packet::is_bare_acknowledgement(self.arena.get(slot), ETHERNET_LEN);
+        train.deferrable |= packet::is_bare_acknowledgement(self.arena.get(slot));
         let admission = self.shaper.offer(arrival, train, slot);
         self.arena.set_holders(slot, admission.slices);
-        let counters = &mut self.counters;
-        counters.admitted += u64::from(admission.admitted);
-        counters.drops.queue += u64::from(admission.dropped);
-        counters.drops.loss += u64::from(admission.lost);
-        counters.drops.outage += u64::from(admission.outage);
-        counters.record_queue(admission.queue_bytes);
+        let counts = &mut self.counters.counts;
+        counts.admitted += u64::from(admission.admitted);
+        counts.drops.queue += u64::from(admission.dropped);
+        counts.drops.loss += u64::from(admission.lost);
+        counts.drops.outage += u64::from(admission.outage);
+        self.counters.record_queue(admission.queue_bytes);
     }
 
     fn transmit_due(&mut self) -> Result<(), Failed> {
@@ -321,14 +320,14 @@ impl Pump {
         Ok(())
     }
 
-    /// Send one slice. Returns the moment at which it left, or was given up.
+    /// Send one slice. Returns when it left or was dropped.
     fn transmit(&mut self, slice: &Slice<Slot>) -> Result<Nanos, Failed> {
         let packet = self.arena.get(slice.packet);
         let (mut corrupted, count) = (false, u64::from(slice.count));
-        let sent = match (Layout::parse(packet, ETHERNET_LEN), slice.flaw) {
+        let sent = match (Layout::parse(packet), slice.flaw) {
             (Some(layout), Some(flaw)) => {
                 let mut segment = slicer::cut_segment(packet, &layout, slice.first);
-                corrupted = corrupt::flip_bit(&mut segment, ETHERNET_LEN, flaw);
+                corrupted = corrupt::flip_bit(&mut segment, flaw);
                 self.send_packet(&segment, &[])?
             }
             (Some(layout), None) if layout.is_sliceable() && slice.count < layout.segments => {
@@ -341,29 +340,29 @@ impl Pump {
             }
             _ => self.send_packet(packet, &[])?,
         };
-        let counters = &mut self.counters;
+        let counts = &mut self.counters.counts;
         if sent.is_some() {
-            counters.packets += 1;
-            counters.segments += count;
-            counters.wire_bytes += slice.wire_bytes;
-            // A copy of a spoilt segment is spoilt, too, and is a copy.
-            counters.corrupted += u64::from(corrupted && !slice.copy);
-            counters.duplicated += u64::from(slice.copy);
-            counters.reordered += if slice.overtaken { count } else { 0 };
+            counts.packets += 1;
+            counts.segments += count;
+            counts.wire_bytes += slice.wire_bytes;
+            // The copy of a corrupted segment counts only as a copy.
+            counts.corrupted += u64::from(corrupted && !slice.is_copy);
+            counts.duplicated += u64::from(slice.is_copy);
+            counts.reordered += if slice.was_overtaken { count } else { 0 };
         } else {
-            counters.drops.transmit += count;
+            counts.drops.transmit += count;
         }
         Ok(sent.unwrap_or_else(now))
     }
 
-    /// Hand one packet to the kernel, retrying for a bounded time while it has no room. Returns the moment just before the
-    /// successful attempt: earlier attempts count as delay of the packet; the receiving host's work, which runs within the send,
-    /// does not. None if the kernel did not take the packet.
-    fn send_packet(&self, head: &[u8], body: &[u8]) -> Result<Option<Nanos>, Failed> {
+    /// Hand one packet to the kernel, retrying for a bounded time while it has no room. Returns the time just before the successful
+    /// attempt: earlier attempts count as delay of the packet; the receiving host's work, which runs within the send, does not. None
+    /// if the kernel did not take the packet.
+    fn send_packet(&self, headers: &[u8], payload: &[u8]) -> Result<Option<Nanos>, Failed> {
         for _ in 0..MAX_SEND_ATTEMPTS {
-            let moment = now();
-            let Err(error) = self.transmitter.send(head, body) else {
-                return Ok(Some(moment));
+            let start = now();
+            let Err(error) = self.transmitter.send(headers, payload) else {
+                return Ok(Some(start));
             };
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}

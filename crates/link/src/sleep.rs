@@ -1,8 +1,8 @@
-//! Sleeping until a moment and waking on time: pure arithmetic on clock readings that the caller passes in.
+//! Sleeping until a given time and waking on time: pure arithmetic on clock readings that the caller passes in.
 //!
-//! A sleeper wakes late, by an amount that depends on the machine (2 µs on bare metal, 50 µs on a virtual machine whose processors
-//! halt). So it asks to be woken earlier by its usual lateness, and spins for the rest. Spinning costs processor time, of which
-//! only a share is allowed; without it the sleeper is late, and its lateness is recorded.
+//! A sleeper wakes late, by an amount that depends on the machine (2 µs on bare metal, 50 µs on a virtual machine whose CPUs halt).
+//! So it asks to be woken earlier by its usual lateness, and spins until the due time. Spinning may use only a share of the CPU time;
+//! without it the sleeper is late, and its lateness is recorded.
 
 use crate::effects::Nanos;
 
@@ -21,12 +21,12 @@ const SPIN_DIVISOR: Nanos = 32;
 /// Unused spinning time accumulates up to this.
 const MAX_SPIN_BUDGET: Nanos = 2_000_000;
 
-/// What to do while waiting for a moment.
+/// How to wait for a due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Spin: read the clock until it is time.
     Spin,
-    /// Sleep until this moment, then ask again.
+    /// Sleep until this time, then plan again.
     Sleep(Nanos),
 }
 
@@ -46,7 +46,7 @@ impl Sleeper {
         }
     }
 
-    /// What to do at `now` until `due`, which is later.
+    /// Choose how to wait from `now` until `due`, which is later.
     pub(crate) fn plan_wait(&mut self, now: Nanos, due: Nanos) -> Wait {
         self.spin_budget = (self.spin_budget + now.saturating_sub(self.updated_at) / SPIN_DIVISOR)
             .min(MAX_SPIN_BUDGET);
@@ -113,9 +113,9 @@ impl EarlyRelease {
 
     /// Learn from a packet that was due at `due` and left at `departed`.
     pub(crate) fn record_departure(&mut self, due: Nanos, departed: Nanos) {
-        let late = (departed as i64 - due as i64).clamp(-(STALL as i64), STALL as i64);
+        let lateness = (departed as i64 - due as i64).clamp(-(STALL as i64), STALL as i64);
         self.scaled_lead =
-            (self.scaled_lead + late).clamp(0, self.max_lead as i64 * WINDOW_PACKETS);
+            (self.scaled_lead + lateness).clamp(0, self.max_lead as i64 * WINDOW_PACKETS);
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_leave_on_time_in_the_mean() {
+    fn packets_leave_on_time_on_average() {
         let mut early_release = EarlyRelease::new(100_000);
         let mut sum = 0;
         for number in 0..20_000_u64 {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn no_packet_leaves_before_a_short_delay_allows_it() {
+    fn a_packet_leaves_early_by_at_most_a_quarter_of_the_delay() {
         let mut early_release = EarlyRelease::new(8_000);
         for _ in 0..10_000 {
             early_release.record_departure(0, 50_000);
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_stays_when_the_delay_changes() {
+    fn the_learned_lead_survives_a_change_of_the_delay() {
         let mut early_release = EarlyRelease::new(400_000);
         for _ in 0..10_000 {
             early_release.record_departure(0, 20_000);
         }
-        let usual = early_release.lead();
+        let learned = early_release.lead();
         early_release.set_delay(10_000_000);
-        assert_eq!(early_release.lead(), usual);
+        assert_eq!(early_release.lead(), learned);
         early_release.set_delay(8_000);
         assert_eq!(early_release.lead(), 2_000);
         early_release.set_delay(0);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lead_follows_what_is_usual() {
+    fn the_lead_adapts_to_the_usual_lateness() {
         let mut sleeper = Sleeper::new(0);
         for round in 1..1_000 {
             let now = round * 1_000_000;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn watching_is_rationed() {
+    fn spinning_is_limited_by_its_budget() {
         let mut sleeper = Sleeper::new(0);
         for _ in 0..1_000 {
             sleeper.record_sleep(0, 1_000_000);
@@ -219,12 +219,12 @@ mod tests {
         assert_eq!(
             sleeper.plan_wait(0, 50_000),
             Wait::Sleep(47_000),
-            "nothing is saved, the least lead remains"
+            "without a budget, only the minimum lead is spent spinning"
         );
         assert_eq!(
             sleeper.plan_wait(1_600_000, 1_650_000),
             Wait::Spin,
-            "a thirty-second part of the time since"
+            "the budget grows by a thirty-second of the elapsed time"
         );
     }
 }

@@ -5,7 +5,9 @@
 //! with the first, the IPv4 header checksum is recomputed, and the TCP or UDP checksum field again holds the pseudo-header sum, for
 //! the receiver or a network card to complete.
 
-use crate::packet::{GSO_ECN, GSO_NONE, Layout, MAX_HEADER_BYTES, Transport, VNET_LEN};
+use crate::packet::{
+    ETHERNET_LEN, GSO_ECN, GSO_NONE, Layout, MAX_HEADER_BYTES, Transport, VNET_LEN,
+};
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -30,38 +32,37 @@ pub(crate) fn slice_headers(packet: &[u8], layout: &Layout, first: u32, count: u
         count > 0 && first + count <= layout.segments,
         "the slice lies within the packet"
     );
-    let (kind, start) = layout
-        .transport
-        .expect("only a train of known segments can be cut");
+    let (transport, start) = layout.transport.expect("the packet is sliceable");
     let mut bytes = [0; VNET_LEN + MAX_HEADER_BYTES];
-    let length = VNET_LEN + layout.headers;
+    let length = VNET_LEN + layout.header_bytes;
     bytes[..length].copy_from_slice(&packet[..length]);
     let (vnet, frame) = bytes.split_at_mut(VNET_LEN);
     write_vnet(
-        vnet.first_chunk_mut().expect("the array holds it"),
+        vnet.first_chunk_mut()
+            .expect("the slice has VNET_LEN bytes"),
         layout,
         first,
         count,
     );
-    let (lower_headers, above) = frame[..layout.headers].split_at_mut(start);
+    let (lower_headers, transport_header) = frame[..layout.header_bytes].split_at_mut(start);
     let payload = layout.payload_range(first, count).len();
-    let length_before = layout.length - start;
-    let length_now = above.len() + payload;
-    write_network(&mut lower_headers[layout.network..], first, length_now);
-    let checksum = match kind {
+    let old_length = layout.frame_bytes - start;
+    let new_length = transport_header.len() + payload;
+    write_network(&mut lower_headers[ETHERNET_LEN..], first, new_length);
+    let checksum = match transport {
         Transport::Tcp => {
-            write_tcp(above, layout, first, count);
+            write_tcp(transport_header, layout, first, count);
             16
         }
         Transport::Udp => {
-            above[4..6].copy_from_slice(&(length_now as u16).to_be_bytes());
+            transport_header[4..6].copy_from_slice(&(new_length as u16).to_be_bytes());
             6
         }
     };
     adjust_pseudo_header(
-        &mut above[checksum..checksum + 2],
-        length_before,
-        length_now,
+        &mut transport_header[checksum..checksum + 2],
+        old_length,
+        new_length,
     );
     Headers { bytes, length }
 }
@@ -79,7 +80,7 @@ pub(crate) fn cut_segment(packet: &[u8], layout: &Layout, index: u32) -> Vec<u8>
 
 fn write_vnet(out: &mut [u8; VNET_LEN], layout: &Layout, first: u32, count: u32) {
     let mut vnet = layout.vnet;
-    vnet.hdr_len = layout.headers as u16;
+    vnet.hdr_len = layout.header_bytes as u16;
     if count == 1 {
         vnet.gso_type = GSO_NONE;
         vnet.gso_size = 0;
@@ -89,24 +90,24 @@ fn write_vnet(out: &mut [u8; VNET_LEN], layout: &Layout, first: u32, count: u32)
     vnet.write(out);
 }
 
-/// `ip`: the network header with its extensions; `above`: the number of bytes after it.
-fn write_network(ip: &mut [u8], first: u32, above: usize) {
+/// Write the network header `ip` (with its extensions) of a slice with `transport_bytes` after it.
+fn write_network(ip: &mut [u8], first: u32, transport_bytes: usize) {
     if ip[0] >> 4 == 6 {
-        let bytes = (ip.len() - 40 + above) as u16;
+        let bytes = (ip.len() - 40 + transport_bytes) as u16;
         ip[4..6].copy_from_slice(&bytes.to_be_bytes());
         return;
     }
-    let total = (ip.len() + above) as u16;
+    let total = (ip.len() + transport_bytes) as u16;
     ip[2..4].copy_from_slice(&total.to_be_bytes());
     let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(first as u16);
     ip[4..6].copy_from_slice(&id.to_be_bytes());
     ip[10..12].fill(0);
-    let sum = !fold_carries(sum_words(0, ip));
+    let sum = !fold_carries(sum_words(ip));
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn write_tcp(tcp: &mut [u8], layout: &Layout, first: u32, count: u32) {
-    let offset = first.wrapping_mul(layout.payload as u32);
+    let offset = first.wrapping_mul(layout.segment_payload as u32);
     let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add(offset);
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
     if first + count < layout.segments {
@@ -126,9 +127,9 @@ fn adjust_pseudo_header(field: &mut [u8], old_length: usize, new_length: usize) 
     field.copy_from_slice(&adjusted.to_be_bytes());
 }
 
-/// Add the 16-bit big-endian words of `bytes`, the last padded with zero.
-pub(crate) fn sum_words(start: u64, bytes: &[u8]) -> u64 {
-    let mut sum = start;
+/// Sum of the 16-bit big-endian words of `bytes`, the last padded with zero.
+pub(crate) fn sum_words(bytes: &[u8]) -> u64 {
+    let mut sum = 0;
     let mut words = bytes.chunks_exact(2);
     for word in &mut words {
         sum += u64::from(u16::from_be_bytes([word[0], word[1]]));

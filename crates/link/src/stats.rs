@@ -1,30 +1,19 @@
 //! Counters of one direction since the link began or since the last reset.
 
-use hdrhistogram::Histogram;
-use rustix::time::{ClockId, clock_gettime};
-
+use crate::clock::thread_cpu;
 use crate::effects::Nanos;
 use crate::event::{DirectionStats, Drops};
+use hdrhistogram::Histogram;
 
 /// Lateness above this is counted as this.
 const MAX_LATENESS: u64 = 60_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
-    pub(crate) packets: u64,
-    pub(crate) segments: u64,
-    pub(crate) wire_bytes: u64,
-    pub(crate) admitted: u64,
-    /// `socket` is filled in only when the counters are read.
-    pub(crate) drops: Drops,
+    /// The counts so far. Drops of the socket, lateness and CPU time are filled in by [`Self::to_stats`].
+    pub(crate) counts: DirectionStats,
     /// Packets that the kernel could not describe in a virtio-net header.
     pub(crate) refused: u64,
-    pub(crate) duplicated: u64,
-    pub(crate) corrupted: u64,
-    pub(crate) reordered: u64,
-    pub(crate) queue_bytes_max: u64,
-    /// Maximum since the counters were last read, with or without a reset.
-    pub(crate) queue_bytes_lately: u64,
     lateness: Histogram<u64>,
     /// Sum of the lateness; packets that left early count as negative.
     lateness_sum: i64,
@@ -38,86 +27,58 @@ impl Counters {
     /// Start counting; to be called in the thread whose CPU time is counted.
     pub(crate) fn new() -> Self {
         Self {
-            packets: 0,
-            segments: 0,
-            wire_bytes: 0,
-            admitted: 0,
-            drops: Drops::default(),
+            counts: DirectionStats::default(),
             refused: 0,
-            duplicated: 0,
-            corrupted: 0,
-            reordered: 0,
-            queue_bytes_max: 0,
-            queue_bytes_lately: 0,
             lateness_sum: 0,
             slices: 0,
-            lateness: Histogram::new_with_bounds(1, MAX_LATENESS, 2).expect("the bounds are right"),
+            lateness: Histogram::new_with_bounds(1, MAX_LATENESS, 2).expect("the bounds are valid"),
             cpu_start: thread_cpu(),
             socket_start: Some(0),
         }
     }
 
-    /// A slice that was due at `due` left at `now`, the moment just before the send that took it.
-    pub(crate) fn record_departure(&mut self, due: Nanos, now: Nanos) {
-        self.lateness.saturating_record(now.saturating_sub(due));
-        self.lateness_sum += now as i64 - due as i64;
+    /// Record a slice that was due at `due` and left at `departed`.
+    pub(crate) fn record_departure(&mut self, due: Nanos, departed: Nanos) {
+        self.lateness
+            .saturating_record(departed.saturating_sub(due));
+        self.lateness_sum += departed as i64 - due as i64;
         self.slices += 1;
     }
 
     /// Record that the queue now holds `bytes`.
     pub(crate) fn record_queue(&mut self, bytes: u64) {
-        self.queue_bytes_max = self.queue_bytes_max.max(bytes);
-        self.queue_bytes_lately = self.queue_bytes_lately.max(bytes);
+        let counts = &mut self.counts;
+        counts.queue_bytes_max = counts.queue_bytes_max.max(bytes);
+        counts.queue_bytes_lately = counts.queue_bytes_lately.max(bytes);
     }
 
     /// The statistics; `socket_drops` is the socket's total since it was opened, None if unknown.
     pub(crate) fn to_stats(&self, socket_drops: Option<u64>) -> DirectionStats {
-        let quantile = |part| self.lateness.value_at_quantile(part);
+        let quantile = |fraction| self.lateness.value_at_quantile(fraction);
         DirectionStats {
-            packets: self.packets,
-            segments: self.segments,
-            wire_bytes: self.wire_bytes,
-            admitted: self.admitted,
             drops: Drops {
                 socket: socket_drops
                     .zip(self.socket_start)
                     .map(|(total, start)| total.saturating_sub(start) + self.refused),
-                ..self.drops
+                ..self.counts.drops
             },
-            duplicated: self.duplicated,
-            corrupted: self.corrupted,
-            reordered: self.reordered,
-            queue_bytes_max: self.queue_bytes_max,
-            queue_bytes_lately: self.queue_bytes_lately,
             lateness_mean_ns: (self.slices > 0).then(|| self.lateness_sum / self.slices as i64),
             lateness_p50_ns: quantile(0.5),
             lateness_p99_ns: quantile(0.99),
             lateness_p999_ns: quantile(0.999),
             lateness_max_ns: self.lateness.max(),
             cpu_ns: thread_cpu() - self.cpu_start,
+            ..self.counts.clone()
         }
     }
 
     /// Restart all counters except `queue_bytes_lately`.
     pub(crate) fn reset(&mut self, socket_drops: Option<u64>) {
-        self.packets = 0;
-        self.segments = 0;
-        self.wire_bytes = 0;
-        self.admitted = 0;
-        self.drops = Drops::default();
-        self.refused = 0;
-        (self.duplicated, self.corrupted, self.reordered) = (0, 0, 0);
-        self.queue_bytes_max = 0;
-        self.lateness.reset();
-        (self.lateness_sum, self.slices) = (0, 0);
-        self.cpu_start = thread_cpu();
+        let queue_bytes_lately = self.counts.queue_bytes_lately;
+        *self = Self::new();
+        self.counts.queue_bytes_lately = queue_bytes_lately;
         self.socket_start = socket_drops;
     }
-}
-
-fn thread_cpu() -> Nanos {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -134,29 +95,24 @@ mod tests {
     }
 
     #[test]
-    fn the_recent_depth_of_the_queue_is_forgotten_by_who_asked_and_not_by_a_reset() {
+    fn a_reset_keeps_the_recent_queue_depth() {
         let mut counters = Counters::new();
+        let queue_depths = |counters: &Counters| {
+            let stats = counters.to_stats(None);
+            (stats.queue_bytes_max, stats.queue_bytes_lately)
+        };
         counters.record_queue(900);
         counters.record_queue(300);
-        let stats = counters.to_stats(None);
-        assert_eq!(
-            (stats.queue_bytes_max, stats.queue_bytes_lately),
-            (900, 900)
-        );
-        counters.queue_bytes_lately = 100;
+        assert_eq!(queue_depths(&counters), (900, 900));
+        counters.counts.queue_bytes_lately = 100;
         counters.record_queue(200);
-        let stats = counters.to_stats(None);
-        assert_eq!(
-            (stats.queue_bytes_max, stats.queue_bytes_lately),
-            (900, 200)
-        );
+        assert_eq!(queue_depths(&counters), (900, 200));
         counters.reset(None);
-        let stats = counters.to_stats(None);
-        assert_eq!((stats.queue_bytes_max, stats.queue_bytes_lately), (0, 200));
+        assert_eq!(queue_depths(&counters), (0, 200));
     }
 
     #[test]
-    fn what_the_socket_does_not_tell_is_unknown_and_not_zero() {
+    fn drops_that_the_socket_does_not_report_are_unknown_not_zero() {
         let mut counters = Counters::new();
         assert_eq!(counters.to_stats(None).drops.socket, None);
         assert_eq!(counters.to_stats(Some(1)).drops.socket, Some(1));
@@ -164,7 +120,7 @@ mod tests {
         assert_eq!(
             counters.to_stats(Some(1)).drops.socket,
             None,
-            "of how many before the reset nothing is known"
+            "the drops before the reset are unknown"
         );
         counters.reset(Some(4));
         assert_eq!(counters.to_stats(Some(4)).drops.socket, Some(0));

@@ -1,4 +1,4 @@
-//! System calls for which no safe wrapper is at hand: packet sockets, scheduling classes and TCP statistics.
+//! System calls without a safe wrapper in our libraries: packet sockets, scheduling classes and TCP statistics.
 #![allow(unsafe_code)] // Raw libc calls; every pointer given to the kernel is to a local that outlives the call.
 
 use std::ffi::CString;
@@ -89,29 +89,40 @@ pub(crate) fn bind_packet(fd: BorrowedFd<'_>, interface: c_int, protocol: u16) -
     check_result(result).map(drop)
 }
 
-/// Packets that the socket had no room for since the last call.
-pub(crate) fn packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    // SAFETY: tpacket_stats is plain data, and its length is given.
+/// Get an option.
+///
+/// # Safety
+/// Any bytes must be a valid `T`. The kernel writes at most its size; what it does not write is zero.
+unsafe fn get_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
+    // SAFETY: the value is a local whose length is given.
     unsafe {
-        let mut stats: libc::tpacket_stats = zeroed();
-        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        let mut value: T = zeroed();
+        let mut length = size_of::<T>() as libc::socklen_t;
         check_result(libc::getsockopt(
             fd.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_STATISTICS,
-            from_mut(&mut stats).cast(),
+            level,
+            name,
+            from_mut(&mut value).cast(),
             &raw mut length,
         ))?;
-        Ok(u64::from(stats.tp_drops))
+        Ok(value)
     }
+}
+
+/// Packets that the socket had no room for since the last call.
+pub(crate) fn packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: tpacket_stats is plain data.
+    let stats: libc::tpacket_stats =
+        unsafe { get_option(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS) }?;
+    Ok(u64::from(stats.tp_drops))
 }
 
 /// Receive one packet without waiting.
 pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     // u64 elements, for the alignment of the control messages.
     let mut control = [0_u64; 16];
-    // SAFETY: the room and the control buffer are valid for their lengths during the call; the control messages are
-    // walked with libc's macros, within the length that the kernel wrote.
+    // SAFETY: both buffers are valid for their lengths during the call; the control messages are walked with libc's macros, within
+    // the length that the kernel wrote.
     unsafe {
         let mut part = libc::iovec {
             iov_base: buffer.as_mut_ptr().cast(),
@@ -148,26 +159,26 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Recei
     }
 }
 
-/// Send `head` and `body` as one packet without waiting.
-pub(crate) fn send(fd: BorrowedFd<'_>, head: &[u8], body: &[u8]) -> io::Result<()> {
+/// Send `headers` and `payload` as one packet without waiting.
+pub(crate) fn send(fd: BorrowedFd<'_>, headers: &[u8], payload: &[u8]) -> io::Result<()> {
     // SAFETY: both slices are valid for reading during the call, which does not write to them.
     let sent = unsafe {
-        if body.is_empty() {
+        if payload.is_empty() {
             libc::send(
                 fd.as_raw_fd(),
-                head.as_ptr().cast(),
-                head.len(),
+                headers.as_ptr().cast(),
+                headers.len(),
                 libc::MSG_DONTWAIT,
             )
         } else {
             let mut parts = [
                 libc::iovec {
-                    iov_base: head.as_ptr().cast_mut().cast(),
-                    iov_len: head.len(),
+                    iov_base: headers.as_ptr().cast_mut().cast(),
+                    iov_len: headers.len(),
                 },
                 libc::iovec {
-                    iov_base: body.as_ptr().cast_mut().cast(),
-                    iov_len: body.len(),
+                    iov_base: payload.as_ptr().cast_mut().cast(),
+                    iov_len: payload.len(),
                 },
             ];
             let mut message: libc::msghdr = zeroed();
@@ -180,15 +191,6 @@ pub(crate) fn send(fd: BorrowedFd<'_>, head: &[u8], body: &[u8]) -> io::Result<(
         Err(io::Error::last_os_error())
     } else {
         Ok(())
-    }
-}
-
-/// Turn the error of an empty socket into None.
-pub(crate) fn none_if_empty(received: io::Result<Received>) -> io::Result<Option<Received>> {
-    match received {
-        Ok(received) => Ok(Some(received)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
@@ -206,7 +208,7 @@ pub(crate) fn set_realtime(priority: c_int) -> io::Result<()> {
 /// Request a time slice of `nanoseconds` for the calling thread in the normal class: a thread with a shorter slice is scheduled
 /// sooner.
 pub(crate) fn set_short_slice(nanoseconds: u64) -> io::Result<()> {
-    // SAFETY: sched_attr is plain data whose size field is right; 0 is the calling thread, no flags.
+    // SAFETY: sched_attr is plain data whose size field is correct; 0 is the calling thread, then no flags.
     let result = unsafe {
         let mut attributes: libc::sched_attr = zeroed();
         attributes.size = size_of::<libc::sched_attr>() as u32;
@@ -224,35 +226,12 @@ pub(crate) fn set_short_slice(nanoseconds: u64) -> io::Result<()> {
 
 /// The kernel's statistics of a TCP connection.
 pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
-    // SAFETY: tcp_info is plain data, and its length is given; the kernel writes at most that much.
-    unsafe {
-        let mut info: libc::tcp_info = zeroed();
-        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-        check_result(libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            from_mut(&mut info).cast(),
-            &raw mut length,
-        ))?;
-        Ok(info)
-    }
+    // SAFETY: tcp_info is plain data.
+    unsafe { get_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO) }
 }
 
 /// The name of a connection's congestion control, padded with zeros.
 pub(crate) fn congestion_control(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
-    let mut name = [0_u8; 16];
-    let mut length = name.len() as libc::socklen_t;
-    // SAFETY: the buffer is valid for the length that is given.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_CONGESTION,
-            name.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    check_result(result)?;
-    Ok(name)
+    // SAFETY: any bytes are an array of bytes.
+    unsafe { get_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION) }
 }

@@ -17,10 +17,10 @@ use crate::clock::{now_ns, unix_ns};
 
 const MAGIC: [u8; 8] = *b"howfarAK";
 const VERSION: u32 = 1;
-const HEADER: usize = 64;
-const RECORD: usize = 32;
+const HEADER_BYTES: usize = 64;
+const RECORD_BYTES: usize = 32;
 /// Maximum bytes that a worker buffers: 2048 records.
-const BUFFER_BYTES: usize = 2048 * RECORD;
+const BUFFER_BYTES: usize = 2048 * RECORD_BYTES;
 
 /// The outcome of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(crate) struct LogFile {
 
 impl LogFile {
     /// Check, before the job begins, that no file would be overwritten.
-    pub(crate) fn must_be_new(path: &str) -> Result<(), Failed> {
+    pub(crate) fn check_is_new(path: &str) -> Result<(), Failed> {
         if Path::new(path).symlink_metadata().is_ok() {
             return Err(Failed::new(
                 FailCode::BadJob,
@@ -105,14 +105,14 @@ impl LogFile {
             origin_ns,
         };
         let origin_unix_ns = unix_ns() + origin_ns.saturating_sub(now_ns());
-        let mut header = Vec::with_capacity(HEADER);
+        let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(&MAGIC);
         header.extend_from_slice(&VERSION.to_le_bytes());
-        header.extend_from_slice(&(RECORD as u32).to_le_bytes());
+        header.extend_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
         header.extend_from_slice(&origin_ns.to_le_bytes());
         header.extend_from_slice(&origin_unix_ns.to_le_bytes());
         header.extend_from_slice(&connections.to_le_bytes());
-        header.resize(HEADER, 0);
+        header.resize(HEADER_BYTES, 0);
         log.append(&header)?;
         Ok(log)
     }
@@ -134,8 +134,9 @@ impl LogFile {
     /// Write the closing record, after all workers have ended their parts. `counts`: the sum of their records.
     pub(crate) fn close(&self, counts: &OutcomeCounts) -> Result<AcknowledgementLog, Failed> {
         let records = counts.acknowledged + counts.refused + counts.unknown + counts.seen;
+        // The fields of the key and the times hold counts here.
         let times = (counts.acknowledged, counts.refused);
-        let mut bytes = Vec::with_capacity(RECORD);
+        let mut bytes = Vec::with_capacity(RECORD_BYTES);
         put_record(&mut bytes, records as i64, times, u32::MAX, 0, CLOSED);
         self.append(&bytes)?;
         Ok(AcknowledgementLog {
@@ -221,7 +222,8 @@ impl<'a> Log<'a> {
             return Ok(());
         }
         let written = self.file.append(&self.buffer);
-        // Clear the buffer even if the write failed: part of it may be in the file, and records after a partial one could not be read.
+        // Clear the buffer even if the write failed: part of it may be in the file, and records after a partial one could not be
+        // read.
         self.buffer.clear();
         written
     }
@@ -233,7 +235,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// A panic keeps the records written so far; the log is not closed then.
+/// After a panic the records written so far are kept, but the log is not closed.
 impl Drop for Log<'_> {
     fn drop(&mut self) {
         let _ = self.flush();
@@ -250,84 +252,86 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_a_header_its_records_and_their_number() {
-        let path = log_path("whole");
-        let file = LogFile::create(&path, 3, 1000).expect("a new file");
-        let (mut one, mut other) = (Log::new(&file), Log::new(&file));
-        one.write(-5, 0, 1001, 1007, KeyOutcome::Acknowledged)
-            .expect("room");
-        other
+    fn a_log_has_a_header_its_records_and_their_number() {
+        let path = log_path("complete");
+        let file = LogFile::create(&path, 3, 1000).expect("the file is new");
+        let (mut first_log, mut second_log) = (Log::new(&file), Log::new(&file));
+        first_log
+            .write(-5, 0, 1001, 1007, KeyOutcome::Acknowledged)
+            .expect("the log can be written");
+        second_log
             .write(6, 1, 900, 1008, KeyOutcome::Refused(1062.into()))
-            .expect("room");
-        one.write(7, 2, 1003, 1009, KeyOutcome::Unknown)
-            .expect("room");
-        let mut counts = one.end().expect("room");
-        counts.add(&other.end().expect("room"));
-        let event = file.close(&counts).expect("room");
+            .expect("the log can be written");
+        first_log
+            .write(7, 2, 1003, 1009, KeyOutcome::Unknown)
+            .expect("the log can be written");
+        let mut counts = first_log.end().expect("the log can be written");
+        counts.add(&second_log.end().expect("the log can be written"));
+        let event = file.close(&counts).expect("the log can be written");
         assert_eq!((event.records, event.acknowledged), (3, 1));
         assert_eq!((counts.refused, event.unknown), (1, 1));
-        let bytes = std::fs::read(&path).expect("the log");
-        std::fs::remove_file(&path).expect("ours");
-        assert_eq!(bytes.len(), HEADER + 4 * RECORD);
+        let bytes = std::fs::read(&path).expect("the log exists");
+        std::fs::remove_file(&path).expect("the test made the file");
+        assert_eq!(bytes.len(), HEADER_BYTES + 4 * RECORD_BYTES);
         assert_eq!(bytes[..8], MAGIC);
-        let first = &bytes[HEADER..HEADER + RECORD];
+        let first = &bytes[HEADER_BYTES..HEADER_BYTES + RECORD_BYTES];
         assert_eq!(first[..8], (-5_i64).to_le_bytes());
         assert_eq!((first[8], first[16], first[30]), (1, 7, 1));
-        // The second worker's record, sent before the origin.
-        let third = &bytes[HEADER + 2 * RECORD..HEADER + 3 * RECORD];
+        // The record of the second log was sent before the origin.
+        let third = &bytes[HEADER_BYTES + 2 * RECORD_BYTES..HEADER_BYTES + 3 * RECORD_BYTES];
         assert_eq!((third[0], third[8], third[30]), (6, 0, 2));
         assert_eq!(third[28..30], 1062_u16.to_le_bytes());
-        let last = &bytes[HEADER + 3 * RECORD..];
+        let last = &bytes[HEADER_BYTES + 3 * RECORD_BYTES..];
         assert_eq!((last[0], last[30]), (3, CLOSED));
     }
 
     #[test]
-    fn what_a_worker_holds_back_is_bounded_and_not_lost_with_it() {
+    fn a_buffer_is_bounded_and_written_when_dropped() {
         let path = log_path("dropped");
-        let file = LogFile::create(&path, 1, 0).expect("a new file");
+        let file = LogFile::create(&path, 1, 0).expect("the file is new");
         let mut log = Log::new(&file);
-        let max_records = (BUFFER_BYTES / RECORD) as i64;
+        let max_records = (BUFFER_BYTES / RECORD_BYTES) as i64;
         for key in 0..=max_records {
             log.write(key, 0, 1, 2, KeyOutcome::Acknowledged)
-                .expect("room");
+                .expect("the log can be written");
         }
-        let written = || std::fs::metadata(&path).expect("the log").len() as usize;
-        assert_eq!(written(), HEADER + BUFFER_BYTES);
-        assert_eq!(log.buffer.len(), RECORD);
+        let written = || std::fs::metadata(&path).expect("the log exists").len() as usize;
+        assert_eq!(written(), HEADER_BYTES + BUFFER_BYTES);
+        assert_eq!(log.buffer.len(), RECORD_BYTES);
         drop(log);
-        assert_eq!(written(), HEADER + BUFFER_BYTES + RECORD);
-        std::fs::remove_file(&path).expect("ours");
+        assert_eq!(written(), HEADER_BYTES + BUFFER_BYTES + RECORD_BYTES);
+        std::fs::remove_file(&path).expect("the test made the file");
     }
 
     #[test]
-    fn nothing_is_written_over() {
+    fn an_existing_file_is_not_overwritten() {
         let path = log_path("old");
-        std::fs::write(&path, "old").expect("a file");
-        let early = LogFile::must_be_new(&path).expect_err("it is there");
-        assert!(early.message.contains("exists"), "{early:?}");
-        let late = LogFile::create(&path, 1, 0).expect_err("it is there");
-        assert_eq!(late.code, FailCode::BadJob);
-        assert_eq!(std::fs::read(&path).expect("a file"), b"old");
-        std::fs::remove_file(&path).expect("ours");
-        LogFile::must_be_new(&path).expect("it is gone");
+        std::fs::write(&path, "old").expect("the file can be used");
+        let checked = LogFile::check_is_new(&path).expect_err("the file exists");
+        assert!(checked.message.contains("exists"), "{checked:?}");
+        let created = LogFile::create(&path, 1, 0).expect_err("the file exists");
+        assert_eq!(created.code, FailCode::BadJob);
+        assert_eq!(std::fs::read(&path).expect("the file can be used"), b"old");
+        std::fs::remove_file(&path).expect("the test made the file");
+        LogFile::check_is_new(&path).expect("the file is removed");
     }
 
     #[test]
-    fn a_full_disk_is_told() {
+    fn a_full_disk_is_an_error() {
         let full = File::options()
             .append(true)
             .open("/dev/full")
-            .expect("a device");
+            .expect("/dev/full exists");
         let file = LogFile {
-            path: "here".to_owned(),
+            path: "the-path".to_owned(),
             file: Mutex::new(full),
             origin_ns: 0,
         };
         let mut log = Log::new(&file);
         log.write(1, 0, 1, 2, KeyOutcome::Acknowledged)
-            .expect("held back");
-        let failed = log.end().expect_err("no room");
-        assert!(failed.message.contains("here"), "{failed:?}");
+            .expect("the record is only buffered");
+        let failed = log.end().expect_err("the device is full");
+        assert!(failed.message.contains("the-path"), "{failed:?}");
         assert!(failed.message.contains("space"), "{failed:?}");
     }
 }

@@ -17,11 +17,10 @@ use howfar_contract::{FailCode, Failed, internal};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendFlags};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::clock::now_ns;
-use crate::connecting::open_one;
-use crate::connection::{Connection, NextStep, State};
+use crate::connecting::open_blocking;
+use crate::connection::{Connection, NextStep};
 use crate::connection_error::ConnectionError;
 use crate::context::WorkerContext;
 use crate::coordinator;
@@ -29,8 +28,8 @@ use crate::failure;
 use crate::ring::{Event, Ring, Token};
 use crate::transport::Transport;
 use crate::window::emit_event;
-use crate::worker::Plan;
 use crate::worker::driver::Driver;
+use crate::worker::{Plan, pin_thread};
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -38,10 +37,9 @@ const BUFFER_BYTES: usize = 64 * 1024;
 struct BareConnection {
     socket: OwnedFd,
     request: Vec<u8>,
-    /// Length of an answer in bytes.
-    length: usize,
+    answer_bytes: usize,
     /// Bytes of the answer still to come.
-    missing: usize,
+    missing_bytes: usize,
     token: Token,
 }
 
@@ -54,7 +52,7 @@ pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
     };
     let (plan, cpus) = coordinator::make_plan(job)?;
     let workers = plan.worker_count(&cpus);
-    let rings = plan.rings(workers)?;
+    let rings = plan.make_rings(workers)?;
     let began = now_ns();
     let (first, mut receipt) = coordinator::open_first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
@@ -91,15 +89,13 @@ pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
 }
 
 fn open_connection(plan: &Plan, id: u64) -> Result<Connection, Failed> {
-    let (socket, session) = open_one(
+    let (socket, session) = open_blocking(
         &plan.login_parameters(),
         &plan.address,
         plan.job.connect_timeout_ns,
     )?;
-    let mut connection = Connection::new(id, &plan.program);
-    connection.transport = Some(Box::new(Transport::new(socket, session)));
-    connection.state = State::Opened { first_ns: None };
-    Ok(connection)
+    let transport = Transport::new(socket, session);
+    Ok(Connection::open(id, &plan.program, transport))
 }
 
 /// Send the request twice, since the first may carry more (such as parameter types), and measure the length of the answer.
@@ -112,13 +108,13 @@ fn measure_exchange(plan: &Plan, mut connection: Connection) -> Result<BareConne
     let target = &plan.job.target;
     let translate = |error: ConnectionError| error.translate(target, None);
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut length = 0;
+    let mut answer_bytes = 0;
     for _ in 0..2 {
         connection.begin(0, 0, &plan.program);
         connection
             .send(0, &mut context, &mut Driver::Epoll)
             .map_err(translate)?;
-        length = 0;
+        answer_bytes = 0;
         let outcome = loop {
             let Some(transport) = &connection.transport else {
                 return Err(internal("an open connection has a socket"));
@@ -134,7 +130,7 @@ fn measure_exchange(plan: &Plan, mut connection: Connection) -> Result<BareConne
                     "before the bare loop began",
                 ));
             }
-            length += count;
+            answer_bytes += count;
             if let Some(outcome) = connection
                 .decode(&buffer[..count], &mut context)
                 .map_err(translate)?
@@ -157,8 +153,8 @@ fn measure_exchange(plan: &Plan, mut connection: Connection) -> Result<BareConne
     Ok(BareConnection {
         socket: transport.socket,
         request: context.packet,
-        length,
-        missing: length,
+        answer_bytes,
+        missing_bytes: answer_bytes,
         token: Token::default(),
     })
 }
@@ -171,18 +167,15 @@ fn exchange(
     ring: Option<Ring>,
 ) -> Result<(), Failed> {
     if let Some(cpu) = pinned {
-        let mut cpus = CpuSet::new();
-        cpus.set(cpu as usize);
-        sched_setaffinity(None, &cpus)
-            .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))?;
+        pin_thread(cpu)?;
     }
     let until_ns = now_ns() + plan.job.warmup_ns + plan.job.measure_ns;
     let mut buffer = vec![0; BUFFER_BYTES];
-    let done = match ring {
+    let outcome = match ring {
         None => exchange_blocking(plan, &connections[0], until_ns, &mut buffer),
         Some(ring) => exchange_over_ring(plan, ring, &mut connections, until_ns, &mut buffer),
     };
-    done.map_err(|error| failure::connection_broken(&plan.job.target, &error))
+    outcome.map_err(|error| failure::connection_broken(&plan.job.target, &error))
 }
 
 /// Send and receive on a single connection, blocking.
@@ -196,13 +189,13 @@ fn exchange_blocking(
     sockopt::set_socket_timeout(&connection.socket, Timeout::Recv, Some(timeout))?;
     while now_ns() < until_ns {
         net::send(&connection.socket, &connection.request, SendFlags::NOSIGNAL)?;
-        let mut missing = connection.length;
-        while missing > 0 {
+        let mut missing_bytes = connection.answer_bytes;
+        while missing_bytes > 0 {
             let (count, _) = net::recv(&connection.socket, &mut *buffer, RecvFlags::empty())?;
             if count == 0 {
                 return Err(Errno::CONNRESET.into());
             }
-            missing = missing.checked_sub(count).ok_or(Errno::BADMSG)?;
+            missing_bytes = missing_bytes.checked_sub(count).ok_or(Errno::BADMSG)?;
         }
     }
     Ok(())
@@ -232,11 +225,14 @@ fn exchange_over_ring(
             };
             let connection = &mut connections[token.index()];
             if let Event::Received { count, .. } = event {
-                connection.missing = connection.missing.checked_sub(count).ok_or(Errno::BADMSG)?;
+                connection.missing_bytes = connection
+                    .missing_bytes
+                    .checked_sub(count)
+                    .ok_or(Errno::BADMSG)?;
             }
-            if connection.missing == 0 {
+            if connection.missing_bytes == 0 {
                 now = now_ns();
-                connection.missing = connection.length;
+                connection.missing_bytes = connection.answer_bytes;
                 ring.send(&connection.socket, token, &connection.request)?;
             }
             if !matches!(event, Event::Received { armed: true, .. }) {

@@ -11,13 +11,11 @@ use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::ServerError;
 
 use crate::channel::Channel;
-use crate::connecting::open_one;
+use crate::connecting::open_blocking;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::session::LoginParameters;
-use crate::session::Replies;
-use crate::socket::Address;
-use crate::socket::send_some;
+use crate::session::{LoginParameters, Replies};
+use crate::socket::{Address, send_some};
 
 pub(crate) use results::{AnswerEnd, Results, RowCounts};
 
@@ -44,7 +42,7 @@ pub(crate) struct Client<'a> {
     target: &'a Target,
     stall_ns: u64,
     /// The first words of the statement in progress, quoted; `None` between statements.
-    doing: Option<String>,
+    statement: Option<String>,
 }
 
 impl<'a> Client<'a> {
@@ -53,14 +51,14 @@ impl<'a> Client<'a> {
         address: &Address,
         limits: Limits,
     ) -> Result<Self, Failed> {
-        let (socket, session) = open_one(parameters, address, limits.connect_ns)?;
+        let (socket, session) = open_blocking(parameters, address, limits.connect_ns)?;
         Ok(Self {
             socket,
             channel: session.channel,
             replies: session.replies,
             target: parameters.target,
             stall_ns: limits.stall_ns,
-            doing: None,
+            statement: None,
         })
     }
 
@@ -74,10 +72,10 @@ impl<'a> Client<'a> {
     pub(crate) fn attempt(&mut self, sql: &str) -> Result<(), Failed> {
         match self.execute(sql) {
             Err(failed) if failed.code == FailCode::ServerError => {
-                self.doing = None;
+                self.statement = None;
                 Ok(())
             }
-            done => done.map(drop),
+            outcome => outcome.map(drop),
         }
     }
 
@@ -86,7 +84,7 @@ impl<'a> Client<'a> {
         self.start(sql.as_bytes())?;
         let mut results = Results::for_replies(&self.replies, true);
         self.read_answer(&mut results)?;
-        Ok(results.into_rows())
+        Ok(results.finish().1)
     }
 
     /// Append a request to run the SQL that `write` appends.
@@ -103,22 +101,25 @@ impl<'a> Client<'a> {
 
     /// Send a complete packet that holds `sql`.
     pub(crate) fn start_packet(&mut self, packet: &[u8], sql: &[u8]) -> Result<(), Failed> {
-        assert!(self.doing.is_none(), "one statement at a time");
-        self.doing = Some(format!("`{}`", statement_summary(sql)));
-        self.exchange(|exchange, doing| exchange.send(packet, doing))
+        assert!(
+            self.statement.is_none(),
+            "no other statement is in progress"
+        );
+        self.statement = Some(format!("`{}`", statement_summary(sql)));
+        self.exchange(|exchange, statement| exchange.send(packet, statement))
     }
 
     /// Wait for the end of the statement in progress.
     pub(crate) fn finish(&mut self) -> Result<RowCounts, Failed> {
         let mut results = Results::for_replies(&self.replies, false);
         self.read_answer(&mut results)?;
-        Ok(results.row_counts())
+        Ok(results.finish().0)
     }
 
     fn read_answer(&mut self, results: &mut Results) -> Result<(), Failed> {
         let (target, mut ended) = (self.target, None);
-        self.exchange(|exchange, doing| {
-            exchange.request(&[], doing, |bytes| {
+        self.exchange(|exchange, statement| {
+            exchange.request(&[], statement, |bytes| {
                 ended = results
                     .feed(bytes)
                     .map_err(|error| error.translate(target, None))?;
@@ -128,7 +129,7 @@ impl<'a> Client<'a> {
         if let Some(AnswerEnd::Failed(error)) = ended {
             return Err(self.statement_error(&error));
         }
-        self.doing = None;
+        self.statement = None;
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl<'a> Client<'a> {
         &mut self,
         exchange_step: impl FnOnce(&mut Exchange<'_>, &str) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
-        let doing = self.doing.as_deref().unwrap_or(NO_STATEMENT);
+        let statement = self.statement.as_deref().unwrap_or(NO_STATEMENT);
         let mut exchange = Exchange {
             target: self.target,
             socket: &self.socket,
@@ -145,10 +146,10 @@ impl<'a> Client<'a> {
             idle_timeout_ns: self.stall_ns,
             total_timeout_ns: self.stall_ns,
         };
-        exchange_step(&mut exchange, doing).map_err(|mut failed| {
+        exchange_step(&mut exchange, statement).map_err(|mut failed| {
             if failed.code == FailCode::Stalled {
                 failed.message = format!(
-                    "{doing} on {} did not end within {:.1} s",
+                    "{statement} on {} did not end within {:.1} s",
                     failure::target_name(self.target),
                     self.stall_ns as f64 / 1e9
                 );
@@ -158,8 +159,8 @@ impl<'a> Client<'a> {
     }
 
     fn statement_error(&self, error: &ServerError) -> Failed {
-        let doing = self.doing.as_deref().unwrap_or(NO_STATEMENT);
-        let mut failed = failure::statement_failed(self.target, doing, error);
+        let statement = self.statement.as_deref().unwrap_or(NO_STATEMENT);
+        let mut failed = failure::statement_failed(self.target, statement, error);
         let advice = match error.code.to_string().as_str() {
             "1050" | "42P07" => "Drop the tables first (`cleanup`), or use another database.",
             "1044" | "1142" | "1227" | "42501" => {
@@ -179,29 +180,26 @@ impl<'a> Client<'a> {
 
 impl Drop for Client<'_> {
     fn drop(&mut self) {
-        if self.doing.is_none() {
-            let mut quit = Vec::new();
-            self.replies.goodbye(&mut quit);
-            let mut bytes = Vec::new();
+        if self.statement.is_none() {
+            let bytes = self.replies.sealed_goodbye(&mut self.channel);
             // The work is done, so errors are ignored: the server may be gone.
-            let _ = self.channel.seal(&quit, &mut bytes);
             let _ = send_some(&self.socket, &bytes);
         }
     }
 }
 
-/// A statement's first words: enough to identify it, but nothing quoted, which might be a password.
+/// A statement's first words: enough to identify it, but no quoted text, which might be a password.
 fn statement_summary(sql: &[u8]) -> String {
-    const WORDS: usize = 5;
-    let plain =
+    const MAX_WORDS: usize = 5;
+    let is_unquoted =
         |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_' || byte.is_ascii_whitespace();
-    let head: String = sql
+    let prefix: String = sql
         .iter()
-        .take_while(plain)
+        .take_while(is_unquoted)
         .take(160)
         .map(|&byte| char::from(byte))
         .collect();
-    let first_words: Vec<&str> = head.split_ascii_whitespace().take(WORDS).collect();
+    let first_words: Vec<&str> = prefix.split_ascii_whitespace().take(MAX_WORDS).collect();
     if first_words.is_empty() {
         "a statement".to_owned()
     } else {
@@ -214,7 +212,7 @@ mod tests {
     use super::statement_summary;
 
     #[test]
-    fn the_gist_holds_no_secret() {
+    fn a_statement_summary_has_no_quoted_text() {
         let statement_summary = |sql: &str| statement_summary(sql.as_bytes());
         assert_eq!(
             statement_summary("CREATE TABLE sbtest1(\n  id INTEGER"),

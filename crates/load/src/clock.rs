@@ -1,6 +1,8 @@
 //! The clocks, in nanoseconds. Pure modules do not read them: their callers pass the time.
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::io::Errno;
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Nanoseconds since an arbitrary origin; never decreases.
 #[inline]
@@ -11,6 +13,20 @@ pub(crate) fn now_ns() -> u64 {
 /// Nanoseconds since 1970.
 pub(crate) fn unix_ns() -> u64 {
     read(ClockId::Realtime)
+}
+
+/// Sleep until `at_ns` of the monotonic clock; returns at once if it has passed.
+pub(crate) fn sleep_until(at_ns: u64) {
+    let until = Timespec {
+        tv_sec: (at_ns / 1_000_000_000) as i64,
+        tv_nsec: (at_ns % 1_000_000_000) as i64,
+    };
+    while at_ns > now_ns() {
+        let slept = clock_nanosleep_absolute(ClockId::Monotonic, &until);
+        if !matches!(slept, Ok(()) | Err(Errno::INTR)) {
+            return;
+        }
+    }
 }
 
 #[inline]

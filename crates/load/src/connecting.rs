@@ -16,11 +16,9 @@ use crate::channel::TlsFacts;
 use crate::clock::now_ns;
 use crate::failure::{self, TimeLimit};
 use crate::job_over::{JobOver, interrupted_failure};
-use crate::protocol::{self};
-use crate::session::{Handshake, Phase};
-use crate::session::{LoginParameters, Session};
-use crate::socket::send_some;
-use crate::socket::{Address, ConnectStart, connect_result};
+use crate::protocol;
+use crate::session::{Handshake, LoginParameters, Phase, Session};
+use crate::socket::{Address, ConnectStart, connect_result, send_some};
 use crate::tcp_info;
 
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -40,9 +38,9 @@ pub(crate) struct Connecting {
     session: Option<Session>,
     connected: bool,
     unsent: Vec<u8>,
-    first: FirstBytes,
+    first_bytes: FirstBytes,
     /// The socket may hold more bytes than were read, for which no event will come.
-    pub(crate) more: bool,
+    pub(crate) may_have_more: bool,
 }
 
 impl std::fmt::Debug for Connecting {
@@ -80,8 +78,8 @@ impl Connecting {
             session,
             connected,
             unsent,
-            first: FirstBytes::default(),
-            more: false,
+            first_bytes: FirstBytes::default(),
+            may_have_more: false,
         };
         if connected {
             connecting.steps.enter(connecting.phase());
@@ -116,7 +114,7 @@ impl Connecting {
     ) -> Result<Option<Session>, Failed> {
         let target = parameters.target;
         self.finish_connect(target)?;
-        self.more = false;
+        self.may_have_more = false;
         for _ in 0..MAX_RECEIVES {
             let sent = send_some(&self.socket, &self.unsent)
                 .map_err(|error| failure::connection_broken(target, &error))?;
@@ -126,12 +124,12 @@ impl Connecting {
             }
             match retry_on_intr(|| net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
                 Ok((0, _)) => {
-                    let gone = failure::connection_closed(target, &self.phase().before());
-                    return Err(self.refine_failure(parameters, gone));
+                    let closed = failure::connection_closed(target, &self.phase().before());
+                    return Err(self.refine_failure(parameters, closed));
                 }
                 Ok((count, _)) if self.session.is_none() => {
                     let (raw, out) = (&buffer[..count], &mut self.unsent);
-                    self.first.keep(raw);
+                    self.first_bytes.keep(raw);
                     self.session = match self.handshake.feed(raw, parameters, out) {
                         Ok(session) => session,
                         Err(failed) => return Err(self.refine_failure(parameters, failed)),
@@ -139,15 +137,15 @@ impl Connecting {
                     self.steps.enter(self.phase());
                 }
                 Ok(_) => {
-                    let early = Malformed::Unexpected("bytes came although nothing was asked");
-                    return Err(failure::malformed_mysql(target, early));
+                    let error = Malformed::Unexpected("bytes came although nothing was asked");
+                    return Err(failure::malformed_mysql(target, error));
                 }
                 // NOTCONN: the kernel may report it on the first attempt, before the connect is complete.
                 Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(None),
                 Err(error) => return Err(failure::connection_broken(target, &error.into())),
             }
         }
-        self.more = true;
+        self.may_have_more = true;
         Ok(None)
     }
 
@@ -157,8 +155,8 @@ impl Connecting {
         parameters: &LoginParameters<'_>,
         limit: TimeLimit,
     ) -> Failed {
-        let late = failure::timed_out(parameters.target, &self.phase().to_do(), limit);
-        self.refine_failure(parameters, late)
+        let failed = failure::timed_out(parameters.target, &self.phase().to_do(), limit);
+        self.refine_failure(parameters, failed)
     }
 
     /// `failed`, or a more precise failure if the first bytes show another protocol.
@@ -166,7 +164,7 @@ impl Connecting {
         failure::other_protocol(
             parameters.target,
             parameters.expected_protocol(),
-            &self.first,
+            &self.first_bytes,
         )
         .unwrap_or(failed)
     }
@@ -190,21 +188,22 @@ impl Steps {
         }
     }
 
-    /// Note the current phase. The clock is read only when a step has ended.
+    /// Note the current phase. The clock is read only when that ends a step.
     fn enter(&mut self, phase: Phase) {
         if phase.step() != self.current {
-            self.end(phase.step());
+            self.end_step(phase.step());
         }
     }
 
-    fn end(&mut self, next: StepName) {
+    fn end_step(&mut self, next: StepName) {
         let now = now_ns();
         self.done.push((self.current, now - self.since_ns));
         (self.current, self.since_ns) = (next, now);
     }
 
-    /// The steps that ended, with the round trips of each: `login` has those of no other step; with `unix`, a connect has none.
-    fn finished(&self, session: Option<&Session>, unix: bool) -> Vec<Step> {
+    /// List the steps that ended, with the round trips of each: `login` has those of no other step; over a Unix socket, a connect
+    /// has none.
+    fn list_ended(&self, session: Option<&Session>, is_unix: bool) -> Vec<Step> {
         let tls = session
             .and_then(|session| session.tls.as_ref())
             .map_or(1, TlsFacts::round_trips);
@@ -217,7 +216,7 @@ impl Steps {
             name,
             took_ns,
             round_trips: match name {
-                StepName::Connect => u32::from(!unix),
+                StepName::Connect => u32::from(!is_unix),
                 StepName::Greeting | StepName::TlsRequest => 1,
                 StepName::Tls => tls,
                 StepName::Login => login,
@@ -237,15 +236,15 @@ pub(crate) struct TimedOpening {
     pub(crate) syn_retransmits: Option<u32>,
 }
 
-/// Open one connection and time its steps, each of which may take `step_limit_ns`. The end of the job interrupts only the wait for the
-/// transport: servers count abandoned logins.
+/// Open one connection and time its steps, each of which may take `step_limit_ns`. The end of the job interrupts only the wait for
+/// the transport: servers count abandoned logins.
 pub(crate) fn open_timed(
     parameters: &LoginParameters<'_>,
     address: &Address,
     step_limit_ns: u64,
     job_over: &JobOver,
 ) -> Result<TimedOpening, NotOpened> {
-    let unix = matches!(address, Address::Unix(_));
+    let is_unix = matches!(address, Address::Unix(_));
     let began_ns = now_ns();
     let mut connecting = begin_within(parameters, address, TimeLimit::for_step(step_limit_ns))
         .map_err(|failure| {
@@ -264,21 +263,21 @@ pub(crate) fn open_timed(
         if !connecting.connected && job_over.is_set() {
             break Err((interrupted_failure(), false));
         }
-        match step(&mut connecting, parameters, step_limit_ns) {
+        match handle_next_event(&mut connecting, parameters, step_limit_ns) {
             Ok(None) => {}
             Ok(Some(session)) => break Ok(session),
-            Err(stopped) => break Err(stopped),
+            Err(error) => break Err(error),
         }
         // Read before any data is sent and acknowledged, so that it measures SYN and SYN-ACK alone.
         if connecting.connected && tcp_info_at_connect.is_none() {
             tcp_info_at_connect = tcp_info::read(&connecting.socket);
         }
     };
-    let syn_retransmits_of = |info: tcp_info::TcpInfo| info.retransmits as u32;
+    let syn_retransmits = |info: tcp_info::TcpInfo| info.retransmits as u32;
     match outcome {
         Ok(session) => {
-            connecting.steps.end(StepName::Login);
-            let mut steps = connecting.steps.finished(Some(&session), unix);
+            connecting.steps.end_step(StepName::Login);
+            let mut steps = connecting.steps.list_ended(Some(&session), is_unix);
             // A session without a login is ready when the step before it ends.
             steps.retain(|step| step.name != StepName::Login || step.round_trips > 0);
             Ok(TimedOpening {
@@ -286,22 +285,22 @@ pub(crate) fn open_timed(
                 session,
                 steps,
                 handshake_rtt_ns: tcp_info_at_connect.and_then(|info| info.min_rtt_ns),
-                syn_retransmits: tcp_info_at_connect.map(syn_retransmits_of),
+                syn_retransmits: tcp_info_at_connect.map(syn_retransmits),
             })
         }
         Err((failure, timed_out)) => Err(NotOpened {
-            steps: connecting.steps.finished(None, unix),
+            steps: connecting.steps.list_ended(None, is_unix),
             step: connecting.steps.current,
             waited_ns: now_ns() - connecting.steps.since_ns,
             timed_out,
-            syn_retransmits: tcp_info::read(&connecting.socket).map(syn_retransmits_of),
+            syn_retransmits: tcp_info::read(&connecting.socket).map(syn_retransmits),
             failure,
         }),
     }
 }
 
 /// Wait for one event and handle it. The error also has whether the time limit was exceeded.
-fn step(
+fn handle_next_event(
     connecting: &mut Connecting,
     parameters: &LoginParameters<'_>,
     limit_ns: u64,
@@ -312,14 +311,14 @@ fn step(
     } else if !connecting.unsent.is_empty() {
         interest |= PollFlags::OUT;
     }
-    // Check on every call: a peer that sends a byte now and then never lets `wait` time out.
+    // Checked on every call: a peer that sends a byte now and then never lets the wait below time out.
     if now_ns() > connecting.steps.since_ns + limit_ns {
         let limit = TimeLimit::for_step(limit_ns);
         return Err((connecting.timeout_failure(parameters, limit), true));
     }
     let is_ready =
         connecting.connected && connecting.session.is_some() && connecting.unsent.is_empty();
-    if !is_ready && !wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS) {
+    if !is_ready && !wait_until_ready(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS) {
         return Ok(None);
     }
     if !connecting.connected {
@@ -348,12 +347,12 @@ fn begin_within(
             let to_do = Phase::Connect.to_do();
             return Err(failure::timed_out(parameters.target, &to_do, limit));
         }
-        wait(&mut [], QUEUE_FULL_RETRY_NS);
+        wait_until_ready(&mut [], QUEUE_FULL_RETRY_NS);
     }
 }
 
 /// Open one connection and wait for it.
-pub(crate) fn open_one(
+pub(crate) fn open_blocking(
     parameters: &LoginParameters<'_>,
     address: &Address,
     limit_ns: u64,
@@ -369,7 +368,7 @@ pub(crate) fn open_one(
         }
         // A session that has nothing to send may be ready as soon as its socket is.
         if !connecting.connected || connecting.session.is_none() {
-            wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
+            wait_until_ready(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
         }
         if let Some(session) = connecting.progress(parameters, &mut buffer)? {
             return Ok((connecting.socket, session));
@@ -380,8 +379,8 @@ pub(crate) fn open_one(
     }
 }
 
-/// Whether a socket became ready. The next iteration of the caller's loop finds out what ended the wait.
-fn wait(sockets: &mut [PollFd<'_>], timeout_ns: i64) -> bool {
+/// Wait until a socket is ready or `timeout_ns` has passed; true if one is ready.
+fn wait_until_ready(sockets: &mut [PollFd<'_>], timeout_ns: i64) -> bool {
     let timeout = Timespec {
         tv_sec: 0,
         tv_nsec: timeout_ns,

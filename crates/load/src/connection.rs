@@ -16,9 +16,9 @@ use crate::workload::{Cursor, DueStatement, Memory, Program};
 pub(crate) enum NextStep {
     /// The next statement of the same transaction, or the same transaction from its start.
     Statement,
-    /// The transaction is done.
+    /// The next transaction.
     Transaction,
-    /// The server refuses, and a retry was not requested.
+    /// The server refused, and the job does not ignore this error.
     Refused(ServerRefusal),
 }
 
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// The attempts to open a connection.
+/// The opening of a connection, with all its attempts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opening {
     /// When the first attempt began.
@@ -91,13 +91,20 @@ pub(crate) struct Transaction {
     cursor: Cursor,
     /// The statement under way, or the next one; `None` after the last.
     due: Option<DueStatement>,
-    /// Failed attempts.
-    failures: u64,
+    failed_attempts: u64,
     pub(crate) intended_ns: u64,
     pub(crate) began_ns: u64,
     /// When the first byte of its latest statement was sent; 0 before the first.
     pub(crate) sent_ns: u64,
     pub(crate) counters: Counters,
+}
+
+impl Transaction {
+    /// Kind of the statement under way.
+    #[inline]
+    pub(crate) fn kind(&self) -> usize {
+        self.due.map_or(0, |due| due.kind)
+    }
 }
 
 #[derive(Debug)]
@@ -107,32 +114,41 @@ pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) transport: Option<Box<Transport>>,
     pub(crate) memory: Memory,
-    /// Transactions completed.
-    completed: u64,
-    /// The transaction under way. It stays here when its last answer has come, until the worker has counted it.
+    completed_transactions: u64,
+    /// The transaction under way, until the worker has counted it after its last answer.
     pub(crate) transaction: Option<Transaction>,
-    /// The connection's work is over, because no further transaction may begin.
+    /// Whether the connection's work is over, because no further transaction may begin.
     pub(crate) finished: bool,
     /// Number of transactions in the measured window, and the sum of their times.
-    pub(crate) done: u64,
+    pub(crate) window_transactions: u64,
     pub(crate) busy_ns: u64,
-    /// Transactions since the connection was opened.
-    pub(crate) since_open: u64,
+    /// Number of transactions since the connection was opened.
+    pub(crate) transactions_since_open: u64,
 }
 
 impl Connection {
+    /// A connection without a socket.
     pub(crate) fn new(id: u64, program: &Program) -> Self {
         Self {
             id,
             state: State::Closed,
             transport: None,
             memory: program.memory(id),
-            completed: 0,
+            completed_transactions: 0,
             transaction: None,
             finished: false,
-            done: 0,
+            window_transactions: 0,
             busy_ns: 0,
-            since_open: 0,
+            transactions_since_open: 0,
+        }
+    }
+
+    /// An open connection, before the load.
+    pub(crate) fn open(id: u64, program: &Program, transport: Transport) -> Self {
+        Self {
+            state: State::Opened { first_ns: None },
+            transport: Some(Box::new(transport)),
+            ..Self::new(id, program)
         }
     }
 
@@ -142,13 +158,12 @@ impl Connection {
             .map_or(0, |transport| transport.statements.prepared_count())
     }
 
-    fn due(&self) -> Option<DueStatement> {
-        self.transaction
-            .as_ref()
-            .and_then(|transaction| transaction.due)
+    /// The statement under way, or the next one.
+    fn due(&self) -> Option<&DueStatement> {
+        self.transaction.as_ref()?.due.as_ref()
     }
 
-    /// Name of the statement under way.
+    /// Name of the statement under way, for messages.
     pub(crate) fn statement_name<'a>(&self, program: &'a Program) -> &'a str {
         self.due()
             .map_or("query", |due| program.kinds()[due.kind].name.as_str())
@@ -164,17 +179,17 @@ impl Connection {
     /// Begin the next transaction; nothing is sent yet.
     #[inline]
     pub(crate) fn begin(&mut self, intended_ns: u64, now: u64, program: &Program) {
-        let mut cursor = program.transaction(self.id, self.completed);
-        let due = cursor.next(program);
-        self.transaction = Some(Transaction {
-            cursor,
-            due,
-            failures: 0,
+        // The cursor advances in its final place: a complete transaction would be built on the stack and copied.
+        let transaction = self.transaction.insert(Transaction {
+            cursor: program.transaction(self.id, self.completed_transactions),
+            due: None,
+            failed_attempts: 0,
             intended_ns,
             began_ns: now,
             sent_ns: 0,
             counters: Counters::default(),
         });
+        transaction.due = transaction.cursor.next(program);
     }
 
     /// Count a failed attempt, and restart the present transaction with newly drawn values; its latency covers all attempts.
@@ -184,12 +199,16 @@ impl Connection {
             return;
         };
         transaction.counters.errors += 1;
-        transaction.failures += 1;
-        transaction.cursor = program.attempt(self.id, self.completed, transaction.failures);
+        transaction.failed_attempts += 1;
+        transaction.cursor = program.attempt(
+            self.id,
+            self.completed_transactions,
+            transaction.failed_attempts,
+        );
         transaction.due = transaction.cursor.next(program);
     }
 
-    /// Pause before the next statement.
+    /// Length of the pause before the next statement.
     #[inline]
     pub(crate) fn think_ns(&self) -> u64 {
         self.due().map_or(0, |due| due.think_ns)
@@ -243,13 +262,19 @@ impl Connection {
         let Some(transport) = self.transport.as_deref_mut() else {
             unreachable!("only an open connection receives")
         };
-        // Between transactions a server may still send a notice, which belongs to none.
-        let mut outside = 0;
-        let (due, to_client) = match &mut self.transaction {
-            Some(transaction) => (transaction.due, &mut transaction.counters.to_client),
-            None => (None, &mut outside),
+        // Between transactions a server may send a notice, which counts for none.
+        let mut uncounted_bytes = 0;
+        let (types, to_client) = match &mut self.transaction {
+            Some(Transaction {
+                due: Some(due),
+                counters,
+                ..
+            }) => (
+                transport.statements.types(due.slot),
+                &mut counters.to_client,
+            ),
+            _ => (&[][..], &mut uncounted_bytes),
         };
-        let types = due.map_or(&[][..], |due| transport.statements.types(due.slot));
         let (replies, work) = (&mut transport.replies, &mut context.work);
         if transport.channel.is_plain() {
             *to_client += bytes.len() as u64;
@@ -264,10 +289,10 @@ impl Connection {
             |packets| {
                 *to_client += packets.len() as u64;
                 *unchecked_bytes += packets.len() as u64;
-                let ended = outcome.is_some() && !packets.is_empty();
-                if ended && !replies.allows_unsolicited() {
-                    let late = Malformed::Unexpected("bytes follow the end of an answer");
-                    return Err(ConnectionError::Malformed(late));
+                let has_ended = outcome.is_some() && !packets.is_empty();
+                if has_ended && !replies.allows_unsolicited() {
+                    let error = Malformed::Unexpected("bytes follow the end of an answer");
+                    return Err(ConnectionError::Malformed(error));
                 }
                 let next = replies.decode(packets, types, work)?;
                 outcome = outcome.take().or(next);
@@ -291,7 +316,7 @@ impl Connection {
                 self.advance(&context.program)
             }
             Outcome::Commands => self.handle_commands(context),
-            Outcome::Failed(error) if context.ignored.holds(&error.code.to_string()) => {
+            Outcome::Failed(error) if context.ignored.contains(&error.code.to_string()) => {
                 self.restart(&context.program);
                 NextStep::Statement
             }
@@ -299,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// Handle answers to commands. Errors among them end the job or are only counted: a command is never sent again.
+    /// Handle answers to commands. Errors among them end the job or are only counted, because a command is never sent again.
     #[inline]
     fn handle_commands(&mut self, context: &WorkerContext) -> NextStep {
         if let Some(counts) = self
@@ -314,30 +339,26 @@ impl Connection {
                 .program
                 .commands()
                 .is_some_and(Commands::stops_on_error);
-            if let Some(first) = counts.refused.first().filter(|_| stops_on_error) {
-                return NextStep::Refused(ServerRefusal::Command(first.clone()));
+            if let Some(refusal) = counts.refused.first().filter(|_| stops_on_error) {
+                return NextStep::Refused(ServerRefusal::Command(refusal.clone()));
             }
         }
         self.advance(&context.program)
     }
 
+    /// Advance to the next statement, or end the transaction.
     #[inline]
     fn advance(&mut self, program: &Program) -> NextStep {
         if let Some(transaction) = &mut self.transaction {
-            transaction.due = transaction.cursor.next(program);
-            if transaction.due.is_some() {
+            if let Some(due) = transaction.cursor.next(program) {
+                transaction.due = Some(due);
                 return NextStep::Statement;
             }
+            transaction.due = None;
         }
-        self.completed += 1;
-        self.since_open += 1;
+        self.completed_transactions += 1;
+        self.transactions_since_open += 1;
         self.state = State::Free;
         NextStep::Transaction
-    }
-
-    /// Index of the statement under way.
-    #[inline]
-    pub(crate) fn kind(&self) -> usize {
-        self.due().map_or(0, |due| due.kind)
     }
 }

@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 use howfar_contract::events::{Finished, Ready};
@@ -18,8 +17,8 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use crate::acknowledged::{LogFile, OutcomeCounts};
 use crate::channel::ChannelOptions;
 use crate::clock::now_ns;
-use crate::connecting::open_one;
-use crate::connection::{Connection, State};
+use crate::connecting::open_blocking;
+use crate::connection::Connection;
 use crate::receipt::{self, ReceiptContext};
 use crate::remote_start;
 use crate::ring::Ring;
@@ -38,18 +37,17 @@ const DEADLINE_CHECK_NS: u64 = 1_000_000_000;
 /// Check connections that are being opened at least this often.
 const OPENING_CHECK: Duration = Duration::from_millis(50);
 
-/// The plan of a job, checked and parsed, and the CPUs that it may use.
+/// Check and parse a job; return its plan and the CPUs that it may use.
 pub(crate) fn make_plan(job: LoadJob) -> Result<(Arc<Plan>, Vec<u32>), Failed> {
-    job.check()?;
+    let program = check(&job)?;
     let address = Address::parse(&job.target)?;
     let channel_options = ChannelOptions::new(&job.session, &job.target)?;
-    let program = build_program(&job)?;
     let plan = Arc::new(Plan {
         job,
         address,
         channel_options,
         program: Arc::new(program),
-        begun: AtomicU64::new(0),
+        begun_transactions: AtomicU64::new(0),
         log: OnceLock::new(),
     });
     allow_descriptors(plan.all_connections())?;
@@ -59,14 +57,14 @@ pub(crate) fn make_plan(job: LoadJob) -> Result<(Arc<Plan>, Vec<u32>), Failed> {
 /// Run a job to its end, emitting its events.
 pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
     if let Some(path) = &job.acknowledged {
-        LogFile::must_be_new(path)?;
+        LogFile::check_is_new(path)?;
     }
     let (plan, cpus) = make_plan(job)?;
-    let rings = plan.rings(plan.worker_count(&cpus))?;
+    let rings = plan.make_rings(plan.worker_count(&cpus))?;
     let began = now_ns();
-    let (first, mut receipt) = open_first_connections(&plan, &cpus)?;
+    let (first_connections, mut receipt) = open_first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
-    let mut workers = Workers::start(&plan, &cpus, first, rings)?;
+    let mut workers = Workers::start(&plan, &cpus, first_connections, rings)?;
     let prepared_statements = workers.wait_until_opened()?;
     emit_event(&Ready {
         services: BTreeMap::new(),
@@ -99,18 +97,13 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
     emit_event(&finished)
 }
 
-/// The program that the job's connections run.
-fn build_program(job: &LoadJob) -> Result<Program, Failed> {
+/// Check a job, and build the program that its connections run.
+pub(crate) fn check(job: &LoadJob) -> Result<Program, Failed> {
+    job.check()?;
     let (protocol, pipeline) = (job.protocol, job.session.pipeline);
     let program =
         Program::with_protocol(protocol, pipeline, &job.workload, job.connections, job.seed);
-    program.map_err(|reason| {
-        Failed::new(
-            FailCode::BadJob,
-            format!("the job does not follow the contract: {reason}"),
-            "Correct the workload.",
-        )
-    })
+    program.map_err(|reason| Failed::new(FailCode::BadJob, reason, "Correct the workload."))
 }
 
 fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {
@@ -132,15 +125,15 @@ pub(crate) fn allowed_cpus() -> Result<Vec<u32>, Failed> {
     Ok(cpus.collect())
 }
 
-/// The first connections, with the receipt of what they really are. Connection 0 is queried for it. Connection 1 shows what later
-/// connections meet: whether TLS sessions are resumed, and how many round trips opening takes.
+/// Open the first connections, with the receipt of what was negotiated. Connection 0 is queried for it. Connection 1 shows what holds
+/// for later ones: whether TLS sessions are resumed, and how many round trips opening takes.
 pub(crate) fn open_first_connections(
     plan: &Plan,
     cpus: &[u32],
 ) -> Result<(Vec<Connection>, howfar_contract::events::Receipt), Failed> {
     let limit_ns = plan.job.connect_timeout_ns;
     let parameters = plan.login_parameters();
-    let open = || open_one(&parameters, &plan.address, limit_ns);
+    let open = || open_blocking(&parameters, &plan.address, limit_ns);
     let context = ReceiptContext {
         parameters: &parameters,
         address: &plan.address,
@@ -149,16 +142,16 @@ pub(crate) fn open_first_connections(
         threads: plan.worker_count(cpus) as u32,
         cpus,
     };
-    let (mut receipt, socket, session) = receipt::open(context, open)?;
+    let (mut receipt, socket, session) = receipt::open_with_receipt(context, open)?;
     let mut sessions = vec![(socket, session)];
-    let each_time = plan.job.session.connect == Connect::PerTransaction;
-    if each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
+    let connects_each_time = plan.job.session.connect == Connect::PerTransaction;
+    if connects_each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {
         let (socket, session) = open()?;
         receipt.connect_turns = receipt::connect_round_trips(&plan.address, &session);
         receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
         sessions.push((socket, session));
     }
-    if each_time {
+    if connects_each_time {
         // Each transaction opens its own connection.
         for (socket, session) in sessions.drain(..) {
             Transport::new(socket, session).close_with_goodbye();
@@ -168,10 +161,7 @@ pub(crate) fn open_first_connections(
         .into_iter()
         .zip(0..)
         .map(|((socket, session), id)| {
-            let mut connection = Connection::new(id, &plan.program);
-            connection.transport = Some(Box::new(Transport::new(socket, session)));
-            connection.state = State::Opened { first_ns: None };
-            connection
+            Connection::open(id, &plan.program, Transport::new(socket, session))
         });
     Ok((opened.collect(), receipt))
 }
@@ -180,11 +170,11 @@ pub(crate) fn open_first_connections(
 struct Workers {
     channels: Vec<(Sender<Command>, Arc<OwnedFd>)>,
     worker_events: Receiver<WorkerEvent>,
-    /// Workers that have not ended.
+    /// Number of workers that have not ended.
     running: usize,
     /// Number of workers that have completed their part of the log, and the sum of its counts.
     logged: (usize, OutcomeCounts),
-    /// Number of workers that have stopped, and the number of statements that they had answers to.
+    /// Number of workers that have stopped, and the number of statements that the servers answered to them.
     answered: (usize, u64),
 }
 
@@ -194,15 +184,15 @@ impl Workers {
     fn start(
         plan: &Arc<Plan>,
         cpus: &[u32],
-        first: Vec<Connection>,
+        first_connections: Vec<Connection>,
         rings: Vec<Ring>,
     ) -> Result<Self, Failed> {
         let (to_coordinator, worker_events) = mpsc::channel();
         let workers = plan.worker_count(cpus);
         let mut shares: Vec<Vec<Connection>> = (0..workers).map(|_| Vec::new()).collect();
-        let closed = (first.len() as u64..plan.all_connections())
+        let closed = (first_connections.len() as u64..plan.all_connections())
             .map(|id| Connection::new(id, &plan.program));
-        for connection in first.into_iter().chain(closed) {
+        for connection in first_connections.into_iter().chain(closed) {
             shares[connection.id as usize % workers].push(connection);
         }
         let mut channels = Vec::with_capacity(workers);
@@ -224,10 +214,7 @@ impl Workers {
                 to_coordinator: to_coordinator.clone(),
             };
             let plan = Arc::clone(plan);
-            thread::Builder::new()
-                .name(format!("load-{index}"))
-                .spawn(move || run_guarded(&plan, config))
-                .map_err(|error| internal(format!("starting a thread: {error}")))?;
+            crate::spawn_thread(format!("load-{index}"), move || run_worker(&plan, config))?;
             channels.push((channel, wake_fd));
         }
         Ok(Self {
@@ -241,7 +228,7 @@ impl Workers {
 
     fn send_to_all(&self, command: Command) {
         for (channel, _) in &self.channels {
-            // A worker that is gone has reported why.
+            // The error is ignored: a worker that has ended has already reported why.
             let _ = channel.send(command);
         }
         self.wake();
@@ -256,12 +243,12 @@ impl Workers {
     /// Wait until all workers have opened their connections; waking makes them check their time limits. Returns the number of
     /// statements prepared.
     fn wait_until_opened(&mut self) -> Result<u32, Failed> {
-        let (mut sum, mut left) = (0, self.channels.len());
-        while left > 0 {
+        let (mut sum, mut missing) = (0, self.channels.len());
+        while missing > 0 {
             match self.worker_events.recv_timeout(OPENING_CHECK) {
                 Ok(WorkerEvent::Opened { prepared }) => {
                     sum += prepared;
-                    left -= 1;
+                    missing -= 1;
                 }
                 Ok(WorkerEvent::Failed(failed)) => return Err(failed),
                 Err(RecvTimeoutError::Timeout) => self.wake(),
@@ -349,7 +336,7 @@ impl Workers {
         self.logged.1.add(counts);
     }
 
-    /// Report the path of the log, once it is complete.
+    /// Close the log and report its path; an error if a worker did not end its part.
     fn close_log(&self, plan: &Plan) -> Result<(), Failed> {
         let Some(file) = plan.log.get() else {
             return Ok(());
@@ -366,10 +353,10 @@ impl Workers {
 }
 
 /// Run a worker; a panic becomes an event.
-fn run_guarded(plan: &Plan, config: WorkerConfig) {
+fn run_worker(plan: &Plan, config: WorkerConfig) {
     let to_coordinator = config.to_coordinator.clone();
     if let Err(failed) = crate::catch_panics("a worker", || worker::run(plan, config)) {
-        // A coordinator that is gone has reported why.
+        // The error is ignored: a coordinator that has ended has already reported why.
         let _ = to_coordinator.send(WorkerEvent::Failed(failed));
     }
 }

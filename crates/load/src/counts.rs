@@ -6,7 +6,7 @@ use howfar_contract::events::Classes;
 use howfar_contract::{Failed, Latency};
 use howfar_wire::ErrorCode;
 use howfar_wire::keyvalue::CommandCounts;
-use howfar_wire::mysql::answer::Done;
+use howfar_wire::mysql::answer::AnswerCounts;
 
 use crate::tcp_info::TcpInfo;
 
@@ -42,7 +42,7 @@ impl Counters {
 
     /// Add an answer's results.
     #[inline]
-    pub(crate) fn add_answer(&mut self, done: &Done) {
+    pub(crate) fn add_answer(&mut self, done: &AnswerCounts) {
         self.rows += done.rows;
         self.classes.read += u64::from(done.reads);
         self.classes.write += u64::from(done.writes);
@@ -100,9 +100,9 @@ impl Shares {
 
     pub(crate) fn add(&mut self, other: &Self) {
         self.connections += other.connections;
-        for at in 0..2 {
-            self.done[at] += other.done[at];
-            self.busy[at] += other.busy[at];
+        for index in 0..2 {
+            self.done[index] += other.done[index];
+            self.busy[index] += other.busy[index];
         }
     }
 }
@@ -134,7 +134,7 @@ pub(crate) struct Totals {
     pub(crate) starved: u64,
     /// Open loop: requests due in the window.
     pub(crate) due: u64,
-    /// Those of them, begun or not, without an answer at its end.
+    /// Number of these, begun or not, without an answer at the end of the window.
     pub(crate) unanswered_count: u64,
     pub(crate) backlog_max: u64,
     /// Latencies of transactions; a worker has only those without an answer.
@@ -165,8 +165,8 @@ impl Totals {
         }
         self.lost += other.lost;
         self.lost_at_end += other.lost_at_end;
-        let both = [self.last_loss.take(), other.last_loss.clone()];
-        self.last_loss = both.into_iter().flatten().max_by_key(|(at_ns, _)| *at_ns);
+        let losses = [self.last_loss.take(), other.last_loss.clone()];
+        self.last_loss = losses.into_iter().flatten().max_by_key(|(at_ns, _)| *at_ns);
         self.reconnects += other.reconnects;
         self.starved += other.starved;
         self.due += other.due;

@@ -1,10 +1,10 @@
 //! Strings of random characters: the `c` and `pad` columns of sysbench's tables, and texts of a requested compressibility.
 //!
-//! Pure: the same draws give the same characters. Sysbench draws every digit; here one draw of 64 bits gives sixteen.
+//! Pure: the same random numbers give the same characters. Sysbench draws each digit; here one number of 64 bits gives sixteen.
 
 use howfar_contract::jobs::Alphabet;
 
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
 /// Length of a value that [`write_c`] writes: 10 groups of 11 digits and the dashes between.
 pub const C_LENGTH: usize = 119;
@@ -24,18 +24,18 @@ const LETTER_PHRASE: &[u8] = b"thequickbrownfoxjumpsoverthelazydogs";
 const DIGIT_PHRASE: &[u8] = b"31415926535897932384626433832795";
 
 /// Append a value of column `c`.
-pub fn write_c(draws: &mut Draws, out: &mut Vec<u8>) {
-    write_groups::<{ 7 * DIGITS_PER_DRAW }, 10>(draws, out);
+pub fn write_c(random: &mut RandomStream, out: &mut Vec<u8>) {
+    write_groups::<{ 7 * DIGITS_PER_DRAW }, 10>(random, out);
 }
 
 /// Append a value of column `pad`.
-pub fn write_pad(draws: &mut Draws, out: &mut Vec<u8>) {
-    write_groups::<{ 4 * DIGITS_PER_DRAW }, 5>(draws, out);
+pub fn write_pad(random: &mut RandomStream, out: &mut Vec<u8>) {
+    write_groups::<{ 4 * DIGITS_PER_DRAW }, 5>(random, out);
 }
 
 /// Append `length` characters: about the share `compressible` repeats one phrase, the rest is random.
 pub fn write_text(
-    draws: &mut Draws,
+    random: &mut RandomStream,
     length: usize,
     alphabet: Alphabet,
     compressible: f64,
@@ -52,11 +52,11 @@ pub fn write_text(
         let missing = end - out.len();
         match alphabet {
             Alphabet::Digits => {
-                let digits = sixteen_digits(draws);
+                let digits = sixteen_digits(random);
                 out.extend_from_slice(&digits[..missing.min(DIGITS_PER_DRAW)]);
             }
             Alphabet::Letters => {
-                let letters = ten_letters(draws);
+                let letters = ten_letters(random);
                 out.extend_from_slice(&letters[..missing.min(letters.len())]);
             }
         }
@@ -65,11 +65,14 @@ pub fn write_text(
 
 /// Draw `DIGITS` random digits and append the first `GROUPS` groups of them.
 #[inline]
-fn write_groups<const DIGITS: usize, const GROUPS: usize>(draws: &mut Draws, out: &mut Vec<u8>) {
+fn write_groups<const DIGITS: usize, const GROUPS: usize>(
+    random: &mut RandomStream,
+    out: &mut Vec<u8>,
+) {
     const { assert!(DIGITS >= GROUPS * GROUP_DIGITS) };
     let mut digits = [0; DIGITS];
     for sixteen in digits.chunks_exact_mut(DIGITS_PER_DRAW) {
-        sixteen.copy_from_slice(&sixteen_digits(draws));
+        sixteen.copy_from_slice(&sixteen_digits(random));
     }
     out.reserve(GROUPS * (GROUP_DIGITS + 1));
     for group in digits.chunks_exact(GROUP_DIGITS).take(GROUPS) {
@@ -82,8 +85,8 @@ fn write_groups<const DIGITS: usize, const GROUPS: usize>(draws: &mut Draws, out
 
 /// Sixteen random digits.
 #[inline]
-fn sixteen_digits(draws: &mut Draws) -> [u8; DIGITS_PER_DRAW] {
-    let number = scale(draws.bits(), DIGIT_VALUES);
+fn sixteen_digits(random: &mut RandomStream) -> [u8; DIGITS_PER_DRAW] {
+    let number = scale(random.bits(), DIGIT_VALUES);
     let (high, low) = (number / 100_000_000, number % 100_000_000);
     let mut digits = [0; DIGITS_PER_DRAW];
     digits[..8].copy_from_slice(&eight_digits(high));
@@ -92,8 +95,8 @@ fn sixteen_digits(draws: &mut Draws) -> [u8; DIGITS_PER_DRAW] {
 }
 
 /// Ten random letters.
-fn ten_letters(draws: &mut Draws) -> [u8; LETTERS_PER_DRAW as usize] {
-    let mut number = scale(draws.bits(), LETTER_VALUES);
+fn ten_letters(random: &mut RandomStream) -> [u8; LETTERS_PER_DRAW as usize] {
+    let mut number = scale(random.bits(), LETTER_VALUES);
     std::array::from_fn(|_| {
         let letter = b'a' + (number % 26) as u8;
         number /= 26;
@@ -129,14 +132,14 @@ mod tests {
 
     use super::*;
 
-    fn written(write: impl Fn(&mut Draws, &mut Vec<u8>)) -> Vec<u8> {
+    fn collect_output(write: impl Fn(&mut RandomStream, &mut Vec<u8>)) -> Vec<u8> {
         let mut out = b"before".to_vec();
-        write(&mut Draws::new(1, 2, 3), &mut out);
+        write(&mut RandomStream::new(1, 2, 3), &mut out);
         assert!(out.starts_with(b"before"));
         out.split_off(6)
     }
 
-    fn is_groups(value: &[u8], count: usize) -> bool {
+    fn has_groups(value: &[u8], count: usize) -> bool {
         let text = std::str::from_utf8(value).expect("ASCII");
         let groups: Vec<&str> = text.split('-').collect();
         groups.len() == count
@@ -146,11 +149,15 @@ mod tests {
     }
 
     #[test]
-    fn columns_have_their_shape() {
-        let (wide, narrow) = (written(write_c), written(write_pad));
+    fn columns_have_their_format() {
+        let (wide, narrow) = (collect_output(write_c), collect_output(write_pad));
         assert_eq!((wide.len(), narrow.len()), (C_LENGTH, PAD_LENGTH));
-        assert!(is_groups(&wide, 10) && is_groups(&narrow, 5));
-        assert_eq!(wide, written(write_c), "the same draws, the same value");
+        assert!(has_groups(&wide, 10) && has_groups(&narrow, 5));
+        assert_eq!(
+            wide,
+            collect_output(write_c),
+            "the same random numbers give the same value"
+        );
     }
 
     #[test]
@@ -165,13 +172,13 @@ mod tests {
     /// Counts of the 10 digits at each of 110 positions: chi-square with 9 degrees (mean 9, variance 18). The mean of the statistics
     /// over the positions has standard deviation sqrt(18 / 110) = 0.40; six of these are allowed, and 50 at the worst position.
     #[test]
-    fn digits_are_uniform_at_every_place() {
+    fn digits_are_uniform_at_every_position() {
         let rows = 20_000;
         let mut counts = [[0_u32; 10]; C_LENGTH];
         let mut value = Vec::new();
         for row in 0..rows {
             value.clear();
-            write_c(&mut Draws::new(5, 1, row), &mut value);
+            write_c(&mut RandomStream::new(5, 1, row), &mut value);
             for (position, digit) in value.iter().enumerate().filter(|(_, byte)| **byte != b'-') {
                 counts[position][usize::from(digit - b'0')] += 1;
             }
@@ -190,13 +197,16 @@ mod tests {
         assert_eq!(statistics.len(), 110);
         let mean = statistics.iter().sum::<f64>() / 110.0;
         assert!((mean - 9.0).abs() < 6.0 * 0.40, "{mean}");
-        assert!(statistics.iter().all(|&one| one < 50.0), "{statistics:?}");
+        assert!(
+            statistics.iter().all(|&statistic| statistic < 50.0),
+            "{statistics:?}"
+        );
     }
 
-    fn compressed(alphabet: Alphabet, compressible: f64) -> f64 {
+    fn compression_ratio(alphabet: Alphabet, compressible: f64) -> f64 {
         let mut plain = Vec::new();
         write_text(
-            &mut Draws::new(9, 0, 0),
+            &mut RandomStream::new(9, 0, 0),
             100_000,
             alphabet,
             compressible,
@@ -204,40 +214,40 @@ mod tests {
         );
         assert_eq!(plain.len(), 100_000);
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(&plain).expect("memory");
-        encoder.finish().expect("memory").len() as f64 / plain.len() as f64
+        encoder.write_all(&plain).expect("memory suffices");
+        encoder.finish().expect("memory suffices").len() as f64 / plain.len() as f64
     }
 
     /// A random letter has an entropy of log2(26) = 4.70 bits out of 8, a digit 3.32: no coder needs less, zlib needs up to a tenth
-    /// more. A repeated phrase costs next to nothing.
+    /// more. A repeated phrase needs almost nothing.
     #[test]
-    fn what_zlib_leaves_follows_the_compressible_share() {
+    fn the_compression_ratio_follows_the_compressible_share() {
         for (alphabet, entropy) in [(Alphabet::Letters, 0.588), (Alphabet::Digits, 0.415)] {
-            let random = compressed(alphabet, 0.0);
+            let random = compression_ratio(alphabet, 0.0);
             assert!(
                 random > entropy && random < entropy * 1.2,
                 "{alphabet:?}: {random}"
             );
             for share in [0.25, 0.5, 0.75, 1.0] {
-                let left = compressed(alphabet, share);
+                let ratio = compression_ratio(alphabet, share);
                 assert!(
-                    (left - random * (1.0 - share)).abs() < 0.02,
-                    "{alphabet:?} {share}: {left} of {random}"
+                    (ratio - random * (1.0 - share)).abs() < 0.02,
+                    "{alphabet:?} {share}: {ratio} of {random}"
                 );
             }
         }
     }
 
     #[test]
-    fn a_text_is_as_long_as_asked_and_of_its_alphabet() {
+    fn a_text_has_the_requested_length_and_alphabet() {
         for length in [1, 2, 15, 16, 17, 500] {
             for compressible in [0.0, 0.3, 1.0] {
-                let letters = written(|draws, out| {
-                    write_text(draws, length, Alphabet::Letters, compressible, out);
+                let letters = collect_output(|random, out| {
+                    write_text(random, length, Alphabet::Letters, compressible, out);
                 });
                 assert!(letters.len() == length && letters.iter().all(u8::is_ascii_lowercase));
-                let digits = written(|draws, out| {
-                    write_text(draws, length, Alphabet::Digits, compressible, out);
+                let digits = collect_output(|random, out| {
+                    write_text(random, length, Alphabet::Digits, compressible, out);
                 });
                 assert!(digits.len() == length && digits.iter().all(u8::is_ascii_digit));
             }

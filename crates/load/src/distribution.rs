@@ -4,7 +4,7 @@
 
 use howfar_contract::jobs::{Distribution, DistributionKind};
 
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
 /// A distribution with precomputed constants.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ enum Shape {
     Gaussian {
         iterations: u32,
     },
-    /// `stretch`: range of the number that decides for or against the hot rows, as a multiple of the table's;
+    /// `stretch`: range of the number that decides between all rows and the hot ones, as a multiple of the table's;
     /// `hot`: the share of the table that is hot.
     Special {
         iterations: u32,
@@ -59,35 +59,35 @@ impl IdSampler {
 
     /// An id in `1..=size`.
     #[inline]
-    pub fn draw(&self, draws: &mut Draws) -> u64 {
+    pub fn draw(&self, random: &mut RandomStream) -> u64 {
         let offset = match &self.shape {
-            Shape::Uniform => draws.unit() * self.size,
-            Shape::Gaussian { iterations } => mean(*iterations, draws) * self.size,
+            Shape::Uniform => random.unit() * self.size,
+            Shape::Gaussian { iterations } => mean(*iterations, random) * self.size,
             Shape::Special {
                 iterations,
                 stretch,
                 hot,
             } => {
                 let range = self.size - 1.0;
-                let decider = draws.unit();
+                let decider = random.unit();
                 if decider * stretch < 1.0 || range == 0.0 {
-                    mean(*iterations, draws) * range
+                    mean(*iterations, random) * range
                 } else {
                     // Like sysbench, reuse the deciding number, so that only the upper part of the hot rows is ever hit.
                     let rows = range * hot;
                     decider * (rows + 1.0) + range / 2.0 - rows / 2.0
                 }
             }
-            Shape::Pareto { power } => draws.unit().powf(*power) * self.size,
-            Shape::Zipfian(zipf) => return zipf.draw(draws),
+            Shape::Pareto { power } => random.unit().powf(*power) * self.size,
+            Shape::Zipfian(zipf) => return zipf.draw(random),
         };
         // Rounding may bring a product to the excluded end of its range.
         1 + offset.min(self.size - 1.0) as u64
     }
 }
 
-fn mean(iterations: u32, draws: &mut Draws) -> f64 {
-    (0..iterations).map(|_| draws.unit()).sum::<f64>() / f64::from(iterations)
+fn mean(iterations: u32, random: &mut RandomStream) -> f64 {
+    (0..iterations).map(|_| random.unit()).sum::<f64>() / f64::from(iterations)
 }
 
 /// P(k) proportional to k^-exponent on `1..=size`, by inverting the integral of a hat over the bars and rejecting points between hat
@@ -96,11 +96,11 @@ fn mean(iterations: u32, draws: &mut Draws) -> f64 {
 struct Zipf {
     size: f64,
     exponent: f64,
-    /// The hat's integral at its left end, which holds the first bar exactly, and at its right end.
-    left: f64,
-    right: f64,
+    /// The hat's integral at its left end, where the first bar is exact, and at its right end.
+    left_integral: f64,
+    right_integral: f64,
     /// A point this close to its bar is accepted without evaluating the hat.
-    accept_within: f64,
+    accept_distance: f64,
 }
 
 impl Zipf {
@@ -109,18 +109,18 @@ impl Zipf {
         let mut zipf = Self {
             size,
             exponent,
-            left: 0.0,
-            right: 0.0,
-            accept_within: 0.0,
+            left_integral: 0.0,
+            right_integral: 0.0,
+            accept_distance: 0.0,
         };
-        zipf.left = zipf.integral(1.5) - 1.0;
-        zipf.right = zipf.integral(size + 0.5);
-        zipf.accept_within = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.bar(2.0));
+        zipf.left_integral = zipf.integral(1.5) - 1.0;
+        zipf.right_integral = zipf.integral(size + 0.5);
+        zipf.accept_distance = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.bar(2.0));
         zipf
     }
 
-    fn bar(&self, at: f64) -> f64 {
-        at.powf(-self.exponent)
+    fn bar(&self, x: f64) -> f64 {
+        x.powf(-self.exponent)
     }
 
     /// Integral of the hat from 1 to `to`; the limit for exponents near one is the logarithm.
@@ -134,6 +134,7 @@ impl Zipf {
         }
     }
 
+    /// The end up to which the integral of the hat is `area`.
     fn inverse(&self, area: f64) -> f64 {
         let part = (1.0 - self.exponent) * area;
         if part.abs() < 1e-12 {
@@ -143,12 +144,13 @@ impl Zipf {
         }
     }
 
-    fn draw(&self, draws: &mut Draws) -> u64 {
+    fn draw(&self, random: &mut RandomStream) -> u64 {
         loop {
-            let area = self.right + draws.unit() * (self.left - self.right);
-            let at = self.inverse(area);
-            let bar = at.round().clamp(1.0, self.size);
-            if bar - at <= self.accept_within || area >= self.integral(bar + 0.5) - self.bar(bar) {
+            let area =
+                self.right_integral + random.unit() * (self.left_integral - self.right_integral);
+            let x = self.inverse(area);
+            let bar = x.round().clamp(1.0, self.size);
+            if bar - x <= self.accept_distance || area >= self.integral(bar + 0.5) - self.bar(bar) {
                 return bar as u64;
             }
         }
@@ -167,17 +169,17 @@ mod tests {
         }
     }
 
-    fn counts(distribution: &Distribution, size: u64, draws: u64) -> Vec<f64> {
+    fn count_ids(distribution: &Distribution, size: u64, sample_count: u64) -> Vec<f64> {
         let ids = IdSampler::new(distribution, size);
         let mut counts = vec![0.0; size as usize];
-        for number in 0..draws {
-            counts[ids.draw(&mut Draws::new(11, 5, number)) as usize - 1] += 1.0;
+        for number in 0..sample_count {
+            counts[ids.draw(&mut RandomStream::new(11, 5, number)) as usize - 1] += 1.0;
         }
         counts
     }
 
     /// Pearson's statistic has mean `degrees` and variance `2 * degrees`: six standard deviations are allowed.
-    fn assert_agrees(counts: &[f64], shares: &[f64]) {
+    fn assert_fits(counts: &[f64], shares: &[f64]) {
         let total: f64 = counts.iter().sum();
         let statistic: f64 = counts
             .iter()
@@ -193,8 +195,8 @@ mod tests {
 
     #[test]
     fn uniform_is_flat() {
-        assert_agrees(
-            &counts(&with_kind(DistributionKind::Uniform), 100, 200_000),
+        assert_fits(
+            &count_ids(&with_kind(DistributionKind::Uniform), 100, 200_000),
             &[0.01; 100],
         );
     }
@@ -204,9 +206,9 @@ mod tests {
         let power = 0.2_f64.ln() / 0.8_f64.ln();
         let share = |id: usize| (id as f64 / 50.0).powf(1.0 / power);
         let shares: Vec<f64> = (0..50).map(|id| share(id + 1) - share(id)).collect();
-        let seen = counts(&with_kind(DistributionKind::Pareto), 50, 200_000);
-        assert_agrees(&seen, &shares);
-        let first_fifth = seen[..10].iter().sum::<f64>() / 200_000.0;
+        let id_counts = count_ids(&with_kind(DistributionKind::Pareto), 50, 200_000);
+        assert_fits(&id_counts, &shares);
+        let first_fifth = id_counts[..10].iter().sum::<f64>() / 200_000.0;
         assert!((first_fifth - 0.8).abs() < 0.01, "{first_fifth}");
     }
 
@@ -218,23 +220,24 @@ mod tests {
                 ..with_kind(DistributionKind::Zipfian)
             };
             let weights: Vec<f64> = (1..=60).map(|id| f64::from(id).powf(-exponent)).collect();
-            let all: f64 = weights.iter().sum();
-            let shares: Vec<f64> = weights.iter().map(|weight| weight / all).collect();
-            assert_agrees(&counts(&distribution, 60, 200_000), &shares);
+            let total: f64 = weights.iter().sum();
+            let shares: Vec<f64> = weights.iter().map(|weight| weight / total).collect();
+            assert_fits(&count_ids(&distribution, 60, 200_000), &shares);
         }
     }
 
-    /// Mean of 12 uniforms over 1000 rows: mean 500.5, standard deviation 1000/12; with 200 000 draws their errors are 0.19 and 0.13.
+    /// Mean of 12 uniforms over 1000 rows: mean 500.5, standard deviation 1000/12; with 200 000 samples their errors are 0.19 and
+    /// 0.13.
     #[test]
     fn gaussian_has_mean_and_width() {
-        let seen = counts(&with_kind(DistributionKind::Gaussian), 1000, 200_000);
-        let mean = seen
+        let id_counts = count_ids(&with_kind(DistributionKind::Gaussian), 1000, 200_000);
+        let mean = id_counts
             .iter()
             .enumerate()
             .map(|(at, count)| (at + 1) as f64 * count)
             .sum::<f64>()
             / 200_000.0;
-        let square = seen
+        let square = id_counts
             .iter()
             .enumerate()
             .map(|(at, count)| ((at + 1) as f64 - mean).powi(2) * count)
@@ -243,14 +246,14 @@ mod tests {
         assert!(((square / 200_000.0).sqrt() - 1000.0 / 12.0).abs() < 1.0);
     }
 
-    /// 75 % of the draws fall uniformly on ids 4976..=5051 of 10 000, and some of the other 25 % do too.
+    /// 75 % of the samples fall uniformly on ids 4976..=5051 of 10 000, and some of the other 25 % do too.
     #[test]
     fn special_hits_its_hot_rows() {
-        let seen = counts(&with_kind(DistributionKind::Special), 10_000, 400_000);
-        let hot = &seen[4975..5051];
+        let id_counts = count_ids(&with_kind(DistributionKind::Special), 10_000, 400_000);
+        let hot = &id_counts[4975..5051];
         let share = hot.iter().sum::<f64>() / 400_000.0;
         assert!((share - 0.758).abs() < 0.004, "{share}");
-        assert!(seen[4900..4975].iter().sum::<f64>() < 400_000.0 * 0.02);
+        assert!(id_counts[4900..4975].iter().sum::<f64>() < 400_000.0 * 0.02);
     }
 
     proptest! {
@@ -267,9 +270,9 @@ mod tests {
         ) {
             let distribution = Distribution { kind, pareto_h, spec_iter: iterations, spec_pct: pct, spec_res: res, zipfian_exp };
             let ids = IdSampler::new(&distribution, size);
-            let mut draws = Draws::new(seed, 0, 0);
+            let mut random = RandomStream::new(seed, 0, 0);
             for _ in 0..50 {
-                prop_assert!((1..=size).contains(&ids.draw(&mut draws)));
+                prop_assert!((1..=size).contains(&ids.draw(&mut random)));
             }
         }
     }

@@ -34,18 +34,18 @@ pub(crate) struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Send `request`, and return when the socket has taken all of it.
-    pub(crate) fn send(&mut self, request: &[u8], doing: &str) -> Result<(), Failed> {
+    pub(crate) fn send(&mut self, request: &[u8], operation: &str) -> Result<(), Failed> {
         if self.channel.is_plain() {
-            return self.send_sealed(request, doing);
+            return self.send_sealed(request, operation);
         }
         let mut sealed = Vec::new();
         self.channel
             .seal(request, &mut sealed)
             .map_err(|error| channel::translate_error(self.target, &error))?;
-        self.send_sealed(&sealed, doing)
+        self.send_sealed(&sealed, operation)
     }
 
-    fn send_sealed(&self, bytes: &[u8], doing: &str) -> Result<(), Failed> {
+    fn send_sealed(&self, bytes: &[u8], operation: &str) -> Result<(), Failed> {
         let mut rest = bytes;
         let mut last_progress_ns = now_ns();
         while !rest.is_empty() {
@@ -55,18 +55,18 @@ impl Exchange<'_> {
             if sent > 0 {
                 last_progress_ns = now;
             } else {
-                self.wait_since(last_progress_ns, now, PollFlags::OUT, doing)?;
+                self.wait_until_ready(last_progress_ns, now, PollFlags::OUT, operation)?;
             }
         }
         Ok(())
     }
 
-    /// Send `request`, and pass received bytes to `take` until it returns true. Bytes move in both directions at once, so that neither
-    /// side waits for the other to read.
+    /// Send `request`, and pass received bytes to `take` until it returns true. Bytes move in both directions at once, so that
+    /// neither side waits for the other to read.
     pub(crate) fn request(
         &mut self,
         request: &[u8],
-        doing: &str,
+        operation: &str,
         mut take: impl FnMut(&[u8]) -> Result<bool, Failed>,
     ) -> Result<(), Failed> {
         let broken = |error| channel::translate_error(self.target, &error);
@@ -81,7 +81,7 @@ impl Exchange<'_> {
             sent += count;
             let received = match net::recv(self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => {
-                    let during = format!("during {doing}");
+                    let during = format!("during {operation}");
                     return Err(failure::connection_closed(self.target, &during));
                 }
                 Ok(((received, _), _)) => received,
@@ -95,7 +95,7 @@ impl Exchange<'_> {
                     .map_err(broken)?;
                 if !plain.is_empty() && take(&plain)? {
                     // Send the channel's own answer, if any.
-                    return self.send_sealed(&unsent[sent..], doing);
+                    return self.send_sealed(&unsent[sent..], operation);
                 }
                 self.channel.check_not_ended().map_err(broken)?;
             }
@@ -104,7 +104,7 @@ impl Exchange<'_> {
                 return Err(failure::stalled(
                     self.target,
                     0,
-                    doing,
+                    operation,
                     self.total_timeout_ns,
                 ));
             }
@@ -114,7 +114,7 @@ impl Exchange<'_> {
             }
             let mut interest = PollFlags::IN;
             interest.set(PollFlags::OUT, sent < unsent.len());
-            self.wait_since(last_progress_ns, now, interest, doing)?;
+            self.wait_until_ready(last_progress_ns, now, interest, operation)?;
         }
     }
 
@@ -124,18 +124,18 @@ impl Exchange<'_> {
     }
 
     /// Wait until the socket is ready, or until it is time to read the clock again. No byte has moved since `last_progress_ns`.
-    fn wait_since(
+    fn wait_until_ready(
         &self,
         last_progress_ns: u64,
         now: u64,
         interest: PollFlags,
-        doing: &str,
+        operation: &str,
     ) -> Result<(), Failed> {
         if now > last_progress_ns.saturating_add(self.idle_timeout_ns) {
             return Err(failure::stalled(
                 self.target,
                 0,
-                doing,
+                operation,
                 self.idle_timeout_ns,
             ));
         }

@@ -5,13 +5,13 @@ use std::io;
 use howfar_contract::jobs::{Protocol, Target};
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::keyvalue::{self, Refusal};
-use howfar_wire::mysql::auth::Refused;
+use howfar_wire::mysql::auth::AuthError;
 use howfar_wire::mysql::{Malformed, ServerError};
 use howfar_wire::postgres;
-use howfar_wire::recognise::{FirstBytes, Speaks};
+use howfar_wire::recognise::{FirstBytes, PeerProtocol};
 
-/// Server errors that end the session: shutdown, killed connection, idle timeout.
-const SESSION_ENDS: [&str; 9] = [
+/// Codes of server errors that end the session: shutdown, killed connection, idle timeout.
+const SESSION_END_CODES: [&str; 9] = [
     "1053", "1077", "1079", "1927", "4031", "57P01", "57P02", "57P05", "25P03",
 ];
 
@@ -91,7 +91,7 @@ pub(crate) fn timed_out(target: &Target, to_do: &str, limit: TimeLimit) -> Faile
 /// The protocol that a client expects in the first bytes of a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpectedProtocol {
-    pub(crate) protocol: Speaks,
+    pub(crate) protocol: PeerProtocol,
     /// TLS begins with the first byte.
     pub(crate) tls: bool,
 }
@@ -104,56 +104,58 @@ pub(crate) fn other_protocol(
 ) -> Option<Failed> {
     let speaks = first.recognise()?;
     let is_expected = match speaks {
-        Speaks::Tls => expected.tls,
-        Speaks::Redis | Speaks::Memcached => speaks == expected.protocol && !expected.tls,
+        PeerProtocol::Tls => expected.tls,
+        PeerProtocol::Redis | PeerProtocol::Memcached => {
+            speaks == expected.protocol && !expected.tls
+        }
         _ => speaks == expected.protocol,
     };
     if is_expected {
         return None;
     }
-    let (what, advice) = match speaks {
-        Speaks::MySql => (
+    let (description, advice) = match speaks {
+        PeerProtocol::MySql => (
             "speaks the protocol of MySQL and MariaDB",
             "Begin the address with mysql://.",
         ),
-        Speaks::Postgres => (
+        PeerProtocol::Postgres => (
             "speaks the protocol of PostgreSQL",
             "Begin the address with postgresql://.",
         ),
-        Speaks::Redis => (
+        PeerProtocol::Redis => (
             "speaks the protocol of Redis",
             "Begin the address with redis://.",
         ),
-        Speaks::Memcached => (
+        PeerProtocol::Memcached => (
             "speaks the protocol of Memcached",
             "Begin the address with memcached://.",
         ),
-        Speaks::Tls => (
+        PeerProtocol::Tls => (
             "expects TLS from the first byte",
             tls_first_advice(expected.protocol),
         ),
-        Speaks::Ssh => ("is an SSH server", CORRECT_PORT),
-        Speaks::Http => ("is a web server (HTTP)", CORRECT_PORT),
-        Speaks::Mail => ("is a mail or FTP server", CORRECT_PORT),
+        PeerProtocol::Ssh => ("is an SSH server", CORRECT_PORT),
+        PeerProtocol::Http => ("is a web server (HTTP)", CORRECT_PORT),
+        PeerProtocol::Mail => ("is a mail or FTP server", CORRECT_PORT),
     };
-    let without = if speaks == expected.protocol {
+    let tls_note = if speaks == expected.protocol {
         ", without TLS"
     } else {
         ""
     };
     Some(Failed::new(
         FailCode::OtherProtocol,
-        format!("{} {what}{without}", target_name(target)),
+        format!("{} {description}{tls_note}", target_name(target)),
         advice,
     ))
 }
 
-/// Advice how an address requests TLS from the first byte.
-fn tls_first_advice(protocol: Speaks) -> &'static str {
+/// Advice for a server that expects TLS from the first byte: how its address requests that.
+fn tls_first_advice(protocol: PeerProtocol) -> &'static str {
     match protocol {
-        Speaks::Redis => "Begin the address with rediss://.",
-        Speaks::Memcached => "Begin the address with memcacheds://.",
-        Speaks::Postgres => "Add ?sslmode=require&sslnegotiation=direct to the address.",
+        PeerProtocol::Redis => "Begin the address with rediss://.",
+        PeerProtocol::Memcached => "Begin the address with memcacheds://.",
+        PeerProtocol::Postgres => "Add ?sslmode=require&sslnegotiation=direct to the address.",
         _ => CORRECT_PORT,
     }
 }
@@ -171,7 +173,7 @@ pub(crate) fn malformed_mysql(target: &Target, error: Malformed) -> Failed {
     )
 }
 
-/// Bytes that do not follow PostgreSQL's protocol.
+/// The server sent bytes that do not follow PostgreSQL's protocol.
 pub(crate) fn malformed_postgres(target: &Target, error: postgres::Malformed) -> Failed {
     if error == postgres::Malformed::CopyIn {
         return Failed::new(
@@ -193,7 +195,7 @@ pub(crate) fn malformed_postgres(target: &Target, error: postgres::Malformed) ->
     )
 }
 
-/// Bytes that do not follow the protocol of a key-value store.
+/// The server sent bytes that do not follow the protocol of a key-value store.
 pub(crate) fn malformed_key_value(
     target: &Target,
     protocol: Option<Protocol>,
@@ -211,10 +213,11 @@ pub(crate) fn malformed_key_value(
     )
 }
 
-pub(crate) fn connection_closed(target: &Target, doing: &str) -> Failed {
+/// The server closed a connection. `when` follows in the message, such as `in the middle of the load`.
+pub(crate) fn connection_closed(target: &Target, when: &str) -> Failed {
     Failed::new(
         FailCode::ServerGone,
-        format!("{} closed the connection {doing}", target_name(target)),
+        format!("{} closed the connection {when}", target_name(target)),
         "Look into the server's error log: it may have crashed, run out of memory, or ended the session.",
     )
 }
@@ -235,11 +238,11 @@ pub(crate) fn connection_broken(target: &Target, error: &io::Error) -> Failed {
     failed
 }
 
-pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u64) -> Failed {
+pub(crate) fn stalled(target: &Target, connection: u64, operation: &str, limit_ns: u64) -> Failed {
     Failed::new(
         FailCode::Stalled,
         format!(
-            "connection {connection} to {} waited more than {:.1} s for the answer to a {kind}",
+            "connection {connection} to {} waited more than {:.1} s for the answer to a {operation}",
             target_name(target),
             limit_ns as f64 / 1e9
         ),
@@ -247,7 +250,7 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
     )
 }
 
-/// An error of the server instead of a login.
+/// The server answered a login with an error.
 pub(crate) fn login_failed(target: &Target, user: &str, error: &ServerError) -> Failed {
     let (code, advice) = match error.code.to_string().as_str() {
         "1040" | "1203" | "1226" | "53300" => (
@@ -262,7 +265,7 @@ pub(crate) fn login_failed(target: &Target, user: &str, error: &ServerError) -> 
             FailCode::ServerError,
             "The server starts up or recovers: try again when it accepts connections.",
         ),
-        ends if SESSION_ENDS.contains(&ends) => (FailCode::ServerGone, SESSION_ENDED_ADVICE),
+        code if SESSION_END_CODES.contains(&code) => (FailCode::ServerGone, SESSION_ENDED_ADVICE),
         "1049" | "3D000" => (
             FailCode::ServerError,
             "Create the database, or name another.",
@@ -286,44 +289,44 @@ pub(crate) fn login_failed(target: &Target, user: &str, error: &ServerError) -> 
     )
 }
 
-/// A login to MySQL that the client refuses to continue.
-pub(crate) fn login_abandoned(target: &Target, user: &str, refused: Refused) -> Failed {
+/// The client refuses to continue a login to MySQL.
+pub(crate) fn login_abandoned(target: &Target, user: &str, refused: AuthError) -> Failed {
     let name = target_name(target);
     let (message, advice) = match refused {
-        Refused::Malformed(error) => return malformed_mysql(target, error),
-        Refused::Plugin(plugin) => (
+        AuthError::Malformed(error) => return malformed_mysql(target, error),
+        AuthError::Plugin(plugin) => (
             format!("{name} wants `{user}` to log in by {plugin}, which is not spoken here"),
             "Use an account with mysql_native_password, caching_sha2_password, ed25519 or parsec.",
         ),
-        Refused::Clear(plugin) => (
+        AuthError::Clear(plugin) => (
             format!(
                 "{name} wants the password of `{user}` in clear ({plugin}), and the channel is not encrypted: it was not sent"
             ),
             "Ask for TLS that is verified (ssl-mode=VERIFY_CA) or connect by the Unix socket, and allow it (--allow-cleartext-password).",
         ),
-        Refused::NoConsent(plugin) => (
+        AuthError::NoConsent(plugin) => (
             format!(
                 "{name} wants the password of `{user}` itself ({plugin}), which is not allowed: it was not sent"
             ),
             "If that server may have the password, allow it (--allow-cleartext-password).",
         ),
-        Refused::Unverified => (
+        AuthError::Unverified => (
             format!(
                 "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the certificate was not verified: it was not sent"
             ),
             "Verify the server (ssl-mode=VERIFY_CA with ssl-ca), or allow it to whoever answers (--allow-cleartext-password).",
         ),
-        Refused::NoKey => (
+        AuthError::NoKey => (
             format!(
                 "{name} wants the password of `{user}` itself, because its digest is not in the server's cache, and the channel is not encrypted: it was not sent"
             ),
             "Ask for TLS that is verified (ssl-mode=VERIFY_CA), name the server's public key (server-public-key-path), or allow it to be fetched (--get-server-public-key).",
         ),
-        Refused::Key(why) => (
+        AuthError::Key(why) => (
             format!("the public key for the login of `{user}` at {name} cannot be used: {why}"),
             "Name the server's own RSA public key in PEM, or ask for TLS instead.",
         ),
-        Refused::NoRandomness => (
+        AuthError::NoRandomness => (
             format!("the system gave no random bytes for the login of `{user}` at {name}"),
             "Check that /dev/urandom or getrandom can be used here.",
         ),
@@ -331,53 +334,53 @@ pub(crate) fn login_abandoned(target: &Target, user: &str, refused: Refused) -> 
     Failed::new(FailCode::Auth, message, advice)
 }
 
-/// A login to PostgreSQL that the client refuses to continue.
+/// The client refuses to continue a login to PostgreSQL.
 pub(crate) fn postgres_login_abandoned(
     target: &Target,
     user: &str,
-    refused: postgres::auth::Refused,
+    refused: postgres::auth::AuthError,
 ) -> Failed {
-    use postgres::auth::Refused;
+    use postgres::auth::AuthError;
     let name = target_name(target);
     let (message, advice) = match refused {
-        Refused::Malformed(error) => return malformed_postgres(target, error),
-        Refused::Method(method) => (
+        AuthError::Malformed(error) => return malformed_postgres(target, error),
+        AuthError::Method(method) => (
             format!("{name} wants `{user}` to log in by {method}, which is not spoken here"),
             "Let the account log in by scram-sha-256, md5, password, peer or trust (pg_hba.conf).",
         ),
-        Refused::Clear => (
+        AuthError::Clear => (
             format!(
                 "{name} wants the password of `{user}` in clear, and the channel is not encrypted: it was not sent"
             ),
             "Let the account log in by scram-sha-256 (pg_hba.conf), or ask for TLS that is verified (sslmode=verify-ca).",
         ),
-        Refused::Unverified => (
+        AuthError::Unverified => (
             format!(
                 "{name} wants the password of `{user}` itself, and the certificate was not verified: it was not sent"
             ),
             "Verify the server (sslmode=verify-ca with sslrootcert), or allow it to whoever answers (--allow-cleartext-password).",
         ),
-        Refused::Unbound => (
+        AuthError::Unbound => (
             format!(
                 "{name} does not bind the login of `{user}` to its certificate, which is required"
             ),
             "Let the account log in by scram-sha-256 over TLS that ends at the server, or use channel_binding=prefer.",
         ),
-        Refused::NoBinding => (
+        AuthError::NoBinding => (
             format!(
                 "the login of `{user}` at {name} cannot be bound to a certificate, which is required"
             ),
             "Ask for TLS (sslmode=require or higher); certificates signed by Ed25519 or RSA-PSS cannot be bound to. Or use channel_binding=prefer.",
         ),
-        Refused::NoPassword => (
+        AuthError::NoPassword => (
             format!("{name} wants a password of `{user}`, and none was given"),
             "Use --password-file, HOWFAR_PASSWORD, PGPASSWORD or ~/.pgpass.",
         ),
-        Refused::Iterations(count) => (
+        AuthError::Iterations(count) => (
             format!("{name} asks for {count} rounds to prove the password of `{user}`"),
             "Lower the server's scram_iterations and set the password again.",
         ),
-        Refused::Impostor => (
+        AuthError::Impostor => (
             format!("{name} did not prove that it knows the password of `{user}`"),
             "Check that the address is that of your server: somebody may be between.",
         ),
@@ -385,8 +388,8 @@ pub(crate) fn postgres_login_abandoned(
     Failed::new(FailCode::Auth, message, advice)
 }
 
-/// An error of the server instead of an answer.
-pub(crate) fn statement_failed(target: &Target, doing: &str, error: &ServerError) -> Failed {
+/// The server answered a statement with an error.
+pub(crate) fn statement_failed(target: &Target, operation: &str, error: &ServerError) -> Failed {
     let text = error.code.to_string();
     let advice = match text.as_str() {
         "1146" | "42P01" => {
@@ -399,23 +402,23 @@ pub(crate) fn statement_failed(target: &Target, doing: &str, error: &ServerError
             "Raise the server's max_prepared_stmt_count: connections times statements are needed."
         }
         "1142" | "1044" | "42501" => "Give the account the SELECT privilege on the tables.",
-        ends if SESSION_ENDS.contains(&ends) => SESSION_ENDED_ADVICE,
+        code if SESSION_END_CODES.contains(&code) => SESSION_ENDED_ADVICE,
         _ => "Look the error up in the server's documentation; its error log may say more.",
     };
-    let code = if SESSION_ENDS.contains(&text.as_str()) {
+    let code = if SESSION_END_CODES.contains(&text.as_str()) {
         FailCode::ServerGone
     } else {
         FailCode::ServerError
     };
     Failed::new(
         code,
-        format!("{} answered {doing} with {error}", target_name(target)),
+        format!("{} answered {operation} with {error}", target_name(target)),
         advice,
     )
 }
 
-/// An error of the server instead of the reply to a command.
-pub(crate) fn command_failed(target: &Target, doing: &str, refusal: &Refusal) -> Failed {
+/// The server answered a command with an error.
+pub(crate) fn command_failed(target: &Target, operation: &str, refusal: &Refusal) -> Failed {
     let (code, advice) = match refusal.word.name() {
         "NOAUTH" | "WRONGPASS" => (FailCode::Auth, "Check user and password."),
         "NOPERM" => (
@@ -439,7 +442,7 @@ pub(crate) fn command_failed(target: &Target, doing: &str, refusal: &Refusal) ->
             "Look the error up in the server's documentation; on_error=count goes on.",
         ),
     };
-    let kind = doing.strip_prefix("command.").unwrap_or(doing);
+    let kind = operation.strip_prefix("command.").unwrap_or(operation);
     Failed::new(
         code,
         format!("{} answered a {kind} with {refusal}", target_name(target)),

@@ -9,8 +9,7 @@ use howfar_wire::redis::{Decoder, Value, request};
 
 use crate::channel::{self, Channel};
 use crate::failure;
-use crate::session::{Handshake, Phase, Replies};
-use crate::session::{LoginParameters, Session};
+use crate::session::{Handshake, LoginParameters, Phase, Replies, Session};
 use crate::statements::Statements;
 
 /// Maximum memory for one reply: HELLO's is a map of a few hundred bytes.
@@ -31,7 +30,7 @@ pub(crate) struct KeyValueHandshake {
 }
 
 impl KeyValueHandshake {
-    /// Append to `out` what must be sent first.
+    /// Begin a handshake; append to `out` the bytes that the client sends first.
     pub(crate) fn begin(
         protocol: Protocol,
         replies: Replies,
@@ -152,14 +151,14 @@ impl Handshake for KeyValueHandshake {
             return Ok(None);
         }
         let tls = self.channel.tls_facts();
-        let handshake = tls.as_ref().map_or(0, channel::TlsFacts::round_trips);
+        let tls_round_trips = tls.as_ref().map_or(0, channel::TlsFacts::round_trips);
         Ok(self.replies.take().map(|replies| Session {
             channel: std::mem::take(&mut self.channel),
             replies,
             statements: Statements::default(),
             facts: None,
             tls,
-            round_trips: handshake + u32::from(self.has_sent),
+            round_trips: tls_round_trips + u32::from(self.has_sent),
         }))
     }
 }
@@ -173,8 +172,8 @@ mod tests {
     use crate::channel::ChannelOptions;
     use crate::workload::Program;
 
-    /// The bytes sent first, and the outcome after `replies`.
-    fn hello(
+    /// Run a handshake against `replies`; return the bytes that it sent first, and its round trips if it ended.
+    fn run_handshake(
         protocol: Protocol,
         (user, password, database): (&str, &str, &str),
         replies: &str,
@@ -183,22 +182,16 @@ mod tests {
             path: "/s".to_owned(),
         };
         let channel_options =
-            ChannelOptions::new(&SessionJob::default(), &target).expect("no files");
+            ChannelOptions::new(&SessionJob::default(), &target).expect("the job names no files");
         let text = format!(r#"{{"protocol":"{}"}}"#, protocol.name());
-        let load: KeyValue = serde_json::from_str(&text).expect("well formed");
-        let program = Program::new(&Workload::KeyValue(load), 1, 1).expect("a valid workload");
-        let parameters = LoginParameters {
-            target: &target,
-            account: Account {
-                user,
-                password,
-                database,
-            },
-            channel_options: &channel_options,
-            program: &program,
-            decode: false,
-            read_only: false,
+        let load: KeyValue = serde_json::from_str(&text).expect("the JSON is well formed");
+        let program = Program::new(&Workload::KeyValue(load), 1, 1).expect("the workload is valid");
+        let account = Account {
+            user,
+            password,
+            database,
         };
+        let parameters = LoginParameters::new(&target, account, &channel_options, &program);
         let mut out = Vec::new();
         let mut handshake = KeyValueHandshake::begin(
             protocol,
@@ -206,46 +199,50 @@ mod tests {
             &parameters,
             &mut out,
         )
-        .expect("no TLS");
-        let mut ended = handshake.feed(&[], &parameters, &mut Vec::new());
+        .expect("the job requests no TLS");
+        let mut outcome = handshake.feed(&[], &parameters, &mut Vec::new());
         for byte in replies.as_bytes() {
-            if !matches!(ended, Ok(None)) {
+            if !matches!(outcome, Ok(None)) {
                 break;
             }
-            ended = handshake.feed(std::slice::from_ref(byte), &parameters, &mut Vec::new());
+            outcome = handshake.feed(std::slice::from_ref(byte), &parameters, &mut Vec::new());
         }
-        let round_trips = ended.map(|session| session.map(|session| session.round_trips));
-        (String::from_utf8(out).expect("text"), round_trips)
+        let round_trips = outcome.map(|session| session.map(|session| session.round_trips));
+        (
+            String::from_utf8(out).expect("the request is text"),
+            round_trips,
+        )
     }
 
     #[test]
-    fn what_needs_no_word_says_none() {
+    fn a_session_without_account_or_database_sends_nothing() {
         for protocol in [
             Protocol::Resp2,
             Protocol::MemcachedText,
             Protocol::MemcachedMeta,
         ] {
             assert_eq!(
-                hello(protocol, ("", "", ""), ""),
+                run_handshake(protocol, ("", "", ""), ""),
                 (String::new(), Ok(Some(0)))
             );
         }
     }
 
     #[test]
-    fn all_is_said_in_one_round_trip() {
+    fn the_greeting_takes_one_round_trip() {
         let account = ("me", "secret", "3");
-        let (sent, round_trips) = hello(Protocol::Resp3, account, "%1\r\n+proto\r\n:3\r\n+OK\r\n");
+        let (sent, round_trips) =
+            run_handshake(Protocol::Resp3, account, "%1\r\n+proto\r\n:3\r\n+OK\r\n");
         assert!(sent.starts_with("*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n"));
         assert!(sent.ends_with("$6\r\nSELECT\r\n$1\r\n3\r\n"));
         assert_eq!(round_trips, Ok(Some(1)));
-        let (sent, round_trips) = hello(Protocol::Resp2, ("", "secret", ""), "+OK\r\n");
+        let (sent, round_trips) = run_handshake(Protocol::Resp2, ("", "secret", ""), "+OK\r\n");
         assert_eq!(sent, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n");
         assert_eq!(round_trips, Ok(Some(1)));
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn refusals_have_different_codes() {
         for (protocol, account, reply, code) in [
             (
                 Protocol::Resp2,
@@ -278,8 +275,8 @@ mod tests {
                 FailCode::Protocol,
             ),
         ] {
-            let (_, ended) = hello(protocol, account, reply);
-            let failed = ended.expect_err(reply);
+            let (_, outcome) = run_handshake(protocol, account, reply);
+            let failed = outcome.expect_err(reply);
             assert_eq!(failed.code, code, "{}", failed.message);
             assert!(!failed.message.contains("secret"));
         }

@@ -1,8 +1,8 @@
 //! The load engine: one job in, its events out.
 //!
-//! [`workload`] defines what is requested, [`distribution`] of which rows, and `schedule` when in an open loop; a worker per CPU
-//! drives its connections and counts; the coordinator opens connections, starts the workers, sets the time and collects results. Not
-//! here: protocols (`howfar-wire`), the contract (`howfar-contract`).
+//! [`workload`] defines the statements, [`distribution`] the rows that they use, and `schedule` their times in an open loop. A
+//! worker per CPU drives its connections and counts; the coordinator opens connections, starts the workers, sets the time and
+//! collects results. Not here: protocols (`howfar-wire`), the contract (`howfar-contract`).
 
 mod acknowledged;
 mod bare;
@@ -17,9 +17,9 @@ mod coordinator;
 mod counts;
 pub mod digits;
 pub mod distribution;
-pub mod draws;
 mod exchange;
 mod failure;
+pub mod random_stream;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing {
     pub use crate::login::fuzzing::conversation;
@@ -53,60 +53,79 @@ pub mod workload;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::thread;
 
+use howfar_contract::jobs::{PageJob, TablesJob};
 use howfar_contract::{Failed, internal, read_job, report};
 
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
-    guarded(|| read_job("load").and_then(coordinator::run))
+    run_reporting(|| read_job("load").and_then(coordinator::run))
 }
 
 /// Exchange only the bytes of one request and its answer on each connection of a load job: the minimum that any client must do.
 pub fn run_bare() -> ExitCode {
-    guarded(|| read_job("load").and_then(bare::run))
+    run_reporting(|| read_job("load").and_then(bare::run))
 }
 
 /// Run a job of pages.
 pub fn run_page() -> ExitCode {
-    guarded(|| read_job("page").and_then(|job| page::run(&job)))
+    run_reporting(|| read_job("page").and_then(|job| page::run(&job)))
 }
 
 /// Run a job that times connections and requests, one at a time.
 pub fn run_ping() -> ExitCode {
-    guarded(|| read_job("ping").and_then(|job| ping::run(&job)))
+    run_reporting(|| read_job("ping").and_then(|job| ping::run(&job)))
 }
 
 /// Run a job that creates, warms or drops a workload's tables.
 pub fn run_tables() -> ExitCode {
-    guarded(|| read_job("tables").and_then(tables::run))
+    run_reporting(|| read_job("tables").and_then(tables::run))
+}
+
+/// Check a job of this kind without running it.
+pub fn check(kind: &str) -> ExitCode {
+    run_reporting(|| match kind {
+        "tables" => read_job("tables").and_then(|job: TablesJob| job.check()),
+        "page" => read_job("page").and_then(|job: PageJob| job.check()),
+        _ => read_job("load").and_then(|job| coordinator::check(&job).map(drop)),
+    })
 }
 
 /// Run a job that watches a load's keys become visible.
 pub fn run_watch() -> ExitCode {
-    guarded(|| read_job("watch").and_then(|job| watch::run(&job)))
+    run_reporting(|| read_job("watch").and_then(|job| watch::run(&job)))
 }
 
 /// Run a job that repeats recorded pages.
 pub fn run_repeat() -> ExitCode {
-    guarded(|| read_job("repeat").and_then(|job| repeat::run(&job)))
+    run_reporting(|| read_job("repeat").and_then(|job| repeat::run(&job)))
 }
 
 /// Run a job that measures CPU time for a load elsewhere.
 pub fn run_usage() -> ExitCode {
-    guarded(|| read_job("usage").and_then(|job| remote_start::run_usage(&job)))
+    run_reporting(|| read_job("usage").and_then(|job| remote_start::run_usage(&job)))
 }
 
 /// Run `work` and report any failure as a `failed` event.
-fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
+fn run_reporting(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
     report(catch_panics("the coordinator", work))
 }
 
-/// The outcome of `work`; a panic becomes an error.
-fn catch_panics(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
+/// Run `work`; a panic becomes an error that names `component`.
+fn catch_panics(component: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let reason = panic_text(panic.as_ref());
-        Err(internal(format!("{who} panicked: {reason}")))
+        Err(internal(format!("{component} panicked: {reason}")))
     })
+}
+
+/// Start a named thread that is not joined.
+fn spawn_thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), Failed> {
+    let started = thread::Builder::new().name(name).spawn(work);
+    started
+        .map(drop)
+        .map_err(|error| internal(format!("starting a thread: {error}")))
 }
 
 /// The message of a panic.

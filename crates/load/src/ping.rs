@@ -13,22 +13,20 @@ use howfar_contract::jobs::{
     KeyValue, PingCommand, PingJob, PingProtocol, PingRequest, Protocol, SqlProtocol, Target,
     Workload,
 };
-use howfar_contract::{FailCode, Failed, internal, tell};
+use howfar_contract::{FailCode, Failed, emit_or_fail, internal};
 use howfar_wire::mysql::handshake::Account;
 use howfar_wire::recognise::FirstBytes;
 use howfar_wire::{mysql, postgres, redis};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown, sockopt};
-use rustix::time::{ClockId, Timespec};
 
 use crate::channel::{self, Channel, ChannelOptions};
-use crate::clock::now_ns;
+use crate::clock::{now_ns, sleep_until};
 use crate::connecting::{TimedOpening, open_timed};
 use crate::failure::{self, ExpectedProtocol};
 use crate::job_over::{JobOver, interrupted_failure};
-use crate::receipt::{plain_version, socket_address};
-use crate::session::Replies;
-use crate::session::{Facts, LoginParameters, Session};
+use crate::receipt::{login_method, plain_version, requested_address, socket_address};
+use crate::session::{Facts, LoginParameters, Replies, Session};
 use crate::socket::Address;
 use crate::sockopt::peer_pid;
 use crate::tables::unprepared_program;
@@ -45,10 +43,10 @@ const MAX_SMALL_BYTES: u64 = 1 << 20;
 const MAX_BULK_BYTES: u64 = 1 << 25;
 /// Time limit of a large answer, as a multiple of that of a small one; the limit without any byte is the same.
 const BULK_FACTOR: u64 = 12;
-/// A wait checks whether the job is over after this long without a byte.
+/// Time without a byte after which a wait checks whether the job is over.
 const SLICE_NS: u64 = 50_000_000;
 /// Time limit for a server to answer a pending request after a goodbye.
-const GOODBYE_NS: u64 = 500_000_000;
+const GOODBYE_TIMEOUT_NS: u64 = 500_000_000;
 
 /// Run the commands of a job until it is over.
 pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
@@ -56,25 +54,19 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
     let address = Address::parse(&job.target)?;
     let channel_options = ChannelOptions::new(&job.session, &job.target)?;
     let program = program_for(job.protocol)?;
-    let parameters = LoginParameters {
-        target: &job.target,
-        account: Account {
-            user: &job.user,
-            password: &job.password,
-            database: &job.database,
-        },
-        channel_options: &channel_options,
-        program: &program,
-        decode: false,
-        read_only: false,
+    let account = Account {
+        user: &job.user,
+        password: &job.password,
+        database: &job.database,
     };
-    let mut open: Option<Connection<'_>> = None;
+    let parameters = LoginParameters::new(&job.target, account, &channel_options, &program);
+    let mut connection: Option<Connection<'_>> = None;
     let commands = Commands::begin()?;
     while let Some(command) = commands.next()? {
         match command {
             PingCommand::Open {} => {
                 // Close the old connection first.
-                drop(open.take());
+                drop(connection.take());
                 match open_timed(
                     &parameters,
                     &address,
@@ -83,7 +75,7 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
                 ) {
                     Ok(opening) => {
                         report_opened(&opening, &parameters, &address)?;
-                        open = Some(Connection::new(
+                        connection = Some(Connection::new(
                             opening.socket,
                             opening.session,
                             &job.target,
@@ -92,7 +84,7 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
                             commands.job_over.clone(),
                         )?);
                     }
-                    Err(not_opened) => tell::<NotOpened>(&not_opened)?,
+                    Err(not_opened) => emit_or_fail::<NotOpened>(&not_opened)?,
                 }
             }
             PingCommand::Ask {
@@ -100,26 +92,29 @@ pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
                 rounds,
                 within_ns,
                 at_ns,
-            } => tell(&connection(&mut open)?.ask(&requests, rounds, within_ns, at_ns))?,
+            } => emit_or_fail(
+                &require_open(&mut connection)?.ask(&requests, rounds, within_ns, at_ns),
+            )?,
             PingCommand::Fetch { request, rows } => {
-                tell(&connection(&mut open)?.fetch(&request, rows))?;
+                emit_or_fail(&require_open(&mut connection)?.fetch(&request, rows))?;
             }
         }
     }
     Ok(())
 }
 
-fn connection<'a, 'b>(
-    open: &'b mut Option<Connection<'a>>,
+fn require_open<'a, 'b>(
+    connection: &'b mut Option<Connection<'a>>,
 ) -> Result<&'b mut Connection<'a>, Failed> {
-    open.as_mut()
+    connection
+        .as_mut()
         .ok_or_else(|| Failed::bad_job("a request came before a connection was open"))
 }
 
-/// Statements or commands of the protocol, none of them prepared.
+/// A program of the protocol for logins that prepare nothing.
 fn program_for(protocol: PingProtocol) -> Result<Program, Failed> {
     let keys = |protocol| {
-        let workload = Workload::KeyValue(KeyValue::of(protocol));
+        let workload = Workload::KeyValue(KeyValue::with_defaults(protocol));
         Program::new(&workload, 1, 1).map_err(internal)
     };
     match protocol {
@@ -140,20 +135,16 @@ fn report_opened(
         socket, session, ..
     } = opening;
     let tls = session.tls.as_ref();
-    let tcp = matches!(address, Address::Tcp(_));
-    let named = |name: net::SocketAddrAny| socket_address(&name);
-    let (server_version, connection_id, auth_method) = login_facts(session, parameters);
-    tell(&Opened {
+    let is_tcp = matches!(address, Address::Tcp(_));
+    let (server_version, connection_id) = server_facts(session);
+    emit_or_fail(&Opened {
         address_family: address.family(),
-        local_address: net::getsockname(socket).ok().and_then(named),
-        peer_address: match parameters.target {
-            Target::Unix { path } => path.clone(),
-            Target::Tcp { .. } => failure::target_name(parameters.target),
-        },
-        peer_pid: if tcp { None } else { peer_pid(socket) },
+        local_address: socket_address(net::getsockname(socket).ok()),
+        peer_address: requested_address(parameters.target),
+        peer_pid: if is_tcp { None } else { peer_pid(socket) },
         server_version,
         connection_id,
-        auth_method,
+        auth_method: login_method(parameters, session).to_owned(),
         tls_version: tls.map(|tls| tls.version.to_owned()),
         tls_cipher: tls.map(|tls| tls.cipher.to_owned()),
         tls_group: tls.and_then(|tls| tls.group.clone()),
@@ -165,24 +156,15 @@ fn report_opened(
     })
 }
 
-/// The server's version and connection id from the login, and the authentication method.
-fn login_facts(
-    session: &Session,
-    parameters: &LoginParameters<'_>,
-) -> (Option<String>, Option<u32>, String) {
+/// The server's version and its connection id, as it reported them during the login.
+fn server_facts(session: &Session) -> (Option<String>, Option<u32>) {
     match &session.facts {
         Some(Facts::MySql(facts)) => (
             Some(plain_version(&facts.greeting.version).to_owned()),
-            Some(facts.greeting.connection),
-            facts.auth_plugin.to_owned(),
+            Some(facts.greeting.connection_id),
         ),
-        Some(Facts::Postgres(facts)) => (
-            Some(facts.version.clone()),
-            facts.process,
-            facts.method.to_owned(),
-        ),
-        None if parameters.account.password.is_empty() => (None, None, "none".to_owned()),
-        None => (None, None, "password".to_owned()),
+        Some(Facts::Postgres(facts)) => (Some(facts.version.clone()), facts.process),
+        None => (None, None),
     }
 }
 
@@ -192,14 +174,14 @@ struct Connection<'a> {
     channel: Channel,
     replies: Replies,
     target: &'a Target,
-    limit_ns: u64,
+    step_timeout_ns: u64,
     buffer: Vec<u8>,
     plain: Vec<u8>,
-    /// A request was sent whose answer is incomplete; if so when another begins, the connection is unusable.
+    /// Whether a request was sent whose answer is incomplete. If it is when the next request begins, the connection is unusable.
     pending: bool,
     job_over: JobOver,
     /// First bytes received, to recognise another protocol; `None` after the first exchange.
-    first: Option<(ExpectedProtocol, FirstBytes)>,
+    first_bytes: Option<(ExpectedProtocol, FirstBytes)>,
 }
 
 /// Times and size of one answer.
@@ -216,25 +198,25 @@ impl<'a> Connection<'a> {
         session: Session,
         target: &'a Target,
         expected: ExpectedProtocol,
-        limit_ns: u64,
+        step_timeout_ns: u64,
         job_over: JobOver,
     ) -> Result<Self, Failed> {
-        let limit = Some(Duration::from_nanos(limit_ns.min(SLICE_NS)));
+        let timeout = Some(Duration::from_nanos(step_timeout_ns.min(SLICE_NS)));
         ioctl_fionbio(&socket, false)
-            .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, limit))
-            .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, limit))
+            .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, timeout))
+            .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, timeout))
             .map_err(|error| internal(format!("setting a socket's options: {error}")))?;
         Ok(Self {
             socket,
             channel: session.channel,
             replies: session.replies,
             target,
-            limit_ns,
+            step_timeout_ns,
             buffer: vec![0; BUFFER_BYTES],
             plain: Vec::new(),
             pending: false,
             job_over,
-            first: Some((expected, FirstBytes::default())),
+            first_bytes: Some((expected, FirstBytes::default())),
         })
     }
 
@@ -262,9 +244,12 @@ impl<'a> Connection<'a> {
     }
 
     fn ask(&mut self, requests: &[PingRequest], rounds: u32, within_ns: u64, at_ns: u64) -> Asked {
-        let packets: Vec<Vec<u8>> = requests.iter().map(|one| self.encode(one)).collect();
-        let each = || Vec::with_capacity(rounds.min(1 << 16) as usize);
-        let mut latencies_ns: Vec<Vec<u64>> = requests.iter().map(|_| each()).collect();
+        let packets: Vec<Vec<u8>> = requests
+            .iter()
+            .map(|request| self.encode(request))
+            .collect();
+        let capacity = rounds.min(1 << 16) as usize;
+        let mut latencies_ns = vec![Vec::with_capacity(capacity); requests.len()];
         let mut refusals = vec![None; requests.len()];
         sleep_until(at_ns);
         let began_ns = now_ns();
@@ -273,17 +258,17 @@ impl<'a> Connection<'a> {
             if round > 0 && now_ns() - began_ns > within_ns {
                 break;
             }
-            for (at, packet) in packets.iter().enumerate() {
+            for (index, packet) in packets.iter().enumerate() {
                 let mut reply = Reply::for_replies(&self.replies, false);
                 match self.exchange(packet, &mut reply, MAX_SMALL_BYTES) {
-                    Ok(received) => latencies_ns[at].push(received.took_ns),
+                    Ok(received) => latencies_ns[index].push(received.took_ns),
                     Err(failed) => {
                         lost = Some(failed);
                         break 'rounds;
                     }
                 }
-                if refusals[at].is_none() {
-                    refusals[at] = reply.into_answer().refusal;
+                if refusals[index].is_none() {
+                    refusals[index] = reply.into_answer().refusal;
                 }
             }
         }
@@ -317,9 +302,9 @@ impl<'a> Connection<'a> {
         };
         let answer = reply.into_answer();
         Fetched {
-            took_ns: received.map_or(0, |one| one.took_ns),
-            first_byte_ns: received.map_or(0, |one| one.first_byte_ns),
-            bytes: received.map_or(0, |one| one.bytes),
+            took_ns: received.map_or(0, |received| received.took_ns),
+            first_byte_ns: received.map_or(0, |received| received.first_byte_ns),
+            bytes: received.map_or(0, |received| received.bytes),
             rows: if rows { answer.rows } else { Vec::new() },
             refusal: answer.refusal,
             lost,
@@ -333,11 +318,11 @@ impl<'a> Connection<'a> {
         reply: &mut Reply,
         max_bytes: u64,
     ) -> Result<Received, Failed> {
-        let outcome = self.exchange_any(packet, reply, max_bytes);
-        let first = self.first.take();
-        match first
-            .and_then(|(expected, first)| failure::other_protocol(self.target, expected, &first))
-        {
+        let outcome = self.exchange_bytes(packet, reply, max_bytes);
+        let first_bytes = self.first_bytes.take();
+        match first_bytes.and_then(|(expected, first_bytes)| {
+            failure::other_protocol(self.target, expected, &first_bytes)
+        }) {
             Some(failed) => {
                 self.pending = true;
                 Err(failed)
@@ -346,7 +331,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn exchange_any(
+    fn exchange_bytes(
         &mut self,
         packet: &[u8],
         reply: &mut Reply,
@@ -381,15 +366,15 @@ impl<'a> Connection<'a> {
                 return Ok(received);
             }
             if received.bytes > max_bytes {
-                return Err(self.answer_too_long(max_bytes));
+                return Err(self.oversize_failure(max_bytes));
             }
             let factor = if max_bytes > MAX_SMALL_BYTES {
                 BULK_FACTOR
             } else {
                 1
             };
-            if received.took_ns > self.limit_ns.saturating_mul(factor) {
-                return Err(self.stalled());
+            if received.took_ns > self.step_timeout_ns.saturating_mul(factor) {
+                return Err(self.stall_failure());
             }
         }
     }
@@ -436,8 +421,8 @@ impl<'a> Connection<'a> {
     /// Count a slice of waiting without progress; fails if the limit is reached or the job is over.
     fn count_idle_slice(&self, slices: &mut u64) -> Result<(), Failed> {
         *slices += 1;
-        if *slices >= self.limit_ns.div_ceil(SLICE_NS) {
-            return Err(self.stalled());
+        if *slices >= self.step_timeout_ns.div_ceil(SLICE_NS) {
+            return Err(self.stall_failure());
         }
         if self.job_over.is_set() {
             return Err(interrupted_failure());
@@ -448,11 +433,11 @@ impl<'a> Connection<'a> {
     /// Decode the first `count` bytes of the buffer; true if the answer is complete.
     fn decode(&mut self, count: usize, reply: &mut Reply) -> Result<bool, Failed> {
         let raw = &self.buffer[..count];
-        if let Some((_, first)) = &mut self.first {
-            first.keep(raw);
+        if let Some((_, first_bytes)) = &mut self.first_bytes {
+            first_bytes.keep(raw);
         }
         let mut ready = false;
-        let mut answer = Vec::new();
+        let mut channel_answer = Vec::new();
         let target = self.target;
         if self.channel.is_plain() {
             ready = reply
@@ -461,7 +446,7 @@ impl<'a> Connection<'a> {
         } else {
             self.plain.clear();
             self.channel
-                .open(raw, &mut self.plain, &mut answer)
+                .open(raw, &mut self.plain, &mut channel_answer)
                 .map_err(|error| channel::translate_error(target, &error))?;
             if !self.plain.is_empty() {
                 ready = reply
@@ -474,24 +459,24 @@ impl<'a> Connection<'a> {
                     .map_err(|error| channel::translate_error(target, &error))?;
             }
             // Send TLS's own answer, if any.
-            self.send_sealed(&answer)?;
+            self.send_sealed(&channel_answer)?;
         }
         Ok(ready)
     }
 
-    fn stalled(&self) -> Failed {
+    fn stall_failure(&self) -> Failed {
         Failed::new(
             FailCode::Stalled,
             format!(
                 "{} did not answer a request within {:.1} s",
                 failure::target_name(self.target),
-                self.limit_ns as f64 / 1e9
+                self.step_timeout_ns as f64 / 1e9
             ),
             "Check the server and the path for a hang, or allow a longer wait (--timeout).",
         )
     }
 
-    fn answer_too_long(&self, max_bytes: u64) -> Failed {
+    fn oversize_failure(&self, max_bytes: u64) -> Failed {
         Failed::new(
             FailCode::Protocol,
             format!(
@@ -505,10 +490,9 @@ impl<'a> Connection<'a> {
 
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
-        let mut goodbye = Vec::new();
-        self.replies.goodbye(&mut goodbye);
+        let goodbye = self.replies.sealed_goodbye(&mut self.channel);
         // The work is done, so errors are ignored: the server may be gone.
-        let _ = self.send(&goodbye);
+        let _ = self.send_sealed(&goodbye);
         if self.pending {
             self.finish_pending();
         }
@@ -519,27 +503,13 @@ impl Connection<'_> {
     /// Let the server answer the pending request and read the goodbye after it: closing with bytes unread would send a reset, which
     /// the server would see before the goodbye.
     fn finish_pending(&mut self) {
-        let until_ns = now_ns() + GOODBYE_NS;
+        let until_ns = now_ns() + GOODBYE_TIMEOUT_NS;
         let _ = net::shutdown(&self.socket, Shutdown::Write);
         while now_ns() < until_ns {
             match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
                 Ok((1.., _)) | Err(Errno::INTR | Errno::AGAIN) => {}
                 Ok((0, _)) | Err(_) => return,
             }
-        }
-    }
-}
-
-/// Sleep until `at_ns` of the monotonic clock; returns at once if it has passed.
-fn sleep_until(at_ns: u64) {
-    let until = Timespec {
-        tv_sec: (at_ns / 1_000_000_000) as i64,
-        tv_nsec: (at_ns % 1_000_000_000) as i64,
-    };
-    while at_ns > now_ns() {
-        let slept = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until);
-        if !matches!(slept, Ok(()) | Err(Errno::INTR)) {
-            return;
         }
     }
 }

@@ -5,7 +5,6 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use howfar_contract::events::Receipt;
 use howfar_contract::jobs::{PsMode, Target};
@@ -18,17 +17,16 @@ use crate::client::{AnswerEnd, Results, Rows};
 use crate::connection_error::ConnectionError;
 use crate::exchange::Exchange;
 use crate::failure::{self, TimeLimit};
-use crate::session::Replies;
-use crate::session::{Facts, LoginParameters, Session};
+use crate::session::{Facts, LoginParameters, Replies, Session};
 use crate::socket::Address;
 use crate::sockopt::{max_segment, peer_pid};
 
 const STATUS_QUERY: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
-const STATUS_DOING: &str = "SHOW SESSION STATUS";
+const STATUS_OPERATION: &str = "SHOW SESSION STATUS";
 /// Maximum bytes of the answer: five rows, their framing, and some slack.
 const MAX_STATUS_BYTES: usize = 1 << 12;
 
-/// The connection that a receipt is for: its target, account and job.
+/// What a receipt needs: the connection's target and account, and facts of the job.
 #[derive(Clone, Copy)]
 pub(crate) struct ReceiptContext<'a> {
     pub(crate) parameters: &'a LoginParameters<'a>,
@@ -40,14 +38,14 @@ pub(crate) struct ReceiptContext<'a> {
     pub(crate) cpus: &'a [u32],
 }
 
-/// Round trips that opening this session took; TCP's own handshake is one.
+/// Number of round trips that opening this session took; TCP's own handshake is one.
 pub(crate) fn connect_round_trips(address: &Address, session: &Session) -> u32 {
     u32::from(matches!(address, Address::Tcp(_))) + session.round_trips
 }
 
 /// Open a connection and query its socket and the server. If a proxy closes the connection because it does not support the query, the
 /// server's facts stay unknown, and a new connection is opened.
-pub(crate) fn open(
+pub(crate) fn open_with_receipt(
     context: ReceiptContext<'_>,
     open: impl Fn() -> Result<(OwnedFd, Session), Failed>,
 ) -> Result<(Receipt, OwnedFd, Session), Failed> {
@@ -59,11 +57,11 @@ pub(crate) fn open(
         }
         facts => facts?,
     };
-    let receipt = receipt(context, &socket, &session, facts);
+    let receipt = make_receipt(context, &socket, &session, facts);
     Ok((receipt, socket, session))
 }
 
-fn receipt(
+fn make_receipt(
     context: ReceiptContext<'_>,
     socket: &OwnedFd,
     session: &Session,
@@ -77,14 +75,14 @@ fn receipt(
             .cloned()
     };
     let tls = session.tls.as_ref();
-    let tcp = matches!(context.address, Address::Tcp(_));
-    let peer = address_text(net::getpeername(socket).ok().flatten());
+    let is_tcp = matches!(context.address, Address::Tcp(_));
+    let peer = socket_address(net::getpeername(socket).ok().flatten());
     Receipt {
         address_family: context.address.family(),
-        local_address: address_text(net::getsockname(socket).ok()),
+        local_address: socket_address(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| requested_address(context.parameters.target)),
         server_address: postgres::server_address(&facts.status),
-        peer_pid: if tcp { None } else { peer_pid(socket) },
+        peer_pid: if is_tcp { None } else { peer_pid(socket) },
         server_version: facts.version,
         server_connection_id: facts.connection,
         auth_plugin: login_method(context.parameters, session).to_owned(),
@@ -97,13 +95,17 @@ fn receipt(
         tls_retried: tls.map(|tls| tls.retried),
         tls_resumed: None,
         connect_turns: connect_round_trips(context.address, session),
-        compression: status("Compression").map(|_| algorithm(status("Compression_algorithm"))),
+        // Servers that report no algorithm have only zlib.
+        compression: status("Compression")
+            .map(|_| status("Compression_algorithm").unwrap_or_else(|| "zlib".to_owned())),
         compression_level: status("Compression")
             .and_then(|_| status("Compression_level"))
             .and_then(|level| level.parse().ok()),
-        tcp_mss: tcp.then(|| max_segment(socket)).flatten(),
-        tcp_nodelay: tcp.then(|| sockopt::tcp_nodelay(socket).ok()).flatten(),
-        congestion_control: tcp.then(|| sockopt::tcp_congestion(socket).ok()).flatten(),
+        tcp_mss: is_tcp.then(|| max_segment(socket)).flatten(),
+        tcp_nodelay: is_tcp.then(|| sockopt::tcp_nodelay(socket).ok()).flatten(),
+        congestion_control: is_tcp
+            .then(|| sockopt::tcp_congestion(socket).ok())
+            .flatten(),
         driver: "",
         client_threads: context.threads,
         client_cpus: context.cpus.to_vec(),
@@ -137,18 +139,18 @@ fn query_server(
     match (&session.facts, context.parameters.program.commands()) {
         (Some(Facts::MySql(facts)), _) => Ok(ServerFacts {
             version: plain_version(&facts.greeting.version).to_owned(),
-            connection: Some(facts.greeting.connection),
+            connection: Some(facts.greeting.connection_id),
             status: query_status(
                 context,
                 socket,
                 channel,
                 replies,
-                (STATUS_QUERY, STATUS_DOING),
+                (STATUS_QUERY, STATUS_OPERATION),
             )?,
         }),
         (Some(Facts::Postgres(facts)), _) => {
-            let question = (postgres::QUERY, postgres::DOING);
-            let status = query_status(context, socket, channel, replies, question)?;
+            let query = (postgres::QUERY, postgres::OPERATION);
+            let status = query_status(context, socket, channel, replies, query)?;
             Ok(ServerFacts {
                 version: facts.version.clone(),
                 connection: status.get("pid").and_then(|pid| pid.parse().ok()),
@@ -179,7 +181,7 @@ fn protocol_mode(context: ReceiptContext<'_>) -> &'static str {
 }
 
 /// The authentication method of the session.
-fn login_method(parameters: &LoginParameters<'_>, session: &Session) -> &'static str {
+pub(crate) fn login_method(parameters: &LoginParameters<'_>, session: &Session) -> &'static str {
     match &session.facts {
         Some(Facts::MySql(facts)) => facts.auth_plugin,
         Some(Facts::Postgres(facts)) => facts.method,
@@ -188,56 +190,42 @@ fn login_method(parameters: &LoginParameters<'_>, session: &Session) -> &'static
     }
 }
 
-fn address_text(address: Option<SocketAddrAny>) -> Option<String> {
-    address.and_then(|address| socket_address(&address))
-}
-
-/// The compression algorithm; servers that report none have only zlib.
-fn algorithm(name: Option<String>) -> String {
-    name.unwrap_or_else(|| "zlib".to_owned())
-}
-
 /// The version without the fixed "5.5.5-" that MariaDB prepends for old replicas.
 pub(crate) fn plain_version(version: &str) -> &str {
     version.strip_prefix("5.5.5-").unwrap_or(version)
 }
 
 /// The socket's path, or `host:port`; `None` for a Unix socket without a name.
-pub(crate) fn socket_address(address: &SocketAddrAny) -> Option<String> {
+pub(crate) fn socket_address(address: Option<SocketAddrAny>) -> Option<String> {
+    let address = address?;
     if let Ok(unix) = net::SocketAddrUnix::try_from(address.clone()) {
         return unix
             .path_bytes()
             .map(|path| String::from_utf8_lossy(path).into_owned())
             .filter(|path| !path.is_empty());
     }
-    std::net::SocketAddr::try_from(address.clone())
+    std::net::SocketAddr::try_from(address)
         .ok()
         .map(|address| address.to_string())
 }
 
+/// The address of the server as the job names it.
 pub(crate) fn requested_address(target: &Target) -> String {
     match target {
-        Target::Unix { path } => Path::new(path).display().to_string(),
-        Target::Tcp { host, port } => format!("{host}:{port}"),
+        Target::Unix { path } => path.clone(),
+        Target::Tcp { .. } => failure::target_name(target),
     }
 }
 
-/// Status variables by name, over a connection on which nothing else is in flight.
+/// Query status variables by name, over a connection on which nothing else is in flight.
 fn query_status(
     context: ReceiptContext<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
     replies: &Replies,
-    (sql, doing): (&str, &str),
+    (sql, operation): (&str, &str),
 ) -> Result<BTreeMap<String, String>, Failed> {
     let (target, limit_ns) = (context.parameters.target, context.limit_ns);
-    let late = || {
-        failure::timed_out(
-            target,
-            &format!("answer {doing}"),
-            TimeLimit::for_opening(limit_ns),
-        )
-    };
     let mut packet = Vec::new();
     replies.query(&mut packet, sql.as_bytes());
     let (mut results, mut received, mut ended) = (Results::for_replies(replies, true), 0, None);
@@ -248,11 +236,11 @@ fn query_status(
         idle_timeout_ns: limit_ns,
         total_timeout_ns: limit_ns,
     };
-    let exchanged = exchange.request(&packet, doing, |bytes| {
+    let exchanged = exchange.request(&packet, operation, |bytes| {
         received += bytes.len();
         ended = if received > MAX_STATUS_BYTES {
-            let more = Malformed::Unexpected("more rows than were asked for");
-            Err(ConnectionError::Malformed(more))
+            let error = Malformed::Unexpected("more rows than were asked for");
+            Err(ConnectionError::Malformed(error))
         } else {
             results.feed(bytes)
         }
@@ -260,12 +248,16 @@ fn query_status(
         Ok(ended.is_some())
     });
     match (exchanged, ended) {
-        (Err(failed), _) if failed.code == FailCode::Stalled => Err(late()),
+        (Err(failed), _) if failed.code == FailCode::Stalled => {
+            let limit = TimeLimit::for_opening(limit_ns);
+            let to_do = format!("answer {operation}");
+            Err(failure::timed_out(target, &to_do, limit))
+        }
         (Err(failed), _) => Err(failed),
         (Ok(()), Some(AnswerEnd::Failed(error))) => {
-            Err(failure::statement_failed(target, doing, &error))
+            Err(failure::statement_failed(target, operation, &error))
         }
-        (Ok(()), _) => Ok(to_map(results.into_rows())),
+        (Ok(()), _) => Ok(to_map(results.finish().1)),
     }
 }
 

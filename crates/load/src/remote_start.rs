@@ -1,21 +1,18 @@
 //! The start of a load at a time that another process chooses: it sends `begin` on stdin, and the answer is `begun`.
 
-use std::thread;
-use std::time::Duration;
-
 use howfar_contract::events::{Begun, Used};
 use howfar_contract::jobs::UsageJob;
 use howfar_contract::{Failed, read_begin};
 
-use crate::clock::now_ns;
+use crate::clock::{now_ns, sleep_until};
 use crate::usage::Usage;
 use crate::window::emit_event;
 
 /// Time between the start command and the start of a load, so that all workers receive the command in time.
 const LEAD_NS: u64 = 1_000_000;
 
-/// When the load begins: soon, or, if `held`, at the time in the next line of stdin. That time may have passed: then part of the
-/// warm-up is missed, but the window is the same on all hosts.
+/// Return when the load begins: soon or, if `held`, at the time in the next line of stdin, for which it waits. That time may have
+/// passed: then part of the warm-up is missed, but the window is the same on all hosts.
 pub(crate) fn wait_for_origin(held: bool) -> Result<u64, Failed> {
     if !held {
         return Ok(now_ns() + LEAD_NS);
@@ -36,13 +33,9 @@ pub(crate) fn run_usage(job: &UsageJob) -> Result<(), Failed> {
     sleep_until(start_ns);
     let before = Usage::at_start(&job.observe)?;
     sleep_until(start_ns + job.measure_ns);
-    let used = Usage::at_end(&job.observe)?.since(&before);
+    let usage = Usage::at_end(&job.observe)?.since(&before);
     emit_event(&Used {
-        // The first is this process, which measures nothing.
-        cpu: used.into_iter().skip(1).collect(),
+        // The first entry is this process, whose usage is of no interest.
+        cpu: usage.into_iter().skip(1).collect(),
     })
-}
-
-fn sleep_until(at_ns: u64) {
-    thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
 }

@@ -1,12 +1,13 @@
 //! Repeats recorded pages against a real server: one thread, as in the application, runs one statement after the other with the
-//! recorded gaps between them. It spins through gaps, because the application computes there: an idle CPU would have to be woken.
+//! recorded gaps between them. It spins through gaps, because the application computes there: a sleep would let the CPU go idle,
+//! and waking it takes time.
 
 use std::collections::HashMap;
 use std::thread;
 use std::time::Duration;
 
 use howfar_contract::events::Repeated;
-use howfar_contract::jobs::{RepeatJob, RepeatPage, SqlProtocol, opened_before};
+use howfar_contract::jobs::{RepeatJob, RepeatPage, SqlProtocol, find_preopened_connections};
 use howfar_contract::{Failed, internal};
 use howfar_wire::mysql::handshake::Account;
 
@@ -21,23 +22,20 @@ use crate::window::emit_event;
 /// Maximum time to spin. Longer gaps sleep first: they are timers, not computations.
 const MAX_SPIN_NS: u64 = 20_000_000;
 
-/// Run a job to its end, an event for each page.
+/// Run a job to its end, and emit an event for each page.
 pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
     let channel_options = ChannelOptions::new(&job.session, &job.target)?;
     let program = unprepared_program(job.protocol);
+    let account = Account {
+        user: &job.user,
+        password: &job.password,
+        database: &job.database,
+    };
     let parameters = LoginParameters {
-        target: &job.target,
-        account: Account {
-            user: &job.user,
-            password: &job.password,
-            database: &job.database,
-        },
-        channel_options: &channel_options,
-        program: &program,
-        decode: false,
         read_only: job.read_only,
+        ..LoginParameters::new(&job.target, account, &channel_options, &program)
     };
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,
@@ -47,7 +45,7 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     let mut clients = HashMap::new();
     let steps = job.pages.iter().flat_map(|page| &page.steps);
     let steps = steps.map(|step| (step.connection, step.opens));
-    for connection in opened_before(steps) {
+    for connection in find_preopened_connections(steps) {
         clients.insert(connection, make_read_only(open()?, job)?);
     }
     for page in &job.pages {
@@ -56,7 +54,7 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Prepare a new connection: make it read only if the job requests it.
+/// Make a new connection read only if the job requests it.
 fn make_read_only<'a>(mut client: Client<'a>, job: &RepeatJob) -> Result<Client<'a>, Failed> {
     if job.read_only && job.protocol == SqlProtocol::Mysql {
         client.execute("SET SESSION TRANSACTION READ ONLY")?;
@@ -92,11 +90,11 @@ fn repeat_page<'a>(
             preparing_ns += now_ns() - opened_ns;
         }
         last_ns = now_ns();
-        if let Some(at) = step.statement {
+        if let Some(index) = step.statement {
             let client = clients
                 .get_mut(&step.connection)
                 .ok_or_else(|| internal("a step has no connection"))?;
-            let statement = &job.statements[at as usize];
+            let statement = &job.statements[index as usize];
             if step.may_fail {
                 client.attempt(statement)?;
             } else {

@@ -6,10 +6,10 @@
 
 use howfar_contract::jobs::{Arrivals, Shape};
 
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
-/// Separates the draws of a schedule from those of transactions.
-const STREAM: u64 = 0x5C4E_D01E;
+/// Separates the random numbers of a schedule from those of transactions.
+const RANDOM_STREAM: u64 = 0x5C4E_D01E;
 
 /// One worker's share of the arrivals.
 #[derive(Debug, Clone)]
@@ -31,12 +31,12 @@ pub(crate) struct Schedule {
 }
 
 /// A position in the process of arrivals.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct ArrivalPosition {
     count: u64,
     unit: f64,
     next_ns: u64,
-    draws: Draws,
+    random: RandomStream,
 }
 
 impl Schedule {
@@ -52,7 +52,7 @@ impl Schedule {
             count: 0,
             unit: 0.0,
             next_ns: origin_ns,
-            draws: Draws::new(seed ^ STREAM, worker as u64, 0),
+            random: RandomStream::new(seed ^ RANDOM_STREAM, worker as u64, 0),
         };
         let mut schedule = Self {
             origin_ns,
@@ -61,13 +61,13 @@ impl Schedule {
             shape: arrivals.shape,
             burst: arrivals.burst,
             offset: (worker as f64 + 0.5) / workers as f64,
-            next_arrival: position.clone(),
-            edge_arrival: position.clone(),
+            next_arrival: position,
+            edge_arrival: position,
             now_arrival: position,
         };
-        schedule.next_arrival = schedule.compute_position(schedule.next_arrival.clone());
-        schedule.edge_arrival = schedule.next_arrival.clone();
-        schedule.now_arrival = schedule.next_arrival.clone();
+        schedule.next_arrival = schedule.compute_position(position);
+        schedule.edge_arrival = schedule.next_arrival;
+        schedule.now_arrival = schedule.next_arrival;
         schedule
     }
 
@@ -76,7 +76,7 @@ impl Schedule {
         position.unit = match self.shape {
             Shape::Constant => position.count as f64 + self.offset,
             // 1 - unit is above 0: the logarithm is finite.
-            Shape::Poisson => position.unit - (1.0 - position.draws.unit()).ln(),
+            Shape::Poisson => position.unit - (1.0 - position.random.unit()).ln(),
             Shape::Bursts => {
                 let burst = position.count / self.burst;
                 (burst as f64 + self.offset) * self.burst as f64
@@ -84,6 +84,11 @@ impl Schedule {
         };
         position.next_ns = self.origin_ns + self.inverse(position.unit) as u64;
         position
+    }
+
+    fn following_position(&self, mut position: ArrivalPosition) -> ArrivalPosition {
+        position.count += 1;
+        self.compute_position(position)
     }
 
     /// Nanoseconds after which `unit` requests are due: the inverse of the integral of the rate.
@@ -96,7 +101,7 @@ impl Schedule {
         }
     }
 
-    /// When the first request not taken is due.
+    /// When the first request that is not taken is due.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
         self.next_arrival.next_ns
@@ -109,17 +114,15 @@ impl Schedule {
         if due_ns > now {
             return None;
         }
-        let mut position = self.next_arrival.clone();
-        position.count += 1;
-        self.next_arrival = self.compute_position(position);
+        self.next_arrival = self.following_position(self.next_arrival);
         Some(due_ns)
     }
 
     /// Close the schedule: requests not taken are cancelled.
     pub(crate) fn close(&mut self) {
         self.next_arrival.next_ns = u64::MAX;
-        self.edge_arrival = self.next_arrival.clone();
-        self.now_arrival = self.next_arrival.clone();
+        self.edge_arrival = self.next_arrival;
+        self.now_arrival = self.next_arrival;
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -129,9 +132,7 @@ impl Schedule {
     /// Number of requests due before `at`, since the origin. `at` must never decrease.
     pub(crate) fn due_before(&mut self, at: u64) -> u64 {
         while self.edge_arrival.next_ns < at {
-            let mut position = self.edge_arrival.clone();
-            position.count += 1;
-            self.edge_arrival = self.compute_position(position);
+            self.edge_arrival = self.following_position(self.edge_arrival);
         }
         self.edge_arrival.count
     }
@@ -140,12 +141,10 @@ impl Schedule {
     pub(crate) fn waiting_count(&mut self, now: u64) -> u64 {
         // Requests before the next one to take need not be counted.
         if self.now_arrival.count < self.next_arrival.count {
-            self.now_arrival = self.next_arrival.clone();
+            self.now_arrival = self.next_arrival;
         }
         while self.now_arrival.next_ns <= now {
-            let mut position = self.now_arrival.clone();
-            position.count += 1;
-            self.now_arrival = self.compute_position(position);
+            self.now_arrival = self.following_position(self.now_arrival);
         }
         self.now_arrival.count - self.next_arrival.count
     }
@@ -193,15 +192,15 @@ mod tests {
         let due: Vec<u64> = std::iter::from_fn(|| schedule.take(100_000_000)).collect();
         let count = due.len() as f64;
         assert!((count - 100_000.0).abs() < 6.0 * 316.0, "{count}");
-        let longer = due
+        let longer_gaps = due
             .windows(2)
             .filter(|pair| pair[1] - pair[0] > 1000)
             .count() as f64;
-        assert!((longer / count - (-1.0_f64).exp()).abs() < 0.01);
+        assert!((longer_gaps / count - (-1.0_f64).exp()).abs() < 0.01);
     }
 
     #[test]
-    fn a_burst_waits_but_for_what_is_taken() {
+    fn requests_of_a_burst_wait_until_they_are_taken() {
         let mut schedule = schedule(1e6, Shape::Bursts, 0, 0, 1);
         assert_eq!(schedule.waiting_count(1_000), 0);
         let now = schedule.next_ns();
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_come_together() {
+    fn requests_of_a_burst_are_due_together() {
         let mut schedule = schedule(1e6, Shape::Bursts, 0, 0, 1);
         let due: Vec<u64> = std::iter::from_fn(|| schedule.take(100_000)).collect();
         assert_eq!(due.len(), 100);
@@ -219,7 +218,8 @@ mod tests {
         assert!((9_999..=10_001).contains(&(due[10] - due[9])));
     }
 
-    /// The rate grows from 0 to 1e6/s over 10 ms: that time has half the requests of the full rate, its first half a quarter of these.
+    /// The rate grows from 0 to 1e6/s over 10 ms: that time has half the requests of the full rate, its first half a quarter of
+    /// these.
     #[test]
     fn a_ramp_grows_linearly() {
         let mut schedule = schedule(1e6, Shape::Constant, 10_000_000, 0, 1);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_asks_for_no_more() {
+    fn a_closed_schedule_has_no_more_requests() {
         let mut schedule = schedule(1e6, Shape::Constant, 0, 0, 1);
         assert_eq!(schedule.due_before(50_000), 49);
         assert!(schedule.take(50_000).is_some());
@@ -244,11 +244,11 @@ mod tests {
     proptest! {
         /// In any order of takes and queries, every due request is either taken or in the backlog.
         #[test]
-        fn nothing_is_lost(rate in 1e3..1e7, steps in prop::collection::vec((0_u64..100_000, 0_usize..50), 1..40)) {
+        fn each_due_request_is_taken_or_in_the_backlog(rate in 1e3..1e7, steps in prop::collection::vec((0_u64..100_000, 0_usize..50), 1..40)) {
             let mut schedule = schedule(rate, Shape::Poisson, 50_000, 0, 1);
             let (mut now, mut taken) = (1_000, 0);
-            for (later, attempts) in steps {
-                now += later;
+            for (elapsed, attempts) in steps {
+                now += elapsed;
                 for _ in 0..attempts {
                     if schedule.take(now - 1).is_some() {
                         taken += 1;

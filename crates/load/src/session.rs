@@ -1,17 +1,17 @@
 //! A session with a server: what a login needs and yields, and the interface that the engine needs of a protocol.
 //!
-//! A session's protocol is a variant of one `enum`, so that one event loop serves all and the hot path calls nothing through a pointer.
-//! `protocol` has the implementations, `login` and `handshake` the logins.
+//! A session's protocol is a variant of one `enum`, so that one event loop serves all and the hot path calls nothing through a
+//! pointer. `protocol` has the implementations, `login` and `handshake` the logins.
 
 use howfar_contract::Failed;
 use howfar_contract::events::StepName;
 use howfar_contract::jobs::{self, SqlProtocol, Target};
 use howfar_wire::keyvalue::{CommandCounts, Expects, Refusal};
 use howfar_wire::mysql::ServerError;
-use howfar_wire::mysql::answer::Done;
+use howfar_wire::mysql::answer::AnswerCounts;
 use howfar_wire::mysql::handshake::{self, Account, Greeting};
 use howfar_wire::mysql::row::Work;
-use howfar_wire::recognise::Speaks;
+use howfar_wire::recognise::PeerProtocol;
 
 use crate::channel::{Channel, ChannelOptions, TlsFacts};
 use crate::connection_error::ConnectionError;
@@ -32,27 +32,44 @@ pub(crate) struct LoginParameters<'a> {
     pub(crate) read_only: bool,
 }
 
-impl LoginParameters<'_> {
+impl<'a> LoginParameters<'a> {
+    /// Parameters for sessions that may write, and whose rows are not decoded.
+    pub(crate) fn new(
+        target: &'a Target,
+        account: Account<'a>,
+        channel_options: &'a ChannelOptions,
+        program: &'a Program,
+    ) -> Self {
+        Self {
+            target,
+            account,
+            channel_options,
+            program,
+            decode: false,
+            read_only: false,
+        }
+    }
+
     /// The protocol that the server's first bytes must show.
     pub(crate) fn expected_protocol(&self) -> ExpectedProtocol {
         let protocol = self.program.commands().map(Commands::protocol);
         match (protocol, self.program.protocol()) {
             (Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3), _) => ExpectedProtocol {
-                protocol: Speaks::Redis,
+                protocol: PeerProtocol::Redis,
                 tls: self.channel_options.requested_features().tls,
             },
             (Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta), _) => {
                 ExpectedProtocol {
-                    protocol: Speaks::Memcached,
+                    protocol: PeerProtocol::Memcached,
                     tls: self.channel_options.requested_features().tls,
                 }
             }
             (None, SqlProtocol::Mysql) => ExpectedProtocol {
-                protocol: Speaks::MySql,
+                protocol: PeerProtocol::MySql,
                 tls: false,
             },
             (None, SqlProtocol::Postgresql) => ExpectedProtocol {
-                protocol: Speaks::Postgres,
+                protocol: PeerProtocol::Postgres,
                 tls: self.channel_options.begins_directly(),
             },
         }
@@ -100,13 +117,13 @@ pub(crate) struct SessionFacts {
 /// How an answer ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Done(Done),
+    Done(AnswerCounts),
     Failed(ServerError),
     /// Commands are answered, successfully or not: see [`Protocol::counts`].
     Commands,
 }
 
-/// Why a server refuses.
+/// Why a server refused a request.
 #[derive(Debug)]
 pub(crate) enum ServerRefusal {
     Sql(ServerError),
@@ -140,7 +157,7 @@ pub(crate) enum Phase {
 
 impl Phase {
     /// What the server has not done yet, for messages: a verb, its past tense, and their object.
-    fn expected(self) -> (&'static str, &'static str, &'static str) {
+    fn describe(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Connect => ("accept", "accepted", "the connection"),
             Self::Greeting => ("send", "sent", "its greeting"),
@@ -152,15 +169,15 @@ impl Phase {
         }
     }
 
-    /// `send its greeting`
+    /// What the server has to do, such as `send its greeting`.
     pub(crate) fn to_do(self) -> String {
-        let (verb, _, object) = self.expected();
+        let (verb, _, object) = self.describe();
         format!("{verb} {object}")
     }
 
-    /// `before it sent its greeting`
+    /// Before what, such as `before it sent its greeting`.
     pub(crate) fn before(self) -> String {
-        let (_, verb, object) = self.expected();
+        let (_, verb, object) = self.describe();
         format!("before it {verb} {object}")
     }
 
@@ -259,7 +276,7 @@ macro_rules! protocols {
                 match self { $(Self::$name(session) => session.decode(input, types, work)),+ }
             }
 
-            pub(crate) fn goodbye(&self, out: &mut Vec<u8>) {
+            fn goodbye(&self, out: &mut Vec<u8>) {
                 match self { $(Self::$name(session) => session.goodbye(out)),+ }
             }
 
@@ -287,12 +304,23 @@ protocols! {
 }
 
 impl Replies {
+    /// The message that a client sends before it closes a connection, as bytes for its socket; empty if there is none.
+    pub(crate) fn sealed_goodbye(&self, channel: &mut Channel) -> Vec<u8> {
+        let (mut goodbye, mut bytes) = (Vec::new(), Vec::new());
+        self.goodbye(&mut goodbye);
+        // The work is done, so errors are ignored.
+        let _ = channel.seal(&goodbye, &mut bytes);
+        bytes
+    }
+
     /// Append a request to run the SQL that `write` appends, as text.
     pub(crate) fn query_with(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::MySql(_) => howfar_wire::mysql::command::query_with(out, write),
             Self::Postgres(_) => howfar_wire::postgres::request::query_with(out, write),
-            Self::Redis(_) | Self::Memcached(_) => unreachable!("a store of keys speaks no SQL"),
+            Self::Redis(_) | Self::Memcached(_) => {
+                unreachable!("no SQL is sent to a key-value store")
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sockets: opened without blocking, by Unix path or numeric address.
+//! Opens sockets without blocking, by Unix path or numeric address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Where to connect, parsed once.
+/// The address of a server, parsed once.
 #[derive(Debug, Clone)]
 pub(crate) enum Address {
     Unix(net::SocketAddrUnix),
@@ -28,7 +28,7 @@ pub(crate) enum ConnectStart {
 
 impl Address {
     pub(crate) fn parse(target: &Target) -> Result<Self, Failed> {
-        let bad = |message: String| {
+        let bad_address = |message: String| {
             Failed::new(
                 FailCode::BadJob,
                 message,
@@ -38,10 +38,10 @@ impl Address {
         match target {
             Target::Unix { path } => net::SocketAddrUnix::new(path.as_str())
                 .map(Self::Unix)
-                .map_err(|_| bad(format!("`{path}` is no path of a socket: it may have 1 to 107 bytes and no zero byte"))),
+                .map_err(|_| bad_address(format!("`{path}` is no path of a socket: it may have 1 to 107 bytes and no zero byte"))),
             Target::Tcp { host, port } => socket_address(host, *port)
                 .map(Self::Tcp)
-                .ok_or_else(|| bad(format!("`{host}` is no numeric address"))),
+                .ok_or_else(|| bad_address(format!("`{host}` is no numeric address"))),
         }
     }
 
@@ -66,7 +66,7 @@ impl Address {
             SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
             None,
         )?;
-        let answer = match self {
+        let connected = match self {
             Self::Unix(address) => net::connect(&socket, address),
             Self::Tcp(address) => {
                 // Each query is one small packet that must leave at once.
@@ -74,7 +74,7 @@ impl Address {
                 net::connect(&socket, address)
             }
         };
-        match answer {
+        match connected {
             Ok(()) => Ok(ConnectStart::Connected(socket)),
             Err(Errno::INPROGRESS) => Ok(ConnectStart::Pending(socket)),
             Err(Errno::AGAIN) => Ok(ConnectStart::Busy),
@@ -83,15 +83,15 @@ impl Address {
     }
 }
 
-/// Descriptors needed besides the connections: standard streams, epolls, rings, eventfds, files read for CPU times, and sockets that a
-/// ring is about to close while their connections open again.
+/// Descriptors needed besides the connections: standard streams, epolls, rings, eventfds, files read for CPU times, and sockets
+/// that a ring is about to close while their connections open again.
 const OTHER_DESCRIPTORS: u64 = 256;
 
 /// Raise this process's descriptor limit to fit `connections`, within the hard limit.
 pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {
     let needed = connections + OTHER_DESCRIPTORS;
     let mut limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|now| now >= needed) {
+    if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());
     }
     if let Some(max) = limit.maximum.filter(|&max| max < needed) {
@@ -115,10 +115,7 @@ pub(crate) fn allow_descriptors(connections: u64) -> Result<(), Failed> {
 
 /// The outcome of a pending connect.
 pub(crate) fn connect_result(socket: &OwnedFd) -> io::Result<()> {
-    match sockopt::socket_error(socket)? {
-        Ok(()) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    Ok(sockopt::socket_error(socket)??)
 }
 
 /// Send what the socket takes now, possibly nothing.

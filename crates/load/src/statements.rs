@@ -11,7 +11,7 @@ pub(crate) enum Slot {
     Prepared { id: u32, used: bool },
 }
 
-/// All statements of one connection, indexed by [`Program::slot`].
+/// All statements of one connection, indexed by [`DueStatement::slot`](crate::workload::DueStatement::slot).
 #[derive(Debug, Default)]
 pub(crate) struct Statements {
     slots: Vec<Slot>,
@@ -22,7 +22,7 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn new(program: &Program) -> Self {
         let count = if program.is_prepared() {
-            program.slots()
+            program.slot_count()
         } else {
             0
         };
@@ -32,18 +32,18 @@ impl Statements {
         }
     }
 
-    pub(crate) fn set(&mut self, at: usize, slot: Slot) {
-        self.slots[at] = slot;
+    pub(crate) fn set(&mut self, index: usize, slot: Slot) {
+        self.slots[index] = slot;
     }
 
-    pub(crate) fn add_type(&mut self, at: usize, kind: u8) {
+    pub(crate) fn add_type(&mut self, index: usize, column_type: u8) {
         if self.types.is_empty() {
             self.types = vec![Vec::new(); self.slots.len()];
         }
-        self.types[at].push(kind);
+        self.types[index].push(column_type);
     }
 
-    /// Statements that the server holds for this connection.
+    /// Number of statements that the server has prepared for this connection.
     pub(crate) fn prepared_count(&self) -> u32 {
         self.slots
             .iter()
@@ -52,12 +52,12 @@ impl Statements {
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Slot> {
-        self.slots.get_mut(at)
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(index)
     }
 
     #[inline]
-    pub(crate) fn types(&self, at: usize) -> &[u8] {
-        self.types.get(at).map_or(&[], Vec::as_slice)
+    pub(crate) fn types(&self, index: usize) -> &[u8] {
+        self.types.get(index).map_or(&[], Vec::as_slice)
     }
 }

@@ -71,7 +71,8 @@ pub(crate) struct TransactionTimes {
     pub(crate) now: u64,
 }
 
-/// Counts: closed loop, by the time at which transactions ended; open loop, by the time at which they were due.
+/// A worker's counts of transactions: in a closed loop by the time at which they ended, in an open loop by the time at which they
+/// were due.
 #[derive(Debug)]
 pub(crate) struct Tally {
     window: Window,
@@ -137,18 +138,18 @@ impl Tally {
     /// Open loop: read the schedule's counts at the next edge, before it is passed. At the window's end, requests that were due but
     /// not begun count as unanswered.
     pub(crate) fn count_due_requests(&mut self, schedule: &mut Schedule) {
-        let at = self.next_edge_ns;
+        let edge_ns = self.next_edge_ns;
         match self.next_edge() {
-            Edge::Start => self.due_at_start = schedule.due_before(at),
+            Edge::Start => self.due_at_start = schedule.due_before(edge_ns),
             Edge::SliceEnd { last } => {
-                self.slice.backlog = schedule.backlog(at);
+                self.slice.backlog = schedule.backlog(edge_ns);
                 self.totals.backlog_max = self.totals.backlog_max.max(self.slice.backlog);
                 if last {
-                    let due = schedule.due_before(at);
+                    let due = schedule.due_before(edge_ns);
                     self.totals.due = due.saturating_sub(self.due_at_start);
                     // Consume a copy, so that the schedule itself can continue.
-                    let mut rest = schedule.clone();
-                    while let Some(due_ns) = rest.take(at - 1) {
+                    let mut copy = schedule.clone();
+                    while let Some(due_ns) = copy.take(edge_ns - 1) {
                         self.count_unanswered(due_ns);
                     }
                 }
@@ -307,7 +308,7 @@ mod tests {
 
     /// Window 100..350 in slices of 100: the last is half as long.
     #[test]
-    fn what_ends_inside_the_window_is_counted_once() {
+    fn a_transaction_that_ends_in_the_window_is_counted_once() {
         let mut tally = tally(false);
         let mut edges = Vec::new();
         let counters = Counters {
@@ -344,16 +345,16 @@ mod tests {
 
     /// Requests due at 90 and 110, answered at 120 and 400: one was due before the window, one has no answer in it.
     #[test]
-    fn an_open_loop_counts_what_was_due_in_the_window() {
+    fn an_open_loop_counts_requests_due_in_the_window() {
         let mut tally = tally(true);
         let mut edges = Vec::new();
         advance(&mut tally, 120, &mut edges);
-        let early = TransactionTimes {
+        let times = TransactionTimes {
             intended_ns: 90,
             began_ns: 95,
             now: 120,
         };
-        tally.count_transaction(&early, &Counters::default());
+        tally.count_transaction(&times, &Counters::default());
         tally.count_unanswered(110);
         tally.count_unanswered(350);
         advance(&mut tally, 400, &mut edges);

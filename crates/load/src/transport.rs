@@ -3,13 +3,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::net::{self};
+use rustix::net;
 
 use crate::channel::Channel;
 use crate::connection_error::ConnectionError;
 use crate::context::WorkerContext;
-use crate::session::Replies;
-use crate::session::Session;
+use crate::session::{Replies, Session};
 use crate::socket::send_some;
 use crate::statements::Statements;
 use crate::worker::driver::{Driver, Registration};
@@ -79,20 +78,8 @@ impl Transport {
 
     /// Send the protocol's goodbye and close. The work is done, so errors are ignored: the server may be gone.
     pub(crate) fn close_with_goodbye(mut self) {
-        let bytes = self.goodbye();
+        let bytes = self.replies.sealed_goodbye(&mut self.channel);
         let _ = send_some(&self.socket, &bytes);
         let _ = net::shutdown(&self.socket, net::Shutdown::Both);
-    }
-
-    /// The bytes of the goodbye, if the protocol has one.
-    pub(crate) fn goodbye(&mut self) -> Vec<u8> {
-        let mut quit = Vec::new();
-        self.replies.goodbye(&mut quit);
-        if quit.is_empty() {
-            return quit;
-        }
-        let mut bytes = Vec::new();
-        let _ = self.channel.seal(&quit, &mut bytes);
-        bytes
     }
 }

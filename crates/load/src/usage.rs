@@ -38,9 +38,10 @@ impl Threads {
     /// CPU time of children that ended between `earlier` and `self`, less the time that `earlier` counted while they lived.
     fn ended_since(&self, earlier: &Self) -> u64 {
         let sum = |all: &Self| all.ended_ns.values().sum::<u64>();
-        let counted = earlier.alive.values();
-        let counted = counted.filter(|thread| !self.ended_ns.contains_key(&thread.pid));
-        (sum(self)).saturating_sub(sum(earlier) + counted.map(|thread| thread.cpu_ns).sum::<u64>())
+        let ended_threads = earlier.alive.values();
+        let ended_threads = ended_threads.filter(|thread| !self.ended_ns.contains_key(&thread.pid));
+        let counted_ns: u64 = ended_threads.map(|thread| thread.cpu_ns).sum();
+        sum(self).saturating_sub(sum(earlier) + counted_ns)
     }
 }
 
@@ -51,18 +52,18 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Reading at the start of the window: the engine's own threads last, so that the cost of reading a server with many threads is
+    /// Read at the start of the window: the engine's own threads last, so that the cost of reading a server with many threads is
     /// not counted.
     pub(crate) fn at_start(observe: &[Observed]) -> Result<Self, Failed> {
-        let mut roles = observed_roles(observe)?;
-        roles.insert(0, own_threads()?);
+        let mut roles = read_observed_roles(observe)?;
+        roles.insert(0, read_own_threads()?);
         Ok(Self { roles })
     }
 
-    /// Reading at the end of the window: for the same reason, the engine's own threads first.
+    /// Read at the end of the window: for the same reason, the engine's own threads first.
     pub(crate) fn at_end(observe: &[Observed]) -> Result<Self, Failed> {
-        let mut roles = vec![own_threads()?];
-        roles.extend(observed_roles(observe)?);
+        let mut roles = vec![read_own_threads()?];
+        roles.extend(read_observed_roles(observe)?);
         Ok(Self { roles })
     }
 
@@ -83,25 +84,25 @@ impl Usage {
     }
 }
 
-fn own_threads() -> Result<(String, Threads), Failed> {
+fn read_own_threads() -> Result<(String, Threads), Failed> {
     let observed = Observed {
         role: ENGINE_ROLE.to_owned(),
         pid: std::process::id(),
     };
     let threads =
-        process_tree(observed.pid).map_err(|error| unreadable_failure(&observed, &error))?;
+        read_process_tree(observed.pid).map_err(|error| unreadable_failure(&observed, &error))?;
     Ok((observed.role, threads))
 }
 
-fn observed_roles(observe: &[Observed]) -> Result<Vec<(String, Threads)>, Failed> {
+fn read_observed_roles(observe: &[Observed]) -> Result<Vec<(String, Threads)>, Failed> {
     let mut roles: Vec<(String, Threads)> = Vec::new();
     for observed in observe {
-        let threads =
-            process_tree(observed.pid).map_err(|error| unreadable_failure(observed, &error))?;
+        let threads = read_process_tree(observed.pid)
+            .map_err(|error| unreadable_failure(observed, &error))?;
         match roles.iter_mut().find(|(role, _)| *role == observed.role) {
-            Some((_, known)) => {
-                known.alive.extend(threads.alive);
-                known.ended_ns.extend(threads.ended_ns);
+            Some((_, known_threads)) => {
+                known_threads.alive.extend(threads.alive);
+                known_threads.ended_ns.extend(threads.ended_ns);
             }
             None => roles.push((observed.role.clone(), threads)),
         }
@@ -116,25 +117,25 @@ fn difference(role: &str, before: &Threads, after: &Threads) -> CpuUse {
         cpu_ns: after.ended_since(before),
         ..CpuUse::default()
     };
-    for (id, now) in &after.alive {
+    for (id, current) in &after.alive {
         // A new thread began inside the window.
-        let then = before.alive.get(id).copied().unwrap_or_default();
-        let cpu_ns = now.cpu_ns.saturating_sub(then.cpu_ns);
+        let earlier = before.alive.get(id).copied().unwrap_or_default();
+        let cpu_ns = current.cpu_ns.saturating_sub(earlier.cpu_ns);
         sum.cpu_ns += cpu_ns;
         sum.busiest_thread_ns = sum.busiest_thread_ns.max(cpu_ns);
-        sum.runnable_wait_ns += now.wait_ns.saturating_sub(then.wait_ns);
-        sum.voluntary_switches += now.voluntary.saturating_sub(then.voluntary);
-        sum.involuntary_switches += now.involuntary.saturating_sub(then.involuntary);
+        sum.runnable_wait_ns += current.wait_ns.saturating_sub(earlier.wait_ns);
+        sum.voluntary_switches += current.voluntary.saturating_sub(earlier.voluntary);
+        sum.involuntary_switches += current.involuntary.saturating_sub(earlier.involuntary);
     }
     sum
 }
 
 /// Threads of a process and of all its descendants.
-fn process_tree(root: u32) -> io::Result<Threads> {
+fn read_process_tree(root: u32) -> io::Result<Threads> {
     let mut threads = Threads::default();
-    let mut seen = BTreeSet::from([root]);
-    let mut left = vec![root];
-    while let Some(pid) = left.pop() {
+    let mut known_pids = BTreeSet::from([root]);
+    let mut unread_pids = vec![root];
+    while let Some(pid) = unread_pids.pop() {
         let entries = match fs::read_dir(format!("/proc/{pid}/task")) {
             Ok(entries) => entries,
             // A descendant may end during the reading; the process that the job names may not.
@@ -151,17 +152,17 @@ fn process_tree(root: u32) -> io::Result<Threads> {
                 continue;
             };
             let task = format!("/proc/{pid}/task/{id}");
-            match thread(pid, &task) {
+            match read_thread(pid, &task) {
                 Ok(thread) => drop(threads.alive.insert(id, thread)),
                 Err(error) if is_gone(&error) => continue,
                 Err(error) => return Err(error),
             }
             let children = fs::read_to_string(format!("{task}/children")).unwrap_or_default();
-            left.extend(
+            unread_pids.extend(
                 children
                     .split_whitespace()
                     .filter_map(|child| child.parse().ok())
-                    .filter(|&child| seen.insert(child)),
+                    .filter(|&child| known_pids.insert(child)),
             );
         }
     }
@@ -188,7 +189,7 @@ fn ended_children_ns(pid: u32) -> u64 {
     ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second()
 }
 
-fn thread(pid: u32, task: &str) -> io::Result<Thread> {
+fn read_thread(pid: u32, task: &str) -> io::Result<Thread> {
     let schedstat = fs::read_to_string(format!("{task}/schedstat"))?;
     let mut numbers = schedstat
         .split_whitespace()
@@ -210,9 +211,8 @@ fn thread(pid: u32, task: &str) -> io::Result<Thread> {
     })
 }
 
-fn unreadable_failure(one: &Observed, error: &io::Error) -> Failed {
-    let role = &one.role;
-    let pid = one.pid;
+fn unreadable_failure(observed: &Observed, error: &io::Error) -> Failed {
+    let Observed { role, pid } = observed;
     if error.kind() == io::ErrorKind::PermissionDenied {
         return Failed::new(
             FailCode::NotPermitted,
@@ -233,7 +233,7 @@ mod tests {
 
     /// Work between two readings shows up; the amount of time is not checked.
     #[test]
-    fn own_time_and_a_childs_time_are_seen() {
+    fn own_time_and_a_childs_time_are_counted() {
         let mut child = std::process::Command::new("sleep")
             .arg("5")
             .spawn()
@@ -242,16 +242,25 @@ mod tests {
             role: "forwarder".to_owned(),
             pid: child.id(),
         }];
-        let before = Usage::at_start(&observe).expect("readable");
+        let before = Usage::at_start(&observe).expect("/proc is readable");
         let mut value = 1_u64;
-        while Usage::at_end(&[]).expect("readable").since(&before)[0].cpu_ns < 2_000_000 {
+        while Usage::at_end(&[])
+            .expect("/proc is readable")
+            .since(&before)[0]
+            .cpu_ns
+            < 2_000_000
+        {
             value = std::hint::black_box(value.wrapping_mul(3));
         }
-        let used = Usage::at_end(&observe).expect("readable").since(&before);
-        child.kill().expect("it runs");
-        child.wait().expect("it was ours");
+        let used = Usage::at_end(&observe)
+            .expect("/proc is readable")
+            .since(&before);
+        child.kill().expect("the child runs");
+        child.wait().expect("the child can be waited for");
         assert_eq!(
-            used.iter().map(|one| one.role.as_str()).collect::<Vec<_>>(),
+            used.iter()
+                .map(|usage| usage.role.as_str())
+                .collect::<Vec<_>>(),
             ["client", "forwarder"]
         );
         assert!(used[0].busiest_thread_ns <= used[0].cpu_ns);
@@ -260,7 +269,7 @@ mod tests {
 
     /// A server that forks for each connection: at the second reading no child is left.
     #[test]
-    fn time_of_children_that_have_ended_is_seen_once() {
+    fn time_of_ended_children_is_counted_once() {
         let burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
         let mut parent = std::process::Command::new("sh")
             .args([
@@ -275,32 +284,32 @@ mod tests {
             role: "server".to_owned(),
             pid: parent.id(),
         }];
-        let before = Usage::at_start(&observe).expect("readable");
-        let mut stdin = parent.stdin.take().expect("piped");
-        std::io::Write::write_all(&mut stdin, b"go\n").expect("it reads");
+        let before = Usage::at_start(&observe).expect("/proc is readable");
+        let mut stdin = parent.stdin.take().expect("the stream is piped");
+        std::io::Write::write_all(&mut stdin, b"go\n").expect("the shell reads");
         let mut line = String::new();
-        let stdout = parent.stdout.take().expect("piped");
+        let stdout = parent.stdout.take().expect("the stream is piped");
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)
-            .expect("it writes");
-        let after = Usage::at_end(&observe).expect("readable");
+            .expect("the shell writes");
+        let after = Usage::at_end(&observe).expect("/proc is readable");
         drop(stdin);
-        parent.wait().expect("it was ours");
+        parent.wait().expect("the child can be waited for");
         let used = after.since(&before)[1].clone();
         assert!(used.cpu_ns >= 20_000_000, "{used:?}");
         assert_eq!(
             after.since(&after)[1].cpu_ns,
             0,
-            "what was there before is nobody's"
+            "children that ended before the reading do not count"
         );
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_told() {
+    fn a_missing_process_is_named() {
         let observe = [Observed {
             role: "server".to_owned(),
             pid: 0x7FFF_FFFE,
         }];
-        let failed = Usage::at_end(&observe).expect_err("no such process");
+        let failed = Usage::at_end(&observe).expect_err("the process does not exist");
         assert!(failed.message.contains("server"), "{}", failed.message);
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use howfar_contract::events::{Watched, Watching};
 use howfar_contract::jobs::{SqlProtocol, WatchJob};
-use howfar_contract::{FailCode, Failed, internal};
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::{KeyOutcome, Log, LogFile};
@@ -24,28 +24,22 @@ use crate::socket::Address;
 use crate::tables::unprepared_program;
 use crate::window::emit_event;
 
-/// Keys polled for per connection: in a row of this many, all but one may have been refused.
+/// Number of keys polled for per connection: of this many in a row, all but one may have been refused.
 const KEYS_AHEAD: u64 = 4;
 
 /// Run a job until its time is up, stdin ends, or the server is gone.
 pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     job.check()?;
-    LogFile::must_be_new(&job.seen)?;
+    LogFile::check_is_new(&job.seen)?;
     let address = Address::parse(&job.target)?;
     let channel_options = ChannelOptions::new(&job.session, &job.target)?;
     let program = unprepared_program(job.protocol);
-    let parameters = LoginParameters {
-        target: &job.target,
-        account: Account {
-            user: &job.user,
-            password: &job.password,
-            database: &job.database,
-        },
-        channel_options: &channel_options,
-        program: &program,
-        decode: false,
-        read_only: false,
+    let account = Account {
+        user: &job.user,
+        password: &job.password,
+        database: &job.database,
     };
+    let parameters = LoginParameters::new(&job.target, account, &channel_options, &program);
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,
         stall_ns: job.stall_timeout_ns,
@@ -57,7 +51,7 @@ pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     let began_ns = now_ns();
     let file = LogFile::create(&job.seen, job.connections, began_ns)?;
     let mut log = Log::new(&file);
-    let stdin_ended = stdin_end_flag()?;
+    let stdin_ended = watch_stdin()?;
     emit_event(&Watching {})?;
     let mut polls = Polls::default();
     let end_ns = began_ns + job.watch_ns;
@@ -70,7 +64,7 @@ pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     );
     let interrupted = match outcome {
         Err(failed) if is_server_loss(&failed) => Some(failed),
-        ended => ended.map(|()| None)?,
+        outcome => outcome.map(|()| None)?,
     };
     let closed = file.close(&log.end()?)?;
     emit_event(&Watched {
@@ -87,18 +81,15 @@ fn is_server_loss(failed: &Failed) -> bool {
     matches!(failed.code, FailCode::ServerGone | FailCode::Stalled)
 }
 
-/// A flag that is set when stdin ends.
-fn stdin_end_flag() -> Result<Arc<AtomicBool>, Failed> {
+/// Start a thread that reads stdin; returns a flag that is set when stdin ends.
+fn watch_stdin() -> Result<Arc<AtomicBool>, Failed> {
     let stdin_ended = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&stdin_ended);
-    thread::Builder::new()
-        .name("stdin".to_owned())
-        .spawn(move || {
-            // Input is ignored.
-            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-            stop.store(true, Ordering::Relaxed);
-        })
-        .map_err(|error| internal(format!("starting a thread: {error}")))?;
+    let flag = Arc::clone(&stdin_ended);
+    crate::spawn_thread("stdin".to_owned(), move || {
+        // Input is ignored.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        flag.store(true, Ordering::Relaxed);
+    })?;
     Ok(stdin_ended)
 }
 
@@ -120,12 +111,12 @@ impl Polls {
     ) -> Result<(), Failed> {
         while now_ns() < end_ns {
             // Read before the poll, so that the last poll sees all keys that were visible when stdin ended.
-            let last = stdin_ended.load(Ordering::Relaxed);
-            let new = self.poll(client, next_keys, log)?;
-            if last && new == 0 {
+            let is_last = stdin_ended.load(Ordering::Relaxed);
+            let new_keys = self.poll(client, next_keys, log)?;
+            if is_last && new_keys == 0 {
                 break;
             }
-            if pause_ns > 0 && !last {
+            if pause_ns > 0 && !is_last {
                 thread::sleep(Duration::from_nanos(pause_ns));
             }
         }
@@ -144,7 +135,7 @@ impl Polls {
         let seen_ns = now_ns();
         self.count += 1;
         self.longest_ns = self.longest_ns.max(seen_ns - requested_ns);
-        let new = rows.len();
+        let new_keys = rows.len();
         for row in rows {
             let key = match row.as_slice() {
                 [Some(key)] => key.parse().ok(),
@@ -155,7 +146,7 @@ impl Polls {
                 .ok_or_else(unexpected_key)?;
             log.write(key as i64, writer, requested_ns, seen_ns, KeyOutcome::Seen)?;
         }
-        Ok(new)
+        Ok(new_keys)
     }
 }
 
@@ -229,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_connections_next_keys_are_asked_for() {
+    fn a_poll_asks_for_the_next_keys_of_each_connection() {
         let mut next_keys = NextKeys {
             select: "IN (".to_owned(),
             first: 10,
@@ -246,8 +237,8 @@ mod tests {
             (next_keys.mark_visible(40), next_keys.mark_visible(30)),
             (Some(0), Some(0))
         );
-        for never in [9, 11, 1000] {
-            assert_eq!(next_keys.mark_visible(never), None, "{never}");
+        for unexpected in [9, 11, 1000] {
+            assert_eq!(next_keys.mark_visible(unexpected), None, "{unexpected}");
         }
     }
 }

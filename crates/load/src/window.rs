@@ -15,10 +15,10 @@ use crate::tally::{PassedEdge, Window};
 use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;
 
-/// Time for the workers to receive a command.
+/// Time allowed for the workers to receive a command.
 const COMMAND_LEAD_NS: u64 = 1_000_000;
 
-/// Write an event. Fails if its reader is gone, which ends the job.
+/// Write an event. Fails if stdout is closed, which ends the job.
 pub(crate) fn emit_event<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
     emit(event).map_err(|error| internal(format!("stdout is closed: {error}")))
 }
@@ -27,13 +27,13 @@ pub(crate) fn emit_event<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
 pub(crate) struct WindowOptions<'a> {
     pub(crate) observe: &'a [Observed],
     pub(crate) open_loop: bool,
-    /// The workload looks up keys: hits and misses are reported.
+    /// Whether the workload looks up keys: then hits and misses are reported.
     pub(crate) has_lookups: bool,
-    /// Each slice is reported with its latencies.
+    /// Whether each slice is reported with its latencies.
     pub(crate) report_latencies: bool,
 }
 
-/// The window, with what the workers have reported so far.
+/// The window, with the counts that the workers have reported so far.
 pub(crate) struct WindowCollector<'a> {
     options: WindowOptions<'a>,
     window: Window,
@@ -95,13 +95,13 @@ impl<'a> WindowCollector<'a> {
         Ok(())
     }
 
-    /// All work is done: end the window now. Returns its end.
+    /// End the window now, because all work is done. Returns its end.
     pub(crate) fn end_now(&mut self, now: u64) -> u64 {
         self.window.end_ns = now.clamp(self.window.start_ns + 1, self.window.end_ns);
         self.window.end_ns
     }
 
-    /// A connection was lost at `now`: end the window a little later, so that the command reaches the workers in time. Returns the new
+    /// End the window soon after `now`, when a connection was lost, so that the command reaches the workers in time. Returns the new
     /// end the first time, then `None`. Before the window begins, fails with `failed`.
     pub(crate) fn interrupt(&mut self, failed: Failed, now: u64) -> Result<Option<u64>, Failed> {
         if self.interrupted.is_some() || now >= self.window.end_ns {
@@ -161,14 +161,14 @@ impl<'a> WindowCollector<'a> {
             errors: sum.counters.errors,
             reconnects: sum.reconnects,
             backlog: sum.backlog,
-            p50_ns: sum.latency.at(0.50),
-            p95_ns: sum.latency.at(0.95),
-            p99_ns: sum.latency.at(0.99),
+            p50_ns: sum.latency.value_at(0.50),
+            p95_ns: sum.latency.value_at(0.95),
+            p99_ns: sum.latency.value_at(0.99),
             max_ns: sum.latency.max(),
             latencies: self
                 .options
                 .report_latencies
-                .then(|| sum.latency.event("transaction").data),
+                .then(|| sum.latency.to_event("transaction").data),
         })
     }
 
@@ -176,22 +176,25 @@ impl<'a> WindowCollector<'a> {
         self.ends_passed == self.workers && self.cpu_after.is_some()
     }
 
-    /// The final event. `kinds`: names of the latencies that the tallies recorded by kind.
+    /// Make the final event. `kinds`: names of the latencies that the tallies recorded by kind.
     pub(crate) fn finish(self, kinds: &[&str]) -> Result<Finished, Failed> {
         let (Some(before), Some(after)) = (self.cpu_before, self.cpu_after) else {
             return Err(internal("the window ended without its CPU times"));
         };
         let totals = self.totals;
-        let mut open_loop = self.options.open_loop.then(|| open_loop_account(&totals));
+        let mut open_loop = self
+            .options
+            .open_loop
+            .then(|| make_open_loop_account(&totals));
         if let Some(account) = &mut open_loop {
-            let reported = account.answered + account.unanswered + account.failed;
+            let accounted = account.answered + account.unanswered + account.failed;
             if self.interrupted.is_some() {
                 // A worker that received the command late has also served requests that were due after the end.
-                account.due = account.due.max(reported);
+                account.due = account.due.max(accounted);
             }
-            if reported != account.due {
+            if accounted != account.due {
                 return Err(internal(format!(
-                    "{} requests were due and {reported} are accounted for",
+                    "{} requests were due and {accounted} are accounted for",
                     account.due
                 )));
             }
@@ -214,22 +217,22 @@ impl<'a> WindowCollector<'a> {
                 hits: totals.counters.hits,
                 misses: totals.counters.misses,
             }),
-            errors: errors_by_code(&totals),
+            errors: count_errors_by_code(&totals),
             reconnects: totals.reconnects,
             lost: lost_connections(&totals),
             starved_receives: totals.starved,
             open_loop,
-            fairness: fairness_of(&totals.shares),
+            fairness: compute_fairness(&totals.shares),
             tcp: tcp_facts(&totals.tcp),
             cpu: after.since(&before),
-            peak_memory_bytes: peak_memory(),
+            peak_memory_bytes: read_peak_memory_bytes(),
             histograms: build_histograms(&totals, kinds),
             interrupted: self.interrupted,
         })
     }
 }
 
-fn errors_by_code(totals: &Totals) -> BTreeMap<String, u64> {
+fn count_errors_by_code(totals: &Totals) -> BTreeMap<String, u64> {
     let mut errors: BTreeMap<String, u64> = totals
         .errors
         .iter()
@@ -249,7 +252,7 @@ fn lost_connections(totals: &Totals) -> Option<Lost> {
     })
 }
 
-fn open_loop_account(totals: &Totals) -> Account {
+fn make_open_loop_account(totals: &Totals) -> Account {
     Account {
         due: totals.due,
         answered: totals.transactions,
@@ -260,7 +263,7 @@ fn open_loop_account(totals: &Totals) -> Account {
 }
 
 fn build_histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
-    let mut reported = vec![totals.latency.event("transaction")];
+    let mut histograms = vec![totals.latency.to_event("transaction")];
     let named = [
         ("service", &totals.service),
         ("lateness", &totals.lateness),
@@ -271,23 +274,26 @@ fn build_histograms(totals: &Totals, kinds: &[&str]) -> Vec<Histogram> {
         ("stage.transfer", &totals.stages[1]),
         ("stage.parse", &totals.stages[2]),
     ];
-    reported.extend(
+    histograms.extend(
         named
             .into_iter()
             .chain(kinds.iter().copied().zip(&totals.kinds))
             .filter(|(_, latency)| latency.count() > 0)
-            .map(|(name, latency)| latency.event(name)),
+            .map(|(name, latency)| latency.to_event(name)),
     );
-    reported
+    histograms
 }
 
-fn fairness_of(shares: &Shares) -> Fairness {
-    let spread = |[sum, squares]: [f64; 2]| {
+fn compute_fairness(shares: &Shares) -> Fairness {
+    let mean_and_deviation = |[sum, squares]: [f64; 2]| {
         let mean = sum / shares.connections.max(1.0);
         let variance = squares / shares.connections.max(1.0) - mean * mean;
         (mean, variance.max(0.0).sqrt())
     };
-    let (done, busy) = (spread(shares.done), spread(shares.busy));
+    let (done, busy) = (
+        mean_and_deviation(shares.done),
+        mean_and_deviation(shares.busy),
+    );
     Fairness {
         transactions_mean: done.0,
         transactions_stddev: done.1,
@@ -296,6 +302,7 @@ fn fairness_of(shares: &Shares) -> Fairness {
     }
 }
 
+/// Combine the states of TCP connections; `None` if there is none.
 pub(crate) fn tcp_facts(infos: &[TcpInfo]) -> Option<TcpFacts> {
     let mut rtts: Vec<u64> = infos.iter().map(|info| info.rtt_ns).collect();
     rtts.sort_unstable();
@@ -313,7 +320,7 @@ pub(crate) fn tcp_facts(infos: &[TcpInfo]) -> Option<TcpFacts> {
 }
 
 /// `VmHWM` of this process; 0 if the kernel does not report it.
-fn peak_memory() -> u64 {
+fn read_peak_memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|rest| rest.trim().strip_suffix("kB"));

@@ -1,6 +1,8 @@
-//! The check that a fuzzer drives, and a test with the inputs that it found. Compiled only for fuzzing and tests.
+//! The check that the fuzzer runs, and a test with the inputs that it found. Compiled only for fuzzing and tests.
 
-use crate::canned::AnswerBook;
+use std::ops::ControlFlow;
+
+use crate::answers::AnswerBook;
 use crate::jobs::Flavour;
 use crate::session::Session;
 
@@ -20,9 +22,9 @@ pub fn requests(data: &[u8]) {
             let mut ended = None;
             for piece in stream.chunks(size) {
                 match session.feed(piece, &books[usize::from(settings & 1)], &mut out) {
-                    Ok(crate::session::Next::Continue) => {}
-                    other => {
-                        ended = Some(other);
+                    Ok(ControlFlow::Continue(())) => {}
+                    outcome => {
+                        ended = Some(outcome);
                         break;
                     }
                 }
@@ -30,11 +32,10 @@ pub fn requests(data: &[u8]) {
             (ended, out)
         })
     };
-    let whole = answers(stream.len().max(1));
     assert_eq!(
-        whole,
+        answers(stream.len().max(1)),
         answers(usize::from(size) + 1),
-        "a split changes the answers"
+        "splitting the input does not change the answers"
     );
 }
 
@@ -42,16 +43,15 @@ pub fn requests(data: &[u8]) {
 mod tests {
     use std::path::Path;
 
-    /// Runs the inputs that the fuzzer found worth keeping.
     #[test]
-    fn the_corpus_is_taken() {
-        let address = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/requests");
-        let entries = std::fs::read_dir(address).expect("the corpus");
+    fn the_corpus_passes() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/requests");
         let mut count = 0;
-        for entry in entries {
-            super::requests(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+        for entry in std::fs::read_dir(folder).expect("the corpus exists") {
+            let path = entry.expect("the folder is readable").path();
+            super::requests(&std::fs::read(path).expect("the file is readable"));
             count += 1;
         }
-        assert!(count > 0, "an empty corpus tests nothing");
+        assert!(count > 0, "the corpus is not empty");
     }
 }

@@ -1,4 +1,4 @@
-//! The jobs and events of this crate, as `messages.py` defines them. The fields are closed: an unknown one breaks the contract.
+//! The jobs and events of the null server and the ping-pong. Unknown fields are errors.
 
 use howfar_contract::events::Histogram;
 use howfar_contract::jobs::{Listen, Target};
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 /// Longest service time that can be requested.
 const MAX_DELAY_NS: u64 = 60_000_000_000;
-/// Maximum threads: more than the CPUs of any machine of today.
+/// Maximum threads: more than the CPUs of any present machine.
 const MAX_THREADS: u32 = 1024;
-/// Longest column of an answer: one packet holds it, and a worker's buffer a few of them.
+/// Longest column of an answer: it fits into one packet, and a few of them into a worker's buffer.
 const MAX_REPLY_BYTES: u32 = 1 << 20;
 
 /// Whose bytes are spoken.
@@ -145,6 +145,7 @@ impl PingPongJob {
     }
 }
 
+/// Fail with the first rule that does not hold.
 pub(crate) fn check_rules(rules: &[(bool, &str)]) -> Result<(), Failed> {
     match rules.iter().find(|(holds, _)| !holds) {
         None => Ok(()),
@@ -157,7 +158,7 @@ pub(crate) fn check_rules(rules: &[(bool, &str)]) -> Result<(), Failed> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
     use std::path::Path;
 
@@ -166,50 +167,54 @@ mod tests {
 
     use super::*;
 
-    fn text(name: &str) -> String {
+    pub(crate) fn read_example(name: &str) -> String {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schema/examples");
-        fs::read_to_string(examples.join(name)).expect("an example beside the schemas")
+        fs::read_to_string(examples.join(name)).expect("the example exists beside the schemas")
     }
 
     fn to_json(event: &impl Serialize) -> Value {
-        serde_json::to_value(event).expect("plain data")
+        serde_json::to_value(event).expect("the event can be serialized")
     }
 
     #[test]
-    fn the_examples_are_read() {
-        let job: NullJob = parse_job("null", &text("job.null.json")).expect("a good job");
-        job.check().expect("in bounds");
+    fn the_examples_are_valid_jobs() {
+        let job: NullJob =
+            parse_job("null", &read_example("job.null.json")).expect("the job is valid");
+        job.check().expect("the job is within bounds");
         assert_eq!((job.threads, job.reply_bytes, job.delay_ns), (1, 119, 0));
         assert_eq!(job.flavour, Flavour::Mariadb);
         let job: PingPongJob =
-            parse_job("pingpong", &text("job.pingpong.json")).expect("a good job");
-        job.check().expect("in bounds");
+            parse_job("pingpong", &read_example("job.pingpong.json")).expect("the job is valid");
+        job.check().expect("the job is within bounds");
     }
 
     #[test]
     fn bad_jobs_are_refused() {
         for name in ["no-threads", "delay-of-hours"] {
-            let job: NullJob = parse_job("null", &text(&format!("refused/job.null.{name}.json")))
-                .expect("well formed");
+            let text = read_example(&format!("refused/job.null.{name}.json"));
+            let job: NullJob = parse_job("null", &text).expect("the job is well formed");
             assert_eq!(job.check().expect_err(name).code, FailCode::BadJob);
         }
-        let text = text("refused/job.null.unknown-field.json");
+        let text = read_example("refused/job.null.unknown-field.json");
         assert!(parse_job::<NullJob>("null", &text).is_err());
     }
 
     #[test]
-    fn events_are_written_as_the_contract_has_them() {
-        let ready: Value = serde_json::from_str(&text("event.null_ready.json")).expect("JSON");
+    fn events_match_the_examples_of_the_contract() {
+        let example = |name| -> Value {
+            serde_json::from_str(&read_example(name)).expect("the example is JSON")
+        };
+        let ready = example("event.null_ready.json");
         assert_eq!(to_json(&NullReady { port: Some(40_123) }), ready);
         assert_eq!(
             to_json(&NullReady { port: None }),
             json!({"event": "null_ready", "port": null})
         );
-        let result: Value = serde_json::from_str(&text("event.pingpong.json")).expect("JSON");
-        let names = |value: &Value| -> Vec<String> {
-            value.as_object().expect("a map").keys().cloned().collect()
+        let field_names = |value: &Value| -> Vec<String> {
+            let fields = value.as_object().expect("the event is an object");
+            fields.keys().cloned().collect()
         };
-        let ours = PingPong {
+        let result = PingPong {
             rounds: 0,
             elapsed_ns: 0,
             cpu_ns: 0,
@@ -217,8 +222,11 @@ mod tests {
             reply_bytes: 0,
             clock_step_ns: 0,
             clock_read_ns: 0.0,
-            histogram: Latency::new().event("round"),
+            histogram: Latency::new().to_event("round"),
         };
-        assert_eq!(names(&to_json(&ours)), names(&result));
+        assert_eq!(
+            field_names(&to_json(&result)),
+            field_names(&example("event.pingpong.json"))
+        );
     }
 }

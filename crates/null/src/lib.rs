@@ -1,13 +1,13 @@
 //! Calibration of the load engine: a server that does nothing but answer, and a client that does nothing but send requests.
 //!
 //! [`serve`] is the null server: it speaks the protocol of MySQL and MariaDB well enough for any client to log in, prepare, query
-//! and execute, and answers from bytes made beforehand. [`ping_pong`] measures the floor for any client: a blocking send and
-//! receive of the same bytes on one connection, and nothing else. `statement` parses as much SQL as needed, `canned` holds the
-//! answers, `session` is one client's conversation without I/O, `server` does the I/O. [`answer`] and [`replay`] do the same with
-//! the sizes and times of a recording. Not implemented: SQL, storage, passwords.
+//! and execute, and answers with prepared bytes. [`ping_pong`] measures the minimum latency of any client: it repeats a blocking
+//! send and receive of the same bytes on one connection. `statement` parses as much SQL as needed, `answers` holds the answers,
+//! `session` is one client's conversation without I/O, `server` does the I/O. [`answer`] and [`replay`] are a server and a client
+//! for the sizes and times of a recording. Not implemented: SQL, storage, passwords.
 
 mod address;
-mod canned;
+mod answers;
 mod clock;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -23,23 +23,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use howfar_contract::{Contract, Failed, internal, read_job, report, tell};
+use howfar_contract::{Contract, Failed, emit_or_fail, internal, read_job, report};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use canned::AnswerBook;
+use answers::AnswerBook;
 use jobs::{NullJob, NullReady, PingPongJob};
 use replay::jobs::{AnswerJob, ReplayJob, Replayed};
 use server::Server;
 
 /// Add the messages of this crate.
 pub fn describe(contract: &mut Contract) {
-    contract.reads::<NullJob>();
-    contract.reads::<PingPongJob>();
-    contract.writes::<NullReady>();
-    contract.writes::<jobs::PingPong>();
-    contract.reads::<AnswerJob>();
-    contract.reads::<ReplayJob>();
-    contract.writes::<Replayed>();
+    contract.add_input::<NullJob>();
+    contract.add_input::<PingPongJob>();
+    contract.add_event::<NullReady>();
+    contract.add_event::<jobs::PingPong>();
+    contract.add_input::<AnswerJob>();
+    contract.add_input::<ReplayJob>();
+    contract.add_event::<Replayed>();
 }
 
 /// Read a null job on stdin and serve until stdin ends.
@@ -51,7 +51,7 @@ pub fn serve() -> ExitCode {
 pub fn ping_pong() -> ExitCode {
     report(read_job("pingpong").and_then(|job: PingPongJob| {
         job.check()?;
-        tell(&pingpong::measure(&job)?)
+        emit_or_fail(&pingpong::measure(&job)?)
     }))
 }
 
@@ -67,7 +67,7 @@ pub fn replay() -> ExitCode {
 
 fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     job.check()?;
-    allow_connections();
+    raise_descriptor_limit();
     let target = job.listen.clone().into();
     let (listener, port) = address::listen(&target)?;
     let listener = Arc::new(listener);
@@ -86,16 +86,16 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
             })
             .map_err(|error| internal(format!("starting a thread: {error}")))?;
     }
-    tell(&NullReady { port })?;
+    emit_or_fail(&NullReady { port })?;
     // Input is ignored; the end of stdin ends the server and its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     address::remove_socket_file(&target);
     Ok(())
 }
 
-/// Raise the descriptor limit to the maximum for this user: each connection needs one. Connections beyond the limit wait until
-/// others end.
-fn allow_connections() {
+/// Raise the limit on open descriptors to the maximum for this user: each connection needs one. Connections beyond the limit wait
+/// until others end.
+fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);

@@ -1,8 +1,7 @@
-//! The floor for any client: one connection repeats one request, with a blocking send and a blocking receive.
+//! Measures the minimum latency of any client: one connection repeats one request, with a blocking send and a blocking receive.
 //!
-//! There is no epoll, no decoding and no choice of rows: it costs what a client written for this one exchange would cost. An answer
-//! is complete when it has the length of the first one. Only the clock is read in between, as any client that reports latencies
-//! must.
+//! Without epoll, decoding and a choice of rows, it costs as much as a client written for this one exchange. An answer is complete
+//! when it has the length of the first one. Only the clock is read in between, as in any client that reports latencies.
 
 use std::os::fd::OwnedFd;
 
@@ -25,10 +24,10 @@ const MAX_PACKET_BYTES: usize = 1 << 16;
 /// Number of readings from which the clock's step and the cost of a reading are derived.
 const READINGS: u32 = 100_000;
 
-/// A point select of row 1.
-fn execute(statement: u32, first_execution: bool) -> Vec<u8> {
+/// Encode an execution of the prepared point select for row 1.
+fn encode_execute(statement: u32, is_first: bool) -> Vec<u8> {
     let mut packet = Vec::new();
-    let mut execute = Execute::begin(&mut packet, statement, first_execution, 1);
+    let mut execute = Execute::begin(&mut packet, statement, is_first, 1);
     execute.integer(1);
     execute.end();
     packet
@@ -41,38 +40,38 @@ pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
     let mut client = Client {
         socket,
         buffer: vec![0; BUFFER_BYTES],
-        name: address::target_name(&job.target),
+        target_name: address::target_name(&job.target),
     };
     let caches_metadata = client.log_in()?;
     let statement = client.prepare()?;
-    let first = execute(statement, true);
+    let first = encode_execute(statement, true);
     client.measure_answer(&first, caches_metadata)?;
-    let request = execute(statement, false);
+    let request = encode_execute(statement, false);
     let length = client.measure_answer(&request, caches_metadata)?;
 
     let mut latency = Latency::new();
     let mut last = now_ns();
-    let start = last + job.warmup_ns;
+    let warmup_end = last + job.warmup_ns;
     let mut window_start = None;
     loop {
         client.send(&request)?;
         client.receive_exactly(length)?;
         let now = now_ns();
-        if let Some((from, cpu)) = window_start {
+        if let Some((start_ns, start_cpu_ns)) = window_start {
             latency.record(now - last);
-            if now - from >= job.measure_ns {
+            if now - start_ns >= job.measure_ns {
                 return Ok(PingPong {
                     rounds: latency.count(),
-                    elapsed_ns: now - from,
-                    cpu_ns: thread_cpu_ns() - cpu,
+                    elapsed_ns: now - start_ns,
+                    cpu_ns: thread_cpu_ns() - start_cpu_ns,
                     request_bytes: request.len() as u32,
                     reply_bytes: length as u32,
                     clock_step_ns,
                     clock_read_ns,
-                    histogram: latency.event("round"),
+                    histogram: latency.to_event("round"),
                 });
             }
-        } else if now >= start {
+        } else if now >= warmup_end {
             window_start = Some((now, thread_cpu_ns()));
         }
         last = now;
@@ -94,11 +93,11 @@ fn measure_clock() -> (u64, f64) {
     (step, (last - begin) as f64 / f64::from(READINGS))
 }
 
-/// The one connection.
+/// The connection to the null server.
 struct Client {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    name: String,
+    target_name: String,
 }
 
 impl Client {
@@ -134,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Log in. Returns whether the server leaves out definitions that the client has.
+    /// Log in. Returns whether the server leaves out definitions that the client caches.
     fn log_in(&mut self) -> Result<bool, Failed> {
         let account = Account {
             user: "howfar",
@@ -170,8 +169,10 @@ impl Client {
         let mut packets = self.receive_packets(&mut framer, 1)?;
         let head =
             Prepared::parse(&packets.remove(0)).map_err(|error| self.protocol_error(error))?;
-        let list = |count: u16| usize::from(count) + usize::from(count > 0);
-        let missing = list(head.parameters) + list(head.columns);
+        // A list of definitions ends with one more packet.
+        let packet_count =
+            |definitions: u16| usize::from(definitions) + usize::from(definitions > 0);
+        let missing = packet_count(head.parameters) + packet_count(head.columns);
         if packets.len() < missing {
             self.receive_packets(&mut framer, missing - packets.len())?;
         }
@@ -195,7 +196,7 @@ impl Client {
             let mut input = &self.buffer[..count];
             while let Some(payload) = framer
                 .next(&mut input)
-                .map_err(|error| protocol_error(&self.name, error))?
+                .map_err(|error| self.protocol_error(error))?
             {
                 packets.push(payload.to_vec());
             }
@@ -203,7 +204,7 @@ impl Client {
         Ok(packets)
     }
 
-    /// Send the request once and parse the answer packet by packet; returns its length.
+    /// Send the request once and decode the answer; returns its length.
     fn measure_answer(&mut self, request: &[u8], caches_metadata: bool) -> Result<usize, Failed> {
         let mut answer = Answer::new(caches_metadata);
         answer.begin(true);
@@ -231,27 +232,16 @@ impl Client {
 
     #[cold]
     fn protocol_error(&self, error: Malformed) -> Failed {
-        protocol_error(&self.name, error)
+        let problem = format!("does not follow the protocol: {error}");
+        self.server_error(FailCode::Protocol, &problem)
     }
 
     #[cold]
     fn server_error(&self, code: FailCode, problem: &str) -> Failed {
-        server_error(&self.name, code, problem)
+        Failed::new(
+            code,
+            format!("the server at {} {problem}", self.target_name),
+            "The ping-pong is for `howfar-engine null`, one that runs and is not paused.",
+        )
     }
-}
-
-fn protocol_error(name: &str, error: Malformed) -> Failed {
-    server_error(
-        name,
-        FailCode::Protocol,
-        &format!("does not follow the protocol: {error}"),
-    )
-}
-
-fn server_error(name: &str, code: FailCode, problem: &str) -> Failed {
-    Failed::new(
-        code,
-        format!("the server at {name} {problem}"),
-        "The ping-pong is for `howfar-engine null`, one that runs and is not paused.",
-    )
 }

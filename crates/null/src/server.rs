@@ -1,10 +1,11 @@
 //! One thread of the null server: an epoll, the connections that it accepted, and one input and one output buffer for all of them.
 //!
-//! A query costs one wait (shared by all connections that are ready), one receive and one send. With a service time, answers are
-//! held in the order in which they were made, which is the order in which they are due, and a timer wakes the thread.
+//! A query costs one wait (shared by all connections that are ready), one receive and one send. With a service time, answers wait in
+//! a queue in the order in which they are due, and a timer wakes the thread.
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,9 +20,9 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::canned::AnswerBook;
+use crate::answers::AnswerBook;
 use crate::clock::now_ns;
-use crate::session::{Next, Session};
+use crate::session::Session;
 
 const MAX_EVENTS: usize = 256;
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -33,7 +34,7 @@ const ACCEPT_BATCH: usize = 64;
 const MAX_CONNECTIONS: usize = 65_536;
 /// Maximum bytes of answers held for a client that does not read; beyond that, nothing more is read from it until it does.
 const MAX_UNSENT_BYTES: usize = 4 << 20;
-/// Edge-triggered: reported once when bytes come. A receive that does not fill the buffer has emptied the socket.
+/// Edge-triggered: epoll reports once when bytes come. A receive that does not fill the buffer has emptied the socket.
 const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 /// The next connection's number, across all threads.
@@ -47,15 +48,15 @@ struct Connection {
     /// Answers not yet sent.
     unsent: Vec<u8>,
     /// How many bytes of `unsent` are due.
-    due: usize,
+    due_bytes: usize,
     /// Whether epoll reports when the socket has room.
     wants_writable: bool,
 }
 
-/// Bytes of a connection that become due.
+/// An answer that waits for its service time.
 #[derive(Debug, Clone, Copy)]
-struct Due {
-    at_ns: u64,
+struct DelayedAnswer {
+    due_ns: u64,
     index: usize,
     number: u32,
     bytes: usize,
@@ -65,7 +66,7 @@ struct Due {
 struct Delay {
     timer: OwnedFd,
     ns: u64,
-    queue: VecDeque<Due>,
+    queue: VecDeque<DelayedAnswer>,
 }
 
 #[derive(Debug)]
@@ -180,7 +181,7 @@ impl Server {
             number,
             session: Session::default(),
             unsent: Vec::new(),
-            due: 0,
+            due_bytes: 0,
             wants_writable: false,
         });
         Ok(())
@@ -196,7 +197,7 @@ impl Server {
         }
     }
 
-    /// Receive what came and answer it. An error or the client's QUIT ends the connection.
+    /// Receive and answer requests. An error or the client's QUIT ends the connection.
     #[inline]
     fn receive(&mut self, index: usize) -> Result<(), ConnectionEnded> {
         loop {
@@ -222,7 +223,7 @@ impl Server {
             if !self.output.is_empty() {
                 self.answer(index)?;
             }
-            if outcome != Ok(Next::Continue) {
+            if outcome != Ok(ControlFlow::Continue(())) {
                 return Err(ConnectionEnded);
             }
             if count < BUFFER_BYTES {
@@ -243,16 +244,16 @@ impl Server {
                 return Ok(());
             }
             connection.unsent.extend_from_slice(&self.output[sent..]);
-            connection.due = connection.unsent.len();
+            connection.due_bytes = connection.unsent.len();
             return self.update_interest(index);
         }
         connection.unsent.extend_from_slice(&self.output);
         let Some(delay) = &mut self.delay else {
-            connection.due = connection.unsent.len();
+            connection.due_bytes = connection.unsent.len();
             return Ok(());
         };
-        delay.queue.push_back(Due {
-            at_ns: now_ns() + delay.ns,
+        delay.queue.push_back(DelayedAnswer {
+            due_ns: now_ns() + delay.ns,
             index,
             number: connection.number,
             bytes: self.output.len(),
@@ -263,31 +264,31 @@ impl Server {
         Ok(())
     }
 
-    /// Send what is due by now.
+    /// Send the answers that are due by now.
     #[cold]
     fn send_due(&mut self) -> io::Result<()> {
         while let Some(delay) = &mut self.delay {
-            let Some(&due) = delay.queue.front() else {
+            let Some(&answer) = delay.queue.front() else {
                 return Ok(());
             };
-            if due.at_ns > now_ns() {
+            if answer.due_ns > now_ns() {
                 return delay.arm_timer();
             }
             delay.queue.pop_front();
-            match self.connections.get_mut(due.index) {
-                Some(Some(connection)) if connection.number == due.number => {
-                    connection.due += due.bytes;
+            match self.connections.get_mut(answer.index) {
+                Some(Some(connection)) if connection.number == answer.number => {
+                    connection.due_bytes += answer.bytes;
                 }
                 // The client has disconnected.
                 _ => continue,
             }
-            // Receive now what was left unread while too much was held.
+            // Receive what was left in the socket while too many answers waited.
             if self
-                .flush(due.index)
-                .and_then(|()| self.receive(due.index))
+                .flush(answer.index)
+                .and_then(|()| self.receive(answer.index))
                 .is_err()
             {
-                self.close(due.index);
+                self.close(answer.index);
             }
         }
         Ok(())
@@ -299,18 +300,21 @@ impl Server {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return Ok(());
         };
-        let sent = send(&connection.socket, &connection.unsent[..connection.due])?;
+        let sent = send(
+            &connection.socket,
+            &connection.unsent[..connection.due_bytes],
+        )?;
         connection.unsent.drain(..sent);
-        connection.due -= sent;
+        connection.due_bytes -= sent;
         self.update_interest(index)
     }
 
-    /// Let epoll report room in the socket while bytes are due, and only then.
+    /// Let epoll report room in the socket only while bytes are due.
     fn update_interest(&mut self, index: usize) -> Result<(), ConnectionEnded> {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return Ok(());
         };
-        let wants_writable = connection.due > 0;
+        let wants_writable = connection.due_bytes > 0;
         if wants_writable == connection.wants_writable {
             return Ok(());
         }
@@ -344,8 +348,8 @@ impl Delay {
         let once = Itimerspec {
             it_interval: Timespec::default(),
             it_value: Timespec {
-                tv_sec: (first.at_ns / 1_000_000_000) as i64,
-                tv_nsec: (first.at_ns % 1_000_000_000) as i64,
+                tv_sec: (first.due_ns / 1_000_000_000) as i64,
+                tv_nsec: (first.due_ns % 1_000_000_000) as i64,
             },
         };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
@@ -368,7 +372,7 @@ impl From<Errno> for ConnectionEnded {
     }
 }
 
-/// Send what the socket takes now, possibly nothing; returns the number of bytes.
+/// Send as many bytes as the socket takes now, possibly none; returns their number.
 #[inline]
 fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {

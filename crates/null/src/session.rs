@@ -1,13 +1,15 @@
-//! One client's conversation, without I/O: bytes in, bytes out. Nothing is allocated for a query.
+//! One client's conversation, without I/O. A query causes no allocation.
+
+use std::ops::ControlFlow;
 
 use howfar_wire::mysql::command::code::{
     CHANGE_USER, CLOSE, EXECUTE, INIT_DB, PING, PREPARE, QUERY, QUIT, RESET_CONNECTION,
     RESET_STATEMENT, SEND_LONG_DATA, SET_OPTION, STATISTICS,
 };
-use howfar_wire::mysql::frame::{HEADER, MAX_PAYLOAD, header};
+use howfar_wire::mysql::frame::{HEADER_LEN, MAX_PAYLOAD, parse_header};
 use howfar_wire::mysql::{Malformed, server};
 
-use crate::canned::{AnswerBook, ClientAnswers};
+use crate::answers::{AnswerBook, ClientAnswers};
 use crate::statement::{self, Kind};
 
 /// "Unknown command".
@@ -15,48 +17,40 @@ const UNKNOWN_COMMAND: u16 = 1047;
 /// "Prepared statement contains too many placeholders".
 const TOO_MANY_PARAMETERS: u16 = 1390;
 
-/// Whether the conversation continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    Continue,
-    /// The client sent QUIT.
-    End,
-}
-
-/// The state of a conversation. A statement's id encodes whether it returns rows, so that no statement has to be remembered.
+/// The state of a conversation. A statement's ID encodes whether it returns rows, so that no statement has to be stored.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     is_logged_in: bool,
     caches_metadata: bool,
     statements: u32,
     /// The received part of an incomplete packet; empty and without memory for clients that send each packet in one piece.
-    kept: Vec<u8>,
+    partial_packet: Vec<u8>,
 }
 
 impl Session {
-    /// Take all of `input` and append the answers to `out`.
+    /// Process all of `input` and append the answers to `out`. Breaks if the client sent QUIT.
     #[inline]
     pub(crate) fn feed(
         &mut self,
         input: &[u8],
         book: &AnswerBook,
         out: &mut Vec<u8>,
-    ) -> Result<Next, Malformed> {
-        if self.kept.is_empty() {
-            let (next, used) = self.handle_packets(input, book, out)?;
+    ) -> Result<ControlFlow<()>, Malformed> {
+        if self.partial_packet.is_empty() {
+            let (flow, used) = self.handle_packets(input, book, out)?;
             if used < input.len() {
-                self.kept.extend_from_slice(&input[used..]);
+                self.partial_packet.extend_from_slice(&input[used..]);
             }
-            return Ok(next);
+            return Ok(flow);
         }
-        let mut kept = std::mem::take(&mut self.kept);
-        kept.extend_from_slice(input);
-        let (next, used) = self.handle_packets(&kept, book, out)?;
-        kept.drain(..used);
-        if !kept.is_empty() {
-            self.kept = kept;
+        let mut buffered = std::mem::take(&mut self.partial_packet);
+        buffered.extend_from_slice(input);
+        let (flow, used) = self.handle_packets(&buffered, book, out)?;
+        buffered.drain(..used);
+        if !buffered.is_empty() {
+            self.partial_packet = buffered;
         }
-        Ok(next)
+        Ok(flow)
     }
 
     /// Answer the complete packets at the front of `input`; returns the number of bytes used.
@@ -66,10 +60,10 @@ impl Session {
         input: &[u8],
         book: &AnswerBook,
         out: &mut Vec<u8>,
-    ) -> Result<(Next, usize), Malformed> {
+    ) -> Result<(ControlFlow<()>, usize), Malformed> {
         let mut rest = input;
-        while let Some((&head, tail)) = rest.split_first_chunk::<HEADER>() {
-            let (length, sequence) = header(head);
+        while let Some((&head, tail)) = rest.split_first_chunk::<HEADER_LEN>() {
+            let (length, sequence) = parse_header(head);
             if length == MAX_PAYLOAD {
                 return Err(Malformed::TooLong {
                     size: length,
@@ -84,14 +78,15 @@ impl Session {
             if sequence != expected {
                 return Err(Malformed::Sequence {
                     expected,
-                    got: sequence,
+                    received: sequence,
                 });
             }
-            if self.handle_packet(payload, book, out)? == Next::End {
-                return Ok((Next::End, input.len() - rest.len()));
+            let flow = self.handle_packet(payload, book, out)?;
+            if flow.is_break() {
+                return Ok((flow, input.len() - rest.len()));
             }
         }
-        Ok((Next::Continue, input.len() - rest.len()))
+        Ok((ControlFlow::Continue(()), input.len() - rest.len()))
     }
 
     #[inline]
@@ -100,12 +95,12 @@ impl Session {
         payload: &[u8],
         book: &AnswerBook,
         out: &mut Vec<u8>,
-    ) -> Result<Next, Malformed> {
+    ) -> Result<ControlFlow<()>, Malformed> {
         if !self.is_logged_in {
             self.caches_metadata = server::Login::parse(payload)?.caches_metadata;
             self.is_logged_in = true;
             server::ok(out, 2, server::AUTOCOMMIT);
-            return Ok(Next::Continue);
+            return Ok(ControlFlow::Continue(()));
         }
         let answers = book.answers(self.caches_metadata);
         let (&code, body) = payload.split_first().ok_or(Malformed::Short("command"))?;
@@ -114,8 +109,8 @@ impl Session {
                 let statement = *body
                     .first_chunk::<4>()
                     .ok_or(Malformed::Short("statement id"))?;
-                let gives_row = u32::from_le_bytes(statement) & 1 == 1;
-                out.extend_from_slice(if gives_row {
+                let has_row = u32::from_le_bytes(statement) & 1 == 1;
+                out.extend_from_slice(if has_row {
                     &answers.execute_answer
                 } else {
                     answers.done()
@@ -124,10 +119,10 @@ impl Session {
             QUERY => answer_query(body, answers, out),
             PREPARE => self.prepare(body, book, out),
             CLOSE | SEND_LONG_DATA => {}
-            QUIT => return Ok(Next::End),
+            QUIT => return Ok(ControlFlow::Break(())),
             _ => answer_other(code, answers, out),
         }
-        Ok(Next::Continue)
+        Ok(ControlFlow::Continue(()))
     }
 
     fn prepare(&mut self, sql: &[u8], book: &AnswerBook, out: &mut Vec<u8>) {
@@ -141,10 +136,10 @@ impl Session {
             );
             return;
         };
-        let rows = statement::classify(sql) != Kind::Done;
+        let has_row = statement::classify(sql) != Kind::Done;
         self.statements = self.statements.wrapping_add(1);
-        let id = (self.statements << 1) | u32::from(rows);
-        book.write_prepared(out, id, rows, parameters);
+        let id = (self.statements << 1) | u32::from(has_row);
+        book.write_prepared(out, id, has_row, parameters);
     }
 }
 
@@ -153,10 +148,11 @@ fn answer_query(sql: &[u8], answers: &ClientAnswers, out: &mut Vec<u8>) {
     let mut parts = statement::split_statements(sql).peekable();
     let mut next = 1;
     while let Some(part) = parts.next() {
-        let from = out.len();
-        out.extend_from_slice(answers.text(statement::classify(part), parts.peek().is_some()));
-        if next != 1 || parts.peek().is_some() {
-            next = server::renumber(&mut out[from..], next);
+        let start = out.len();
+        let more_follow = parts.peek().is_some();
+        out.extend_from_slice(answers.text(statement::classify(part), more_follow));
+        if next != 1 || more_follow {
+            next = server::renumber(&mut out[start..], next);
         }
     }
 }
@@ -192,14 +188,15 @@ mod tests {
     use super::*;
     use crate::jobs::Flavour;
 
-    /// Log in with our client against our own bytes; returns the session after the login.
-    fn logged_in(book: &AnswerBook) -> (Session, Answer) {
+    /// Log in with our client; returns the session after the login, and a decoder of its answers.
+    fn log_in(book: &AnswerBook) -> (Session, Answer) {
         let greeting = book.greeting(3);
         let (mut framer, mut rest) = (Framer::new(1 << 16), greeting.as_slice());
-        let payload = framer.next(&mut rest).expect("framed").expect("whole");
-        let greeting = Greeting::parse(payload).expect("a greeting");
+        let payload = framer.next(&mut rest).expect("the packet is well formed");
+        let payload = payload.expect("the packet is complete");
+        let greeting = Greeting::parse(payload).expect("the packet is a greeting");
         let account = Account {
-            user: "anybody",
+            user: "any",
             password: "",
             database: "d",
         };
@@ -208,8 +205,9 @@ mod tests {
             .session()
             .login(&mut login, 1, &account, &greeting.plugin, b"any");
         let mut session = Session::default();
-        assert_eq!(session.feed(&login, book, &mut out), Ok(Next::Continue));
-        assert_eq!(&out[3..5], [2, 0], "an OK, number 2");
+        let flow = session.feed(&login, book, &mut out);
+        assert_eq!(flow, Ok(ControlFlow::Continue(())));
+        assert_eq!(&out[3..5], [2, 0], "an OK packet with number 2");
         (session, Answer::new(greeting.session().caches_metadata()))
     }
 
@@ -219,20 +217,27 @@ mod tests {
 
     fn reply_to(session: &mut Session, book: &AnswerBook, input: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        assert_eq!(session.feed(input, book, &mut out), Ok(Next::Continue));
+        let flow = session.feed(input, book, &mut out);
+        assert_eq!(flow, Ok(ControlFlow::Continue(())));
         out
     }
 
-    fn prepared(session: &mut Session, book: &AnswerBook, sql: &str) -> (Prepared, usize) {
+    /// Prepare a statement; returns the head of the answer and the number of packets after it.
+    fn prepare(session: &mut Session, book: &AnswerBook, sql: &str) -> (Prepared, usize) {
         let mut request = Vec::new();
         command::prepare(&mut request, sql.as_bytes());
         let answer = reply_to(session, book, &request);
         let (mut framer, mut rest) = (Framer::new(1 << 16), answer.as_slice());
         framer.expect(1);
-        let head = framer.next(&mut rest).expect("framed").expect("whole");
-        let head = Prepared::parse(head).expect("a prepare");
+        let head = framer.next(&mut rest).expect("the packet is well formed");
+        let head = Prepared::parse(head.expect("the packet is complete"))
+            .expect("the packet answers a prepare");
         let mut packets = 0;
-        while framer.next(&mut rest).expect("framed").is_some() {
+        while framer
+            .next(&mut rest)
+            .expect("the packet is well formed")
+            .is_some()
+        {
             packets += 1;
         }
         (head, packets)
@@ -241,22 +246,22 @@ mod tests {
     #[test]
     fn prepares_count_their_parameters_and_executes_are_answered_by_kind() {
         for book in &books() {
-            let (mut session, mut answer) = logged_in(book);
+            let (mut session, mut answer) = log_in(book);
             for (sql, parameters, columns, packets, rows) in [
                 ("SELECT c FROM sbtest1 WHERE id=?", 1, 1, 4, 1),
                 ("SELECT c FROM t WHERE id BETWEEN ? AND ?", 2, 1, 5, 1),
                 ("UPDATE t SET k=k+1 WHERE id=?", 1, 0, 2, 0),
                 ("COMMIT", 0, 0, 0, 0),
             ] {
-                let (head, seen) = prepared(&mut session, book, sql);
+                let (head, packets_seen) = prepare(&mut session, book, sql);
                 assert_eq!(
-                    (head.parameters, head.columns, seen),
+                    (head.parameters, head.columns, packets_seen),
                     (parameters, columns, packets)
                 );
-                for first in [true, false] {
+                for is_first in [true, false] {
                     let mut request = Vec::new();
                     let count = usize::from(parameters);
-                    let mut execute = Execute::begin(&mut request, head.statement, first, count);
+                    let mut execute = Execute::begin(&mut request, head.statement, is_first, count);
                     (0..count).for_each(|value| execute.integer(value as i64));
                     execute.end();
                     let bytes = reply_to(&mut session, book, &request);
@@ -266,8 +271,8 @@ mod tests {
                         &[server::STRING][..columns.into()],
                         &mut Work::Decode,
                     );
-                    let rows_seen = outcome.expect("well formed").and_then(|one| one.rows());
-                    assert_eq!(rows_seen, Some(rows), "{sql}");
+                    let outcome = outcome.expect("the answer is well formed");
+                    assert_eq!(outcome.and_then(|one| one.rows()), Some(rows), "{sql}");
                 }
             }
         }
@@ -276,7 +281,7 @@ mod tests {
     #[test]
     fn queries_of_several_statements_get_a_result_each() {
         for book in &books() {
-            let (mut session, mut answer) = logged_in(book);
+            let (mut session, mut answer) = log_in(book);
             for (sql, rows) in [
                 ("BEGIN", 0),
                 ("SELECT 1", 1),
@@ -288,16 +293,16 @@ mod tests {
                 let bytes = reply_to(&mut session, book, &request);
                 answer.begin(false);
                 let outcome = answer.feed(&bytes, &[], &mut Work::Decode);
-                let rows_seen = outcome.expect("well formed").and_then(|one| one.rows());
-                assert_eq!(rows_seen, Some(rows), "{sql}");
+                let outcome = outcome.expect("the answer is well formed");
+                assert_eq!(outcome.and_then(|one| one.rows()), Some(rows), "{sql}");
             }
         }
     }
 
     #[test]
-    fn commands_without_an_answer_get_none_and_unknown_ones_an_error() {
+    fn close_gets_no_answer_and_an_unknown_command_an_error() {
         let [book, _] = books();
-        let (mut session, _) = logged_in(&book);
+        let (mut session, _) = log_in(&book);
         let mut request = Vec::new();
         command::close(&mut request, 3);
         assert!(reply_to(&mut session, &book, &request).is_empty());
@@ -306,15 +311,15 @@ mod tests {
             assert_eq!(bytes, book.answers(true).done());
         }
         let bytes = reply_to(&mut session, &book, &[1, 0, 0, 0, 0x7F]);
-        let error = ServerError::parse(&bytes[HEADER..]).expect("an error");
+        let error = ServerError::parse(&bytes[HEADER_LEN..]).expect("the answer is an error");
         assert_eq!(error.code, UNKNOWN_COMMAND.into());
         let mut out = Vec::new();
         let quit = session.feed(&[1, 0, 0, 0, QUIT], &book, &mut out);
-        assert_eq!((quit, out.len()), (Ok(Next::End), 0));
+        assert_eq!((quit, out.len()), (Ok(ControlFlow::Break(())), 0));
     }
 
     #[test]
-    fn what_is_no_packet_of_the_protocol_ends_the_conversation() {
+    fn a_malformed_packet_ends_the_conversation() {
         let [book, _] = books();
         for bytes in [
             b"\xFF\xFF\xFF\0".as_slice(),
@@ -322,7 +327,7 @@ mod tests {
             b"\0\0\0\0",
             b"\x03\0\0\0\x17\x01\x02",
         ] {
-            let (mut session, _) = logged_in(&book);
+            let (mut session, _) = log_in(&book);
             assert!(session.feed(bytes, &book, &mut Vec::new()).is_err());
         }
         let http = b"GET / HTTP/1.1\r\n\r\n";
@@ -330,14 +335,13 @@ mod tests {
             Session::default()
                 .feed(http, &book, &mut Vec::new())
                 .is_ok(),
-            "as yet a packet that is not whole"
+            "so far an incomplete packet"
         );
     }
 
     proptest! {
-        /// However the bytes are cut, the answers are the same.
         #[test]
-        fn any_split_gives_the_same_answers(cuts in proptest::collection::vec(0_usize..120, 0..6)) {
+        fn any_split_of_the_input_gives_the_same_answers(cuts in proptest::collection::vec(0_usize..120, 0..6)) {
             let [book, _] = books();
             let mut request = Vec::new();
             command::query(&mut request, b"BEGIN; SELECT 1");
@@ -346,18 +350,18 @@ mod tests {
             execute.integer(1);
             execute.end();
             command::close(&mut request, 3);
-            let (mut session, _) = logged_in(&book);
-            let whole = reply_to(&mut session, &book, &request);
+            let (mut session, _) = log_in(&book);
+            let unsplit = reply_to(&mut session, &book, &request);
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(request.len())).collect();
             cuts.sort_unstable();
             cuts.push(request.len());
-            let (mut session, _) = logged_in(&book);
-            let (mut from, mut pieces) = (0, Vec::new());
+            let (mut session, _) = log_in(&book);
+            let (mut start, mut answers) = (0, Vec::new());
             for cut in cuts {
-                pieces.extend(reply_to(&mut session, &book, &request[from..cut]));
-                from = cut;
+                answers.extend(reply_to(&mut session, &book, &request[start..cut]));
+                start = cut;
             }
-            prop_assert_eq!(pieces, whole);
+            prop_assert_eq!(answers, unsplit);
         }
     }
 }

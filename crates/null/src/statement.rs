@@ -1,12 +1,12 @@
-//! The part of SQL that a server without SQL must parse: where a statement ends, how many parameters it has, what kind of answer it
-//! expects.
+//! Parses the part of SQL that the null server needs: where a statement ends, how many parameters it has, and the kind of answer
+//! that it expects.
 
 use howfar_wire::sql::{CodeBytes, Dialect};
 
 /// The kind of answer to a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// OK.
+    /// An OK packet, without rows.
     Done,
     /// One row of one column.
     Row,
@@ -27,12 +27,11 @@ const ROW_STATEMENTS: [&[u8]; 7] = [
 
 /// The kind of one statement, by its first word. Leading comments are not skipped: clients do not write them.
 pub(crate) fn classify(sql: &[u8]) -> Kind {
-    let from = sql
-        .iter()
-        .position(|&byte| !byte.is_ascii_whitespace() && byte != b'(');
-    let rest = &sql[from.unwrap_or(sql.len())..];
-    let end = rest.iter().position(|byte| !byte.is_ascii_alphabetic());
-    let word = &rest[..end.unwrap_or(rest.len())];
+    let is_leading = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'(';
+    let start = sql.iter().position(|byte| !is_leading(byte));
+    let text = &sql[start.unwrap_or(sql.len())..];
+    let end = text.iter().position(|byte| !byte.is_ascii_alphabetic());
+    let word = &text[..end.unwrap_or(text.len())];
     if word.eq_ignore_ascii_case(b"SHOW") {
         Kind::Status
     } else if ROW_STATEMENTS
@@ -45,28 +44,18 @@ pub(crate) fn classify(sql: &[u8]) -> Kind {
     }
 }
 
-/// The statements of a query: the parts between semicolons outside of quotes and comments, without empty ones. There is always at
-/// least one: an empty query is one empty statement.
+/// Split a query at semicolons outside of quotes and comments, and leave out empty statements. An empty query is one empty
+/// statement.
 pub(crate) fn split_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // Nearly all queries are one statement, and the search for a byte is quick.
-    let several = sql.contains(&b';');
-    let mut scan = CodeBytes::new(if several { sql } else { &[] }, Dialect::Mysql);
-    let mut from = Some(0);
+    // Nearly all queries are one statement, and searching for a byte is faster than scanning.
+    let has_semicolon = sql.contains(&b';');
+    let mut code_bytes = CodeBytes::new(if has_semicolon { sql } else { &[] }, Dialect::Mysql);
+    let mut next_start = Some(0);
     let parts = std::iter::from_fn(move || {
-        let start = from?;
-        loop {
-            match scan.next() {
-                Some((at, b';')) => {
-                    from = Some(at + 1);
-                    return Some(&sql[start..at]);
-                }
-                Some(_) => {}
-                None => {
-                    from = None;
-                    return Some(&sql[start..]);
-                }
-            }
-        }
+        let start = next_start?;
+        let end = code_bytes.find(|&(_, byte)| byte == b';');
+        next_start = end.map(|(offset, _)| offset + 1);
+        Some(&sql[start..end.map_or(sql.len(), |(offset, _)| offset)])
     });
     parts.enumerate().filter_map(|(number, part)| {
         let empty = part.iter().all(u8::is_ascii_whitespace);
@@ -74,7 +63,7 @@ pub(crate) fn split_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Number of parameters of a statement to be prepared: question marks outside of quotes and comments.
+/// Count the parameters of a statement to be prepared: question marks outside of quotes and comments.
 pub(crate) fn count_parameters(sql: &[u8]) -> usize {
     CodeBytes::new(sql, Dialect::Mysql)
         .filter(|&(_, byte)| byte == b'?')
@@ -88,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_go_by_the_first_word() {
+    fn the_first_word_decides_the_kind() {
         for (sql, expected) in [
             ("SELECT c FROM sbtest1 WHERE id=?", Kind::Row),
             ("  select 1", Kind::Row),
@@ -109,7 +98,7 @@ mod tests {
     fn statements_end_at_semicolons_outside_of_quotes_and_comments() {
         let parts = |sql: &'static str| -> Vec<&str> {
             split_statements(sql.as_bytes())
-                .map(|part| std::str::from_utf8(part).expect("of UTF-8"))
+                .map(|part| std::str::from_utf8(part).expect("the statement is UTF-8"))
                 .collect()
         };
         assert_eq!(parts("BEGIN"), ["BEGIN"]);
@@ -129,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_question_marks_that_mean_it() {
+    fn question_marks_in_quotes_and_comments_are_no_parameters() {
         for (sql, expected) in [
             ("SELECT c FROM sbtest1 WHERE id BETWEEN ? AND ?", 2),
             ("SELECT '?', `?`, \"?\" /* ? */ # ?\n, ?", 1),
@@ -142,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client sends, the scan ends, and no statement is lost.
+        /// For any bytes, the scan ends and returns at least one statement.
         #[test]
         fn any_bytes_can_be_scanned(sql in proptest::collection::vec(prop::sample::select(b"';?`\"\\/*-# \na".to_vec()), 0..40)) {
             prop_assert!(split_statements(&sql).count() >= 1);

@@ -1,22 +1,23 @@
-//! Reads files of captured packets, pcap and pcapng, from any reader.
+//! Reads files of captured packets in the formats pcap and pcapng.
 
 use std::io::{self, Read};
 
 /// Maximum bytes of a packet.
 const MAX_PACKET_BYTES: usize = 1 << 20;
 
-/// Link type of an interface: how its packets begin.
+/// Link type of an interface, which determines the header of its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// The loopback of the BSDs and of macOS.
+    /// The loopback interface of the BSDs and of macOS.
     Null,
     Ethernet,
     Raw,
-    /// Linux's "any" interface, versions 1 and 2 of the cooked header.
+    /// Linux's "any" interface with version 1 of the cooked header.
     Cooked,
+    /// The same interface with version 2 of the cooked header.
     Cooked2,
     Ppp,
-    /// An unknown link type, by its number.
+    /// The number of an unknown link type.
     Other(u16),
     /// The packet has no timestamp (pcapng's simple packet block).
     Timeless,
@@ -50,15 +51,15 @@ struct Interface {
     ticks_per_s: u64,
 }
 
-/// Reads packets.
+/// A file of captured packets.
 #[derive(Debug)]
 pub struct Capture<R> {
     input: R,
     is_big_endian: bool,
-    /// The only one of a pcap file; those so far in a section of a pcapng file.
+    /// The single interface of a pcap file, or the interfaces so far of a section of a pcapng file.
     interfaces: Vec<Interface>,
     is_pcapng: bool,
-    /// Bytes read of the current record.
+    /// Bytes of the current record that have been read.
     record_bytes: usize,
     is_cut: bool,
 }
@@ -90,17 +91,17 @@ impl<R: Read> Capture<R> {
             }
             _ => return Err(io::Error::other("it is neither pcap nor pcapng")),
         };
-        let head = capture.read_bytes(20).map_err(|error| match error.kind() {
+        let header = capture.read_bytes(20).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => io::Error::other("it is shorter than a head"),
             _ => error,
         })?;
-        let link = Link::from_number(capture.read_u32(&head, 16));
+        let link = Link::from_number(capture.read_u32(&header, 16));
         capture.interfaces.push(Interface { link, ticks_per_s });
         Ok(capture)
     }
 
-    /// The next packet; None at the end of the file, even inside a packet, where a killed capture ends.
-    pub fn packet(&mut self) -> io::Result<Option<Packet>> {
+    /// Read the next packet; None at the end of the file, which may be inside a packet if the capture was killed.
+    pub fn next_packet(&mut self) -> io::Result<Option<Packet>> {
         loop {
             self.record_bytes = 0;
             let packet = if self.is_pcapng {
@@ -125,25 +126,28 @@ impl<R: Read> Capture<R> {
         self.is_cut
     }
 
+    /// Read a record of a pcap file.
     fn read_record(&mut self) -> io::Result<Option<Packet>> {
-        let head = self.read_bytes(16)?;
-        let (seconds, ticks) = (self.read_u32(&head, 0), self.read_u32(&head, 4));
-        let bytes = self.read_bytes(self.read_u32(&head, 8) as usize)?;
+        let header = self.read_bytes(16)?;
+        let (seconds, ticks) = (self.read_u32(&header, 0), self.read_u32(&header, 4));
+        let bytes = self.read_bytes(self.read_u32(&header, 8) as usize)?;
         let Interface { link, ticks_per_s } = self.interfaces[0];
         let at_ns =
             u64::from(seconds) * 1_000_000_000 + u64::from(ticks) * (1_000_000_000 / ticks_per_s);
         Ok(Some(Packet { at_ns, link, bytes }))
     }
 
+    /// Read the header of a pcapng section, after its type.
     fn read_section(&mut self) -> io::Result<()> {
-        let head = self.read_bytes(8)?;
-        self.is_big_endian = head[4] == 0x1A;
-        let length = self.read_u32(&head, 0) as usize;
+        let header = self.read_bytes(8)?;
+        self.is_big_endian = header[4] == 0x1A;
+        let length = self.read_u32(&header, 0) as usize;
         self.read_bytes(length.saturating_sub(12))?;
         self.interfaces.clear();
         Ok(())
     }
 
+    /// Read a block of a pcapng file; None if it is not a packet.
     fn read_block(&mut self) -> io::Result<Option<Packet>> {
         const SECTION: u32 = 0x0A0D_0D0A;
         let kind = self.read_bytes(4)?;
@@ -164,7 +168,7 @@ impl<R: Read> Capture<R> {
             6 if body.len() >= 20 => {
                 Ok(self.parse_packet_block(&body, self.read_u32(&body, 0) as usize))
             }
-            // The older form of the same block.
+            // The obsolete packet block has the same layout.
             2 if body.len() >= 20 => {
                 Ok(self.parse_packet_block(&body, self.read_u16(&body, 0).into()))
             }
@@ -191,7 +195,7 @@ impl<R: Read> Capture<R> {
         })
     }
 
-    /// An interface's timestamp resolution, in ticks per second.
+    /// Parse the timestamp resolution of an interface, in ticks per second.
     fn parse_resolution(&self, mut options: &[u8]) -> u64 {
         const IF_TSRESOL: u16 = 9;
         while options.len() >= 4 {
@@ -231,21 +235,22 @@ impl<R: Read> Capture<R> {
         Ok(bytes)
     }
 
-    fn read_u32(&self, bytes: &[u8], at: usize) -> u32 {
-        let four: [u8; 4] = bytes[at..at + 4].try_into().expect("four bytes");
+    fn read_u32(&self, bytes: &[u8], offset: usize) -> u32 {
+        let bytes = bytes[offset..offset + 4].try_into();
+        let bytes: [u8; 4] = bytes.expect("the slice has four bytes");
         if self.is_big_endian {
-            u32::from_be_bytes(four)
+            u32::from_be_bytes(bytes)
         } else {
-            u32::from_le_bytes(four)
+            u32::from_le_bytes(bytes)
         }
     }
 
-    fn read_u16(&self, bytes: &[u8], at: usize) -> u16 {
-        let two = [bytes[at], bytes[at + 1]];
+    fn read_u16(&self, bytes: &[u8], offset: usize) -> u16 {
+        let bytes = [bytes[offset], bytes[offset + 1]];
         if self.is_big_endian {
-            u16::from_be_bytes(two)
+            u16::from_be_bytes(bytes)
         } else {
-            u16::from_le_bytes(two)
+            u16::from_le_bytes(bytes)
         }
     }
 }

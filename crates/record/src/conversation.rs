@@ -1,6 +1,6 @@
-//! One connection: pieces of bytes with their times in, round trips out.
+//! Finds the round trips of one connection in pieces of bytes with their times.
 //!
-//! A round trip is a run of bytes to the server and the run that comes back. Finding it needs no decoder; the decoders identify its
+//! A round trip is a run of bytes to the server and the run that comes back, which is found without decoding; the decoders identify its
 //! requests.
 
 use std::collections::BTreeMap;
@@ -20,12 +20,13 @@ use crate::{
 
 /// Maximum number of a client's first bytes that are used to recognise its protocol.
 const MAX_GUESS_BYTES: usize = 64;
-/// Maximum number of digests shown for one flight of pipelined requests.
+/// Maximum number of digests in the name of one flight of pipelined requests.
 const MAX_DIGESTS: usize = 4;
+/// First bytes of TLS records.
 const HANDSHAKE: u8 = 0x16;
 const CHANGE_CIPHER: u8 = 0x14;
-/// Round trips of the longest usual login, PostgreSQL's with SCRAM: inside TLS, this many may be login.
-const MAX_HIDDEN_LOGIN: u32 = 3;
+/// Maximum round trips inside TLS that may be login: the longest usual login, PostgreSQL's with SCRAM, takes this many.
+const MAX_HIDDEN_LOGIN_ROUND_TRIPS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -36,18 +37,20 @@ pub enum Direction {
 /// A run of bytes to the server, and the run that answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// Time of the first byte of the request: of the first request that will be answered, if any will.
+    /// Time of the first byte of the first request that will be answered; of the last request if none will be.
     pub begun_ns: u64,
-    /// Time of the last byte of the request.
+    /// Time of the last byte to the server.
     pub sent_ns: u64,
     /// Time of the first byte of the answer; `sent_ns` without an answer.
     pub answered_ns: u64,
+    /// Time of the last byte of the answer; `sent_ns` without an answer.
     pub ended_ns: u64,
     pub bytes_to_server: u64,
     pub bytes_to_client: u64,
     pub requests: u32,
     pub command: &'static str,
     pub digest: Option<String>,
+    /// Salted hash of the requests' literals, keys or values; None if it is unknown.
     pub keys: Option<u64>,
     pub phase: Phase,
     pub rows: Option<u64>,
@@ -59,7 +62,7 @@ pub struct RoundTrip {
 pub struct Summary {
     pub protocol: &'static str,
     pub tls: bool,
-    /// With TLS a lower bound: what follows the handshake is hidden.
+    /// With TLS a lower bound: the bytes after the handshake are hidden.
     pub login_round_trips: u32,
     /// From the connection's opening to the end of the last login round trip.
     pub login_ns: u64,
@@ -67,7 +70,7 @@ pub struct Summary {
 
 #[derive(Debug)]
 enum Decoder {
-    /// Protocol not recognised yet; the bytes so far of the client, or of the server if it sent first.
+    /// The protocol is not recognised yet; the bytes so far of the client, or of the server if it sent first.
     Guessing(Vec<u8>),
     Mysql(Box<Mysql>),
     Postgres(Box<Postgres>),
@@ -77,14 +80,14 @@ enum Decoder {
     Unreadable(UnreadableReason),
 }
 
-/// Whether what was sent will be answered.
+/// Whether the server will answer the bytes sent so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerState {
     /// No complete request will be answered.
-    Nothing,
-    /// As `Nothing`, and the next byte begins a request.
-    NextRequest,
-    Answer,
+    NotDue,
+    /// As `NotDue`, and the next byte begins a request.
+    NotDueBetweenRequests,
+    Due,
 }
 
 #[derive(Debug)]
@@ -96,7 +99,7 @@ struct OpenRoundTrip {
     bytes_to_server: u64,
     bytes_to_client: u64,
     requests: Vec<Request>,
-    /// A name, used if no request gives one.
+    /// The name to use if no request gives one.
     name: Option<&'static str>,
     answer_state: AnswerState,
     phase: Phase,
@@ -115,7 +118,7 @@ pub struct Conversation {
     /// Bytes of the server that may belong to an answer or to a push.
     undecided_bytes: u64,
     /// How many of the next round trips inside TLS may still be login.
-    hidden_left: u32,
+    hidden_logins_left: u32,
     login_round_trips: u32,
     login_ns: u64,
     commands: BTreeMap<&'static str, u64>,
@@ -124,7 +127,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// `is_new`: the connection is seen from its first byte.
+    /// A connection without bytes so far. `is_new`: it is seen from its first byte.
     pub fn new(opened_ns: u64, is_new: bool) -> Self {
         Self {
             opened_ns,
@@ -133,7 +136,7 @@ impl Conversation {
             protocol: "unknown",
             open: None,
             undecided_bytes: 0,
-            hidden_left: MAX_HIDDEN_LOGIN,
+            hidden_logins_left: MAX_HIDDEN_LOGIN_ROUND_TRIPS,
             login_round_trips: 0,
             login_ns: 0,
             commands: BTreeMap::new(),
@@ -142,9 +145,9 @@ impl Conversation {
         }
     }
 
-    /// Set which query parameters, and which parts of a path (given with a leading `/`), page names keep.
-    pub fn name_pages_by(&mut self, kept: &Arc<[String]>) {
-        self.page_keys = Arc::clone(kept);
+    /// Set the query parameters, and the parts of a path (with a leading `/`), that page names keep.
+    pub fn set_page_keys(&mut self, page_keys: &Arc<[String]>) {
+        self.page_keys = Arc::clone(page_keys);
     }
 
     pub fn summary(&self) -> Summary {
@@ -156,7 +159,7 @@ impl Conversation {
         }
     }
 
-    /// Take the counts since the last call: requests by command, and what is not known by reason.
+    /// Take the counts since the last call: requests by command, and unknown parts of the traffic by reason.
     pub fn take_counts(&mut self) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str, u64>) {
         (
             std::mem::take(&mut self.commands),
@@ -164,8 +167,8 @@ impl Conversation {
         )
     }
 
-    /// Process `bytes`, which came at `at_ns`, followed by `skipped` bytes that were not kept. Returns the round trip that they end,
-    /// if any.
+    /// Process `bytes`, which came at `at_ns`, followed by `skipped` bytes that were not kept. Returns the round trip that ended before
+    /// them, if any.
     pub fn feed(
         &mut self,
         direction: Direction,
@@ -190,12 +193,12 @@ impl Conversation {
         skipped: usize,
         salt: &Salt,
     ) -> Option<RoundTrip> {
-        let ended = match &self.open {
+        let round_trip = match &self.open {
             Some(open) if open.answered_ns.is_some() => self.finish(),
             _ => None,
         };
         if matches!(self.decoder, Decoder::Unreadable(reason) if reason.is_stream()) {
-            return ended;
+            return round_trip;
         }
         if self.open.is_none() {
             self.begin_round_trip();
@@ -205,7 +208,7 @@ impl Conversation {
         let open = self
             .open
             .get_or_insert_with(|| OpenRoundTrip::new(at_ns, phase));
-        if open.answer_state == AnswerState::NextRequest {
+        if open.answer_state == AnswerState::NotDueBetweenRequests {
             open.begun_ns = at_ns;
         }
         open.sent_ns = at_ns;
@@ -213,22 +216,22 @@ impl Conversation {
         open.bytes_to_server += count;
         let mut out = DecoderReport::default();
         let outcome = self.decode_request(bytes, skipped, salt, &mut out);
-        let is_unanswered = out.requests.iter().any(|request| !request.is_answered);
+        let has_unanswered_request = out.requests.iter().any(|request| !request.is_answered);
         self.add_requests(&mut out);
-        let unanswered = |open: &&mut OpenRoundTrip| open.answer_state != AnswerState::Answer;
-        if let Some(open) = self.open.as_mut().filter(unanswered) {
-            // The complete requests will not be answered: what follows them, in this piece or the next, begins the round trip.
-            if is_unanswered {
+        let is_not_due = |open: &&mut OpenRoundTrip| open.answer_state != AnswerState::Due;
+        if let Some(open) = self.open.as_mut().filter(is_not_due) {
+            // The complete requests will not be answered: the bytes after them, in this piece or the next, begin the round trip.
+            if has_unanswered_request {
                 open.begun_ns = at_ns;
             }
             open.answer_state = if out.is_between_messages {
-                AnswerState::NextRequest
+                AnswerState::NotDueBetweenRequests
             } else {
-                AnswerState::Nothing
+                AnswerState::NotDue
             };
         }
         self.stop_decoding(outcome);
-        ended
+        round_trip
     }
 
     fn add_requests(&mut self, out: &mut DecoderReport) {
@@ -237,7 +240,7 @@ impl Conversation {
         }
         if let Some(open) = &mut self.open {
             if out.expects_answer || out.requests.iter().any(|request| request.is_answered) {
-                open.answer_state = AnswerState::Answer;
+                open.answer_state = AnswerState::Due;
             }
             open.name = open.name.or(out.name);
             open.requests.append(&mut out.requests);
@@ -254,8 +257,8 @@ impl Conversation {
         self.add_requests(&mut out);
         self.stop_decoding(outcome);
         let is_stream = matches!(self.decoder, Decoder::Unreadable(reason) if reason.is_stream());
-        let is_awaited = |open: &OpenRoundTrip| open.answered_ns.is_none();
-        if is_stream && !self.open.as_ref().is_some_and(is_awaited) {
+        let awaits_answer = |open: &OpenRoundTrip| open.answered_ns.is_none();
+        if is_stream && !self.open.as_ref().is_some_and(awaits_answer) {
             return;
         }
         if out.pushes > 0 {
@@ -279,10 +282,10 @@ impl Conversation {
         open.rows = open.rows.combine(out.rows);
     }
 
-    /// End the connection, or its recording. Returns the round trip in progress, if it was answered or needs no answer.
+    /// End the connection, or its recording. Returns the open round trip if it was answered or needs no answer.
     pub fn close(&mut self) -> Option<RoundTrip> {
         let open = self.open.as_ref()?;
-        let needs_answer = open.answer_state == AnswerState::Answer || open.requests.is_empty();
+        let needs_answer = open.answer_state == AnswerState::Due || open.requests.is_empty();
         if open.answered_ns.is_none() && needs_answer {
             self.count_unknown(&["not answered when the connection or the recording ended"]);
             self.open = None;
@@ -296,27 +299,29 @@ impl Conversation {
         let (opened_ns, is_answered) = (self.opened_ns, open.answered_ns.is_some());
         let reason = match self.decoder {
             Decoder::Unreadable(reason) => Some(reason),
-            Decoder::Guessing(_) => Some(self.not_recognised()),
+            Decoder::Guessing(_) if self.is_new => Some(NOT_UNDERSTOOD),
+            Decoder::Guessing(_) => Some(OPENED_BEFORE_RECORDING),
             _ => None,
         };
-        if let Some(reason) = reason.filter(|_| open.requests.is_empty()) {
+        let is_nameless = open.requests.is_empty();
+        if let Some(reason) = reason.filter(|_| is_nameless) {
             self.count_unknown(&[reason.0]);
         }
-        let is_nameless = open.requests.is_empty();
-        let mut ended = open.into_round_trip(reason.is_some());
-        if is_nameless && ended.requests > 0 {
-            *self.commands.entry(ended.command).or_default() += 1;
+        let mut round_trip = open.into_round_trip(reason.is_some());
+        if is_nameless && round_trip.requests > 0 {
+            *self.commands.entry(round_trip.command).or_default() += 1;
         }
-        if self.hidden_left > 0 && ended.phase == Phase::Operation && self.summary().tls {
-            self.hidden_left -= 1;
-            ended.phase = Phase::Hidden;
+        let is_operation = round_trip.phase == Phase::Operation;
+        if self.hidden_logins_left > 0 && is_operation && self.summary().tls {
+            self.hidden_logins_left -= 1;
+            round_trip.phase = Phase::Hidden;
             self.count_unknown(&["round trips inside TLS that may be login"]);
         }
-        if ended.phase == Phase::Connect {
+        if round_trip.phase == Phase::Connect {
             self.login_round_trips += u32::from(is_answered);
-            self.login_ns = ended.ended_ns.saturating_sub(opened_ns);
+            self.login_ns = round_trip.ended_ns.saturating_sub(opened_ns);
         }
-        Some(ended)
+        Some(round_trip)
     }
 
     fn count_unknown(&mut self, reasons: &[&'static str]) {
@@ -325,6 +330,7 @@ impl Conversation {
         }
     }
 
+    /// Stop decoding if the outcome is an error.
     fn stop_decoding(&mut self, outcome: Result<(), UnreadableReason>) {
         if let Err(reason) = outcome {
             if reason.is_stream() {
@@ -349,32 +355,19 @@ impl Conversation {
     }
 
     fn begin_round_trip(&mut self) {
-        let outcome = match &mut self.decoder {
-            Decoder::Mysql(mysql) => {
-                mysql.begin_round_trip();
-                Ok(())
+        match &mut self.decoder {
+            Decoder::Mysql(mysql) => mysql.begin_round_trip(),
+            Decoder::Postgres(postgres) => {
+                let outcome = postgres.begin_round_trip();
+                self.stop_decoding(outcome);
             }
-            Decoder::Postgres(postgres) => postgres.begin_round_trip(),
-            Decoder::Redis(redis) => {
-                redis.begin_round_trip();
-                Ok(())
-            }
-            Decoder::Memcached(memcached) => {
-                memcached.begin_round_trip();
-                Ok(())
-            }
-            Decoder::Http(http) => {
-                http.begin_round_trip();
-                Ok(())
-            }
+            Decoder::Redis(redis) => redis.begin_round_trip(),
+            Decoder::Memcached(memcached) => memcached.begin_round_trip(),
+            Decoder::Http(http) => http.begin_round_trip(),
             // If the recording began in mid-connection, a request may begin here.
-            Decoder::Guessing(so_far) => {
-                so_far.clear();
-                Ok(())
-            }
-            Decoder::Unreadable(_) => Ok(()),
-        };
-        self.stop_decoding(outcome);
+            Decoder::Guessing(first_bytes) => first_bytes.clear(),
+            Decoder::Unreadable(_) => {}
+        }
     }
 
     fn decode_request(
@@ -384,26 +377,30 @@ impl Conversation {
         salt: &Salt,
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        let kept;
+        let buffered;
         let mut bytes = bytes;
-        if let Decoder::Guessing(so_far) = &mut self.decoder {
-            so_far.extend_from_slice(bytes);
-            match guess_protocol(so_far) {
+        if let Decoder::Guessing(first_bytes) = &mut self.decoder {
+            first_bytes.extend_from_slice(bytes);
+            match guess_protocol(first_bytes) {
                 Guess::Known(decoder) => {
-                    kept = std::mem::take(so_far);
-                    bytes = &kept;
-                    self.recognise(decoder);
+                    buffered = std::mem::take(first_bytes);
+                    bytes = &buffered;
+                    self.set_decoder(decoder);
                 }
-                Guess::Lines if skipped == 0 && so_far.len() <= MAX_LINE_BYTES => return Ok(()),
-                // Of the two, only Memcached has values of this length besides its lines.
+                Guess::Lines if skipped == 0 && first_bytes.len() <= MAX_LINE_BYTES => {
+                    return Ok(());
+                }
+                // Of the two protocols, only Memcached sends values of this length after a line.
                 Guess::Lines => {
-                    kept = std::mem::take(so_far);
-                    bytes = &kept;
-                    self.recognise(Decoder::Memcached(Box::new(Memcached::new(bytes[0]))));
+                    buffered = std::mem::take(first_bytes);
+                    bytes = &buffered;
+                    self.set_decoder(Decoder::Memcached(Box::new(Memcached::new(bytes[0]))));
                 }
-                Guess::More if so_far.len() < MAX_GUESS_BYTES && skipped == 0 => return Ok(()),
-                Guess::More | Guess::Nothing if self.is_new => return Err(NOT_UNDERSTOOD),
-                Guess::More | Guess::Nothing => {
+                Guess::TooShort if first_bytes.len() < MAX_GUESS_BYTES && skipped == 0 => {
+                    return Ok(());
+                }
+                Guess::TooShort | Guess::Unknown if self.is_new => return Err(NOT_UNDERSTOOD),
+                Guess::TooShort | Guess::Unknown => {
                     out.expects_answer = true;
                     return Ok(());
                 }
@@ -428,7 +425,8 @@ impl Conversation {
         }
     }
 
-    fn recognise(&mut self, mut decoder: Decoder) {
+    /// Decode with `decoder` from now on.
+    fn set_decoder(&mut self, mut decoder: Decoder) {
         self.protocol = decoder.name();
         if let Decoder::Http(http) = &mut decoder {
             http.page_keys = Arc::clone(&self.page_keys);
@@ -451,7 +449,7 @@ impl Conversation {
                 Ok(())
             };
         }
-        self.recognise(if redis::is_answer(answer) {
+        self.set_decoder(if redis::is_answer(answer) {
             Decoder::Redis(Box::new(Redis::new()))
         } else {
             Decoder::Memcached(Box::new(Memcached::new(requests[0])))
@@ -466,64 +464,50 @@ impl Conversation {
         salt: &Salt,
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        let greeting;
+        let buffered;
         let mut bytes = bytes;
         let has_request = self
             .open
             .as_ref()
             .is_some_and(|open| open.bytes_to_server > 0);
-        if let Decoder::Guessing(so_far) = &mut self.decoder {
+        if let Decoder::Guessing(first_bytes) = &mut self.decoder {
             if has_request {
-                let requests = std::mem::take(so_far);
+                let requests = std::mem::take(first_bytes);
                 self.guess_by_answer(&requests, bytes, salt, out)?;
             } else {
-                so_far.extend_from_slice(bytes);
-                match mysql::is_greeting(so_far) {
+                first_bytes.extend_from_slice(bytes);
+                match mysql::is_greeting(first_bytes) {
                     None if skipped == 0 => return Ok(()),
                     Some(true) => {}
                     _ => return Err(NOT_UNDERSTOOD),
                 }
-                greeting = std::mem::take(so_far);
-                bytes = &greeting;
-                self.recognise(Decoder::Mysql(Box::new(Mysql::new())));
+                buffered = std::mem::take(first_bytes);
+                bytes = &buffered;
+                self.set_decoder(Decoder::Mysql(Box::new(Mysql::new())));
             }
         }
         match &mut self.decoder {
-            Decoder::Mysql(mysql) => mysql.handle_server_bytes(bytes, skipped, out),
-            Decoder::Postgres(postgres) => postgres.handle_server_bytes(bytes, skipped, out),
-            Decoder::Redis(redis) => {
-                redis.handle_server_bytes(bytes, skipped, out);
-                Ok(())
+            Decoder::Mysql(mysql) => return mysql.handle_server_bytes(bytes, skipped, out),
+            Decoder::Postgres(postgres) => {
+                return postgres.handle_server_bytes(bytes, skipped, out);
             }
-            Decoder::Memcached(memcached) => {
-                memcached.handle_server_bytes(bytes, skipped, out);
-                Ok(())
-            }
-            Decoder::Http(http) => {
-                http.handle_server_bytes(bytes, out);
-                Ok(())
-            }
-            Decoder::Guessing(_) | Decoder::Unreadable(_) => Ok(()),
+            Decoder::Redis(redis) => redis.handle_server_bytes(bytes, skipped, out),
+            Decoder::Memcached(memcached) => memcached.handle_server_bytes(bytes, skipped, out),
+            Decoder::Http(http) => http.handle_server_bytes(bytes, out),
+            Decoder::Guessing(_) | Decoder::Unreadable(_) => {}
         }
-    }
-
-    fn not_recognised(&self) -> UnreadableReason {
-        if self.is_new {
-            NOT_UNDERSTOOD
-        } else {
-            OPENED_BEFORE_RECORDING
-        }
+        Ok(())
     }
 }
 
-/// What the first bytes of a client show about its protocol.
+/// The protocol that a client's first bytes show.
 enum Guess {
     Known(Decoder),
-    /// Commands as lines, which Redis and Memcached both have: the answer decides.
+    /// Commands as lines, of Redis or Memcached: the answer decides.
     Lines,
-    /// Too few bytes to decide.
-    More,
-    Nothing,
+    /// There are too few bytes to decide.
+    TooShort,
+    Unknown,
 }
 
 fn guess_protocol(bytes: &[u8]) -> Guess {
@@ -535,7 +519,7 @@ fn guess_protocol(bytes: &[u8]) -> Guess {
     }
     match redis::is_start(bytes) {
         Some(true) => return Guess::Known(Decoder::Redis(Box::new(Redis::new()))),
-        None => return Guess::More,
+        None => return Guess::TooShort,
         Some(false) => {}
     }
     if postgres::is_start(bytes) == Some(true) {
@@ -543,20 +527,20 @@ fn guess_protocol(bytes: &[u8]) -> Guess {
     }
     match http::is_start(bytes) {
         Some(true) => return Guess::Known(Decoder::Http(Box::default())),
-        None => return Guess::More,
+        None => return Guess::TooShort,
         Some(false) => {}
     }
     let is_end = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n');
     let Some(end) = bytes.iter().position(is_end) else {
-        return Guess::More;
+        return Guess::TooShort;
     };
     let word = &bytes[..end];
     if memcached::is_command(word) || redis::is_command(word) {
         Guess::Lines
     } else if bytes.len() >= 8 {
-        Guess::Nothing
+        Guess::Unknown
     } else {
-        Guess::More
+        Guess::TooShort
     }
 }
 
@@ -584,7 +568,7 @@ impl OpenRoundTrip {
             bytes_to_client: 0,
             requests: Vec::new(),
             name: None,
-            answer_state: AnswerState::Nothing,
+            answer_state: AnswerState::NotDue,
             phase,
             rows: Rows::Uncounted,
             failed: false,
@@ -592,21 +576,19 @@ impl OpenRoundTrip {
     }
 
     fn into_round_trip(self, is_unreadable: bool) -> RoundTrip {
-        let requests_where = |is_named: fn(&Request) -> bool| -> Vec<&Request> {
-            self.requests
-                .iter()
-                .filter(|request| is_named(request))
-                .collect()
+        let select = |is_selected: fn(&&Request) -> bool| -> Vec<&Request> {
+            self.requests.iter().filter(is_selected).collect()
         };
-        let mut named = requests_where(|request| request.names_round_trip);
-        if named.is_empty() {
-            named = requests_where(|request| request.is_answered);
+        // The requests that give the round trip its name, by preference.
+        let mut naming = select(|request| request.names_round_trip);
+        if naming.is_empty() {
+            naming = select(|request| request.is_answered);
         }
-        if named.is_empty() && !(self.answer_state == AnswerState::Answer && self.name.is_some()) {
-            // Its times are those of the last request.
-            named = self.requests.last().into_iter().collect();
+        if naming.is_empty() && !(self.answer_state == AnswerState::Due && self.name.is_some()) {
+            // The round trip's times are those of the last request.
+            naming = self.requests.last().into_iter().collect();
         }
-        let nameless = match self.name {
+        let default_name = match self.name {
             Some(name) => name,
             None if is_unreadable => "blind",
             None => "data",
@@ -621,12 +603,15 @@ impl OpenRoundTrip {
             requests: if self.bytes_to_server == 0 {
                 0
             } else {
-                named.len().max(usize::from(self.name.is_some())) as u32
+                naming.len().max(usize::from(self.name.is_some())) as u32
             },
-            command: named.first().map_or(nameless, |request| request.command),
-            digest: join(&named).or_else(|| named.is_empty().then(|| nameless.to_owned())),
-            keys: combine(&named),
-            phase: named.first().map_or(self.phase, |request| request.phase),
+            command: naming
+                .first()
+                .map_or(default_name, |request| request.command),
+            digest: join_digests(&naming)
+                .or_else(|| naming.is_empty().then(|| default_name.to_owned())),
+            keys: combine_keys(&naming),
+            phase: naming.first().map_or(self.phase, |request| request.phase),
             rows: match self.rows {
                 Rows::Counted(count) => Some(count),
                 Rows::Uncounted | Rows::Missed => None,
@@ -636,8 +621,8 @@ impl OpenRoundTrip {
     }
 }
 
-/// The digests of a flight joined, each once.
-fn join(requests: &[&Request]) -> Option<String> {
+/// Join the distinct digests of a flight; None if there are none.
+fn join_digests(requests: &[&Request]) -> Option<String> {
     let mut distinct: Vec<&str> = Vec::new();
     for text in requests
         .iter()
@@ -654,10 +639,10 @@ fn join(requests: &[&Request]) -> Option<String> {
     (!distinct.is_empty()).then(|| distinct.join("; "))
 }
 
-/// One hash of the keys of all requests; None if one of them is unknown.
-fn combine(requests: &[&Request]) -> Option<u64> {
+/// Combine the hashes of all requests into one; None if one is unknown.
+fn combine_keys(requests: &[&Request]) -> Option<u64> {
     let (first, rest) = requests.split_first()?;
-    rest.iter().try_fold(first.keys?, |sum, request| {
-        Some(sum.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ request.keys?)
+    rest.iter().try_fold(first.keys?, |hash, request| {
+        Some(hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ request.keys?)
     })
 }

@@ -1,88 +1,27 @@
-//! Digests: statements without their literals. The lexer keeps only words, quoted identifiers and punctuation, so what it does not
-//! understand becomes `?` as well.
+//! Reduces statements to digests, which have no literals. The lexer keeps only words, quoted identifiers and punctuation; text that it
+//! does not understand becomes `?` as well.
 
 use crate::salt::{KeyHasher, Salt};
 
 /// Maximum bytes of a digest; longer ones end in an ellipsis.
 const MAX_DIGEST_BYTES: usize = 1024;
-/// Newest version of a comment like `/*!50606 ... */` that all servers execute; some skip later ones.
+/// Newest version of a comment like `/*!50606 ... */` that all servers execute; some servers skip later versions.
 const MAX_EXECUTED_VERSION: u32 = 50_699;
 /// Maximum tokens of a digest; literals beyond it still count as keys.
 const MAX_TOKENS: usize = 4096;
 /// Name of a statement without tokens.
 const EMPTY_NAME: &str = "empty query";
 
+#[rustfmt::skip]
 const STATEMENTS: &[&str] = &[
-    "select",
-    "insert",
-    "update",
-    "delete",
-    "replace",
-    "begin",
-    "commit",
-    "rollback",
-    "savepoint",
-    "release",
-    "set",
-    "show",
-    "use",
-    "create",
-    "drop",
-    "alter",
-    "truncate",
-    "call",
-    "do",
-    "with",
-    "explain",
-    "describe",
-    "desc",
-    "analyze",
-    "optimize",
-    "check",
-    "repair",
-    "lock",
-    "unlock",
-    "flush",
-    "kill",
-    "load",
-    "handler",
-    "prepare",
-    "execute",
-    "deallocate",
-    "declare",
-    "fetch",
-    "close",
-    "move",
-    "copy",
-    "vacuum",
-    "listen",
-    "notify",
-    "unlisten",
-    "discard",
-    "reset",
-    "grant",
-    "revoke",
-    "merge",
-    "values",
-    "table",
-    "refresh",
-    "reindex",
-    "cluster",
-    "comment",
-    "checkpoint",
-    "xa",
-    "change",
-    "start",
-    "stop",
-    "rename",
-    "signal",
-    "import",
-    "cache",
-    "purge",
-    "install",
-    "uninstall",
-    "get",
-]; // fmt: one line each would be sixty
+    "select", "insert", "update", "delete", "replace", "begin", "commit", "rollback", "savepoint", "release", "set",
+    "show", "use", "create", "drop", "alter", "truncate", "call", "do", "with", "explain", "describe", "desc",
+    "analyze", "optimize", "check", "repair", "lock", "unlock", "flush", "kill", "load", "handler", "prepare",
+    "execute", "deallocate", "declare", "fetch", "close", "move", "copy", "vacuum", "listen", "notify", "unlisten",
+    "discard", "reset", "grant", "revoke", "merge", "values", "table", "refresh", "reindex", "cluster", "comment",
+    "checkpoint", "xa", "change", "start", "stop", "rename", "signal", "import", "cache", "purge", "install",
+    "uninstall", "get",
+];
 
 /// The SQL dialect, which decides what a literal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +55,7 @@ enum Token<'a> {
     Rows,
 }
 
-/// Take the literals out of `sql`.
+/// Reduce `sql` to its digest, and hash its literals.
 pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
     let mut lexer = Lexer {
         rest: sql,
@@ -125,7 +64,7 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
         open_executed_comments: 0,
     };
     let mut tokens: Vec<Token> = Vec::new();
-    let mut settings = Settings::default();
+    let mut settings = SettingTracker::default();
     while let Some(mut token) = lexer.next() {
         if let (true, Token::Word(word)) = (settings.is_value(token, dialect), token) {
             lexer.keys.add(word);
@@ -148,9 +87,9 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
     }
 }
 
-/// Make literals of the numbers in names of prepared statements, cursors and savepoints: clients number these names.
+/// Mask the numbers in names of prepared statements, cursors and savepoints, which clients number consecutively.
 fn mask_numbers_in_names(tokens: &mut [Token], keys: &mut KeyHasher) {
-    const NAMING: &[&str] = &[
+    const COMMANDS_WITH_NAMES: &[&str] = &[
         "deallocate",
         "savepoint",
         "release",
@@ -159,13 +98,13 @@ fn mask_numbers_in_names(tokens: &mut [Token], keys: &mut KeyHasher) {
         "move",
         "rollback",
     ];
-    const NAMING_FIRST: &[&str] = &["prepare", "execute", "declare"];
+    const COMMANDS_WITH_NAME_FIRST: &[&str] = &["prepare", "execute", "declare"];
     let Some(Token::Word(first)) = tokens.first().copied() else {
         return;
     };
-    let count = if crate::known_name(NAMING, first) != "other" {
+    let count = if crate::known_name(COMMANDS_WITH_NAMES, first) != "other" {
         usize::MAX
-    } else if crate::known_name(NAMING_FIRST, first) != "other" {
+    } else if crate::known_name(COMMANDS_WITH_NAME_FIRST, first) != "other" {
         1
     } else {
         return;
@@ -181,6 +120,7 @@ fn mask_numbers_in_names(tokens: &mut [Token], keys: &mut KeyHasher) {
     }
 }
 
+/// The name of the statement's command, from a fixed list.
 fn command_name(tokens: &[Token]) -> &'static str {
     let first = tokens.iter().find_map(|token| match token {
         Token::Word(word) => Some(*word),
@@ -196,34 +136,35 @@ fn command_name(tokens: &[Token]) -> &'static str {
 
 /// Finds where a statement assigns values to settings (`SET a = b`), where they need no quotes.
 #[derive(Debug, Default)]
-struct Settings {
-    /// The statement changes rows: in `UPDATE t SET a = b` the words are columns.
+struct SettingTracker {
+    /// Whether the statement changes rows: in `UPDATE t SET a = b` the words are columns. None before the first word.
     is_change: Option<bool>,
-    in_set: bool,
-    in_value: bool,
-    after_time: bool,
+    is_in_set: bool,
+    is_in_value: bool,
+    /// The previous word is TIME, as in `SET TIME ZONE`.
+    follows_time: bool,
 }
 
-impl Settings {
-    /// Whether the token is part of a setting's value.
+impl SettingTracker {
+    /// Process the next token. Returns whether it is part of a setting's value.
     fn is_value(&mut self, token: Token, dialect: Dialect) -> bool {
         const CHANGES: &[&str] = &[
             "update", "insert", "replace", "merge", "with", "explain", "load",
         ];
-        let was_in_value = self.in_value;
+        let was_in_value = self.is_in_value;
         match token {
             Token::Symbol(b";") => *self = Self::default(),
-            Token::Symbol(b"=" | b":=") => self.in_value = self.in_set,
-            Token::Symbol(b",") => self.in_value &= matches!(dialect, Dialect::Postgres { .. }),
+            Token::Symbol(b"=" | b":=") => self.is_in_value = self.is_in_set,
+            Token::Symbol(b",") => self.is_in_value &= matches!(dialect, Dialect::Postgres { .. }),
             Token::Word(word) if !was_in_value => {
                 let is_change = *self
                     .is_change
                     .get_or_insert_with(|| crate::known_name(CHANGES, word) != "other");
-                self.in_set |= !is_change && word.eq_ignore_ascii_case(b"set");
+                self.is_in_set |= !is_change && word.eq_ignore_ascii_case(b"set");
                 let ends_name = word.eq_ignore_ascii_case(b"to")
-                    || (self.after_time && word.eq_ignore_ascii_case(b"zone"));
-                self.in_value = self.in_set && ends_name;
-                self.after_time = word.eq_ignore_ascii_case(b"time");
+                    || (self.follows_time && word.eq_ignore_ascii_case(b"zone"));
+                self.is_in_value = self.is_in_set && ends_name;
+                self.follows_time = word.eq_ignore_ascii_case(b"time");
             }
             _ => {}
         }
@@ -241,8 +182,8 @@ fn push_token<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
         if tokens.last() == Some(&Token::Literal) {
             return;
         }
-        if let [.., Token::Symbol(before), Token::Symbol(b"-" | b"+")] = tokens.as_slice() {
-            if *before != b")" {
+        if let [.., Token::Symbol(previous), Token::Symbol(b"-" | b"+")] = tokens.as_slice() {
+            if *previous != b")" {
                 tokens.pop();
             }
         }
@@ -250,46 +191,47 @@ fn push_token<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
     tokens.push(token);
 }
 
-/// Replace a list of literals after IN, and rows after VALUES of the same shape as the one before, by one token each.
+/// Replace each list of literals after IN, and each sequence of rows of the same shape after VALUES, by one token.
 fn fold_lists<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut folded: Vec<Token> = Vec::with_capacity(tokens.len());
-    let (mut at, mut in_values, mut last_row) = (0, false, 0..0);
-    while at < tokens.len() {
-        let token = tokens[at];
+    let (mut index, mut is_in_values, mut last_row) = (0, false, 0..0);
+    while index < tokens.len() {
+        let token = tokens[index];
         let is_open = token == Token::Symbol(b"(");
-        let in_list = is_open && is_word(folded.last(), b"in");
-        let in_row = is_open && in_values;
-        if let Some(end) = in_list.then(|| list_end(tokens, at)).flatten() {
+        let is_list = is_open && is_word(folded.last(), b"in");
+        let is_row = is_open && is_in_values;
+        if let Some(end) = is_list.then(|| find_list_end(tokens, index)).flatten() {
             folded.push(Token::List);
-            at = end;
+            index = end;
             continue;
         }
-        if in_row && group_end(tokens, at).is_none() && !last_row.is_empty() {
-            // The statement was cut inside a row, which is taken to be like those before.
+        if is_row && find_group_end(tokens, index).is_none() && !last_row.is_empty() {
+            // The statement was cut inside a row, which is assumed to have the shape of the previous rows.
             add_row(&mut folded);
             return folded;
         }
-        if let Some(end) = in_row.then(|| group_end(tokens, at)).flatten() {
-            if tokens[at..end] == tokens[last_row.clone()] {
+        if let Some(end) = is_row.then(|| find_group_end(tokens, index)).flatten() {
+            if tokens[index..end] == tokens[last_row.clone()] {
                 add_row(&mut folded);
             } else {
-                folded.extend_from_slice(&tokens[at..end]);
+                folded.extend_from_slice(&tokens[index..end]);
             }
-            last_row = at..end;
-            at = end;
+            last_row = index..end;
+            index = end;
             continue;
         }
         if let Token::Word(word) = token {
-            in_values = word.eq_ignore_ascii_case(b"values") || word.eq_ignore_ascii_case(b"value");
+            is_in_values =
+                word.eq_ignore_ascii_case(b"values") || word.eq_ignore_ascii_case(b"value");
             last_row = 0..0;
         }
         folded.push(token);
-        at += 1;
+        index += 1;
     }
     folded
 }
 
-/// Fold one more row like the last, and the comma before it.
+/// Fold one more row of the same shape, and the comma before it.
 fn add_row(folded: &mut Vec<Token>) {
     folded.pop();
     if folded.last() != Some(&Token::Rows) {
@@ -315,25 +257,26 @@ fn is_word(token: Option<&Token>, word: &[u8]) -> bool {
     matches!(token, Some(Token::Word(found)) if found.eq_ignore_ascii_case(word))
 }
 
-/// The index after the bracket that closes the one at `open`, or the end of a truncated statement. None if the list is empty or holds
-/// more than literals and commas.
-fn list_end(tokens: &[Token], open: usize) -> Option<usize> {
-    let inside = &tokens[open + 1..];
-    let is_inside = |token: &&Token| matches!(token, Token::Literal | Token::Symbol(b","));
-    let count = inside.iter().take_while(is_inside).count();
-    match inside.get(count) {
+/// Find the index after the bracket that closes the list opened at `open`, or the end of a truncated statement. None if the list is
+/// empty or has more than literals and commas.
+fn find_list_end(tokens: &[Token], open: usize) -> Option<usize> {
+    let rest = &tokens[open + 1..];
+    let is_element = |token: &&Token| matches!(token, Token::Literal | Token::Symbol(b","));
+    let count = rest.iter().take_while(is_element).count();
+    match rest.get(count) {
         _ if count == 0 => None,
         None => Some(tokens.len()),
         Some(&end) => (end == Token::Symbol(b")")).then_some(open + count + 2),
     }
 }
 
-fn group_end(tokens: &[Token], open: usize) -> Option<usize> {
+/// Find the index after the bracket that closes the group opened at `open`. None in a truncated statement.
+fn find_group_end(tokens: &[Token], open: usize) -> Option<usize> {
     let mut depth = 0_usize;
-    for (at, token) in tokens.iter().enumerate().skip(open) {
+    for (index, token) in tokens.iter().enumerate().skip(open) {
         match token {
             Token::Symbol(b"(") => depth += 1,
-            Token::Symbol(b")") if depth == 1 => return Some(at + 1),
+            Token::Symbol(b")") if depth == 1 => return Some(index + 1),
             Token::Symbol(b")") => depth -= 1,
             _ => {}
         }
@@ -346,7 +289,7 @@ fn render(tokens: &[Token]) -> String {
         return EMPTY_NAME.to_owned();
     }
     let mut out: Vec<u8> = Vec::new();
-    let mut before: Option<Token> = None;
+    let mut previous: Option<Token> = None;
     for &token in tokens {
         let name;
         let piece: &[u8] = match token {
@@ -364,9 +307,9 @@ fn render(tokens: &[Token]) -> String {
             token,
             Token::Symbol(b"," | b")" | b"." | b";") | Token::Rows
         ) || (token == Token::Symbol(b"(")
-            && matches!(before, Some(Token::Word(word)) if !is_keyword(word)));
+            && matches!(previous, Some(Token::Word(word)) if !is_keyword(word)));
         let follows_opening = matches!(
-            before,
+            previous,
             None | Some(Token::Symbol(b"(" | b"." | b"@" | b"@@"))
         );
         if !joins_previous && !follows_opening {
@@ -377,30 +320,30 @@ fn render(tokens: &[Token]) -> String {
             break;
         }
         out.extend_from_slice(piece);
-        before = Some(token);
+        previous = Some(token);
     }
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Replace the numbers in a name by `?`. They may be hexadecimal, as PDO's are.
+/// Replace the numbers in a name by `?`. Numbers may be hexadecimal, as PDO's are.
 fn mask_numbers(word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(word.len());
     for part in
-        word.chunk_by(|one, other| one.is_ascii_alphanumeric() == other.is_ascii_alphanumeric())
+        word.chunk_by(|left, right| left.is_ascii_alphanumeric() == right.is_ascii_alphanumeric())
     {
         let has_digit = part.iter().any(u8::is_ascii_digit);
         if has_digit && part.iter().all(u8::is_ascii_hexdigit) {
             out.push(b'?');
             continue;
         }
-        for run in part.chunk_by(|one, other| one.is_ascii_digit() == other.is_ascii_digit()) {
+        for run in part.chunk_by(|left, right| left.is_ascii_digit() == right.is_ascii_digit()) {
             out.extend_from_slice(if run[0].is_ascii_digit() { b"?" } else { run });
         }
     }
     out
 }
 
-/// Whether the word is a keyword, which is not a function's name even before a bracket.
+/// Whether the word is a keyword, and so never a function's name before a bracket.
 fn is_keyword(word: &[u8]) -> bool {
     const WORDS: &[&str] = &[
         "in", "values", "value", "and", "or", "not", "where", "from", "join", "on", "as", "select",
@@ -421,13 +364,13 @@ impl<'a> Lexer<'a> {
     fn next(&mut self) -> Option<Token<'a>> {
         self.skip_space();
         let (&first, tail) = self.rest.split_first()?;
-        let mysql = matches!(self.dialect, Dialect::Mysql { .. });
+        let is_mysql = self.is_mysql();
         Some(match first {
-            b'\'' => self.take_string(b'\'', self.backslash(), 1),
-            b'"' if mysql => self.take_string(b'"', self.backslash(), 1),
+            b'\'' => self.take_string(b'\'', self.has_backslash_escapes(), 1),
+            b'"' if is_mysql => self.take_string(b'"', self.has_backslash_escapes(), 1),
             b'"' => self.take_identifier(b'"'),
             b'`' => self.take_identifier(b'`'),
-            b'$' if !mysql => self.take_dollar(),
+            b'$' if !is_mysql => self.take_dollar(),
             b'0'..=b'9' => self.take_number(),
             b'.' if tail.first().is_some_and(u8::is_ascii_digit) => self.take_number(),
             _ if is_word_start(first) => self.take_word(),
@@ -439,7 +382,7 @@ impl<'a> Lexer<'a> {
                     .iter()
                     .take_while(|byte| b"=<>!*/%&|^~:@".contains(byte))
                     .count();
-                // A comment may begin, or an executed one may end, between these symbols.
+                // A comment may begin between these symbols, or an executed comment may end.
                 let length = self.rest[..length]
                     .windows(2)
                     .position(|pair| {
@@ -456,7 +399,11 @@ impl<'a> Lexer<'a> {
         })
     }
 
-    fn backslash(&self) -> bool {
+    fn is_mysql(&self) -> bool {
+        matches!(self.dialect, Dialect::Mysql { .. })
+    }
+
+    fn has_backslash_escapes(&self) -> bool {
         match self.dialect {
             Dialect::Mysql { backslash } | Dialect::Postgres { backslash } => backslash,
         }
@@ -470,10 +417,10 @@ impl<'a> Lexer<'a> {
                 .take_while(|byte| byte.is_ascii_whitespace() || **byte == 0)
                 .count();
             self.rest = &self.rest[spaces..];
-            let mysql = matches!(self.dialect, Dialect::Mysql { .. });
-            let dashes = self.rest.starts_with(b"--")
-                && (!mysql || self.rest.get(2).is_none_or(u8::is_ascii_whitespace));
-            if dashes || (mysql && self.rest.starts_with(b"#")) {
+            let is_mysql = self.is_mysql();
+            let is_dash_comment = self.rest.starts_with(b"--")
+                && (!is_mysql || self.rest.get(2).is_none_or(u8::is_ascii_whitespace));
+            if is_dash_comment || (is_mysql && self.rest.starts_with(b"#")) {
                 let end = self
                     .rest
                     .iter()
@@ -481,7 +428,7 @@ impl<'a> Lexer<'a> {
                     .unwrap_or(self.rest.len());
                 self.rest = &self.rest[end..];
             } else if self.rest.starts_with(b"/*") {
-                self.skip_comment(mysql);
+                self.skip_comment();
             } else if self.open_executed_comments > 0 && self.rest.starts_with(b"*/") {
                 self.open_executed_comments -= 1;
                 self.rest = &self.rest[2..];
@@ -491,42 +438,43 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skip a comment. PostgreSQL's comments nest. MySQL executes those that begin with `!` and a version up to its own: of these,
-    /// only the beginning and the end are skipped.
-    fn skip_comment(&mut self, mysql: bool) {
-        if mysql && (self.rest.starts_with(b"/*!") || self.rest.starts_with(b"/*M!")) {
-            let begins = self
+    /// Skip a comment. PostgreSQL's comments nest. MySQL executes comments that begin with `!` and a version up to its own: only their
+    /// beginning and end are skipped.
+    fn skip_comment(&mut self) {
+        if self.is_mysql() && (self.rest.starts_with(b"/*!") || self.rest.starts_with(b"/*M!")) {
+            let version_start = self
                 .rest
                 .iter()
                 .position(|&byte| byte == b'!')
                 .map_or(3, |at| at + 1);
-            let digits = self.rest[begins..]
+            let digit_count = self.rest[version_start..]
                 .iter()
                 .take_while(|byte| byte.is_ascii_digit())
                 .count();
-            let version = std::str::from_utf8(&self.rest[begins..begins + digits])
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0);
+            let version =
+                std::str::from_utf8(&self.rest[version_start..version_start + digit_count])
+                    .ok()
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(0);
             if version <= MAX_EXECUTED_VERSION {
-                self.rest = &self.rest[begins + digits..];
+                self.rest = &self.rest[version_start + digit_count..];
                 self.open_executed_comments += 1;
                 return;
             }
         }
-        let (mut at, mut depth) = (2, 1_usize);
-        while depth > 0 && at < self.rest.len() {
-            if self.rest[at..].starts_with(b"*/") {
+        let (mut offset, mut depth) = (2, 1_usize);
+        while depth > 0 && offset < self.rest.len() {
+            if self.rest[offset..].starts_with(b"*/") {
                 depth -= 1;
-                at += 2;
-            } else if !mysql && self.rest[at..].starts_with(b"/*") {
+                offset += 2;
+            } else if !self.is_mysql() && self.rest[offset..].starts_with(b"/*") {
                 depth += 1;
-                at += 2;
+                offset += 2;
             } else {
-                at += 1;
+                offset += 1;
             }
         }
-        self.rest = &self.rest[at.min(self.rest.len())..];
+        self.rest = &self.rest[offset.min(self.rest.len())..];
     }
 
     fn take_symbol(&mut self, length: usize) -> Token<'a> {
@@ -547,39 +495,38 @@ impl<'a> Lexer<'a> {
         self.take_literal(self.rest.len())
     }
 
-    /// Take a string whose body begins at `from`. If a backslash precedes a quote and is not an escape in the dialect, the server may
-    /// still treat it as one: then the rest is a literal.
-    fn take_string(&mut self, quote: u8, backslash: bool, from: usize) -> Token<'a> {
-        let mysql = matches!(self.dialect, Dialect::Mysql { .. });
-        let mut at = from;
-        while let Some(&byte) = self.rest.get(at) {
-            if byte == b'\\' && mysql && self.rest[at - 1] >= 0x80 {
-                // In sjis, gbk and similar encodings it may be the second byte of a character.
+    /// Take a string whose body begins at `body_start`. If a backslash precedes a quote and is not an escape in the dialect, the server
+    /// may still treat it as an escape: then the rest is a literal.
+    fn take_string(&mut self, quote: u8, has_escapes: bool, body_start: usize) -> Token<'a> {
+        let mut offset = body_start;
+        while let Some(&byte) = self.rest.get(offset) {
+            if byte == b'\\' && self.is_mysql() && self.rest[offset - 1] >= 0x80 {
+                // In sjis, gbk and similar encodings this may be the second byte of a character.
                 return self.take_rest();
-            } else if byte == b'\\' && backslash {
-                at += 2;
-            } else if byte == b'\\' && self.rest.get(at + 1) == Some(&quote) {
+            } else if byte == b'\\' && has_escapes {
+                offset += 2;
+            } else if byte == b'\\' && self.rest.get(offset + 1) == Some(&quote) {
                 return self.take_rest();
             } else if byte != quote {
-                at += 1;
-            } else if self.rest.get(at + 1) == Some(&quote) {
-                at += 2;
+                offset += 1;
+            } else if self.rest.get(offset + 1) == Some(&quote) {
+                offset += 2;
             } else {
-                return self.take_literal(at + 1);
+                return self.take_literal(offset + 1);
             }
         }
         self.take_rest()
     }
 
     fn take_identifier(&mut self, quote: u8) -> Token<'a> {
-        let mut at = 1;
-        while let Some(&byte) = self.rest.get(at) {
+        let mut offset = 1;
+        while let Some(&byte) = self.rest.get(offset) {
             if byte != quote {
-                at += 1;
-            } else if self.rest.get(at + 1) == Some(&quote) {
-                at += 2;
+                offset += 1;
+            } else if self.rest.get(offset + 1) == Some(&quote) {
+                offset += 2;
             } else {
-                let (name, rest) = self.rest.split_at(at + 1);
+                let (name, rest) = self.rest.split_at(offset + 1);
                 self.rest = rest;
                 return Token::Word(name);
             }
@@ -587,19 +534,19 @@ impl<'a> Lexer<'a> {
         self.take_rest()
     }
 
-    /// `$1`, or a dollar-quoted string.
+    /// Take a parameter (`$1`) or a dollar-quoted string.
     fn take_dollar(&mut self) -> Token<'a> {
-        let name = self.rest[1..]
+        let name_len = self.rest[1..]
             .iter()
             .take_while(|byte| is_word_byte(**byte) && **byte != b'$')
             .count();
         if self.rest.get(1).is_some_and(u8::is_ascii_digit) {
-            return self.take_literal(1 + name);
+            return self.take_literal(1 + name_len);
         }
-        if self.rest.get(1 + name) != Some(&b'$') {
+        if self.rest.get(1 + name_len) != Some(&b'$') {
             return self.take_rest();
         }
-        let tag = &self.rest[..name + 2];
+        let tag = &self.rest[..name_len + 2];
         let body = &self.rest[tag.len()..];
         match body.windows(tag.len()).position(|window| window == tag) {
             Some(end) => self.take_literal(end + 2 * tag.len()),
@@ -608,20 +555,20 @@ impl<'a> Lexer<'a> {
     }
 
     fn take_number(&mut self) -> Token<'a> {
-        let mut at = 1;
-        while let Some(&byte) = self.rest.get(at) {
-            let exponent = matches!(self.rest[at - 1], b'e' | b'E')
+        let mut length = 1;
+        while let Some(&byte) = self.rest.get(length) {
+            let is_exponent_sign = matches!(self.rest[length - 1], b'e' | b'E')
                 && matches!(byte, b'+' | b'-')
                 && !self.rest.starts_with(b"0x");
-            if !exponent && !is_word_byte(byte) && byte != b'.' {
+            if !is_exponent_sign && !is_word_byte(byte) && byte != b'.' {
                 break;
             }
-            at += 1;
+            length += 1;
         }
-        self.take_literal(at)
+        self.take_literal(length)
     }
 
-    /// A word, or a string with a prefix.
+    /// Take a word, or a string with a prefix.
     fn take_word(&mut self) -> Token<'a> {
         let length = self
             .rest
@@ -630,15 +577,17 @@ impl<'a> Lexer<'a> {
             .count();
         let (word, tail) = self.rest.split_at(length);
         let prefixes = [b"x".as_slice(), b"b", b"n", b"e", b"u"];
-        let is_prefix =
-            word[0] == b'_' || prefixes.iter().any(|one| word.eq_ignore_ascii_case(one));
-        let quoted = tail.first() == Some(&b'\'');
-        if is_prefix && quoted {
-            let escapes = self.backslash() || word.eq_ignore_ascii_case(b"e");
-            return self.take_string(b'\'', escapes, length + 1);
+        let is_prefix = word[0] == b'_'
+            || prefixes
+                .iter()
+                .any(|prefix| word.eq_ignore_ascii_case(prefix));
+        let is_quoted = tail.first() == Some(&b'\'');
+        if is_prefix && is_quoted {
+            let has_escapes = self.has_backslash_escapes() || word.eq_ignore_ascii_case(b"e");
+            return self.take_string(b'\'', has_escapes, length + 1);
         }
         if word.eq_ignore_ascii_case(b"u") && tail.starts_with(b"&'") {
-            return self.take_string(b'\'', self.backslash(), length + 2);
+            return self.take_string(b'\'', self.has_backslash_escapes(), length + 2);
         }
         self.rest = tail;
         Token::Word(word)

@@ -1,6 +1,8 @@
-//! Finds length-prefixed messages, and lines, in a stream that comes in arbitrary pieces, some of which may not have been kept.
+//! Finds length-prefixed messages and lines in a stream that comes in arbitrary pieces, some of which may not have been kept.
 
 use std::str::FromStr;
+
+use howfar_wire::mysql::frame::parse_header;
 
 use crate::{NOT_UNDERSTOOD, UnreadableReason};
 
@@ -29,22 +31,21 @@ impl HeaderLayout {
         }
     }
 
-    /// The message's kind and the length of its body; None if this is not a header.
-    fn parse(self, head: &[u8]) -> Option<(u8, usize)> {
-        let read_u32 = |from: usize| {
-            let bytes: [u8; 4] = head[from..from + 4].try_into().expect("four bytes");
+    /// Parse a header into the message's kind and the length of its body; None if the header is invalid.
+    fn parse(self, header: &[u8]) -> Option<(u8, usize)> {
+        let read_u32 = |offset: usize| {
+            let bytes = header[offset..offset + 4].try_into();
+            let bytes: [u8; 4] = bytes.expect("the slice has four bytes");
             u32::from_be_bytes(bytes) as usize
         };
         match self {
             Self::Mysql => {
-                let length = usize::from(head[0])
-                    | (usize::from(head[1]) << 8)
-                    | (usize::from(head[2]) << 16);
-                Some((head[3], length))
+                let (length, sequence) = parse_header([header[0], header[1], header[2], header[3]]);
+                Some((sequence, length))
             }
-            Self::Postgres => Some((head[0], read_u32(1).checked_sub(4)?)),
+            Self::Postgres => Some((header[0], read_u32(1).checked_sub(4)?)),
             Self::PostgresStartup => Some((0, read_u32(0).checked_sub(4)?)),
-            Self::Memcached => Some((head[1], read_u32(8))),
+            Self::Memcached => Some((header[1], read_u32(8))),
         }
     }
 }
@@ -54,13 +55,13 @@ impl HeaderLayout {
 pub(crate) struct Message<'a> {
     pub(crate) kind: u8,
     pub(crate) length: usize,
-    /// The first bytes, as many as are kept.
-    pub(crate) head: &'a [u8],
+    /// The first bytes of the body, as many as are kept.
+    pub(crate) first_bytes: &'a [u8],
 }
 
 impl Message<'_> {
     pub(crate) fn is_complete(&self) -> bool {
-        self.head.len() == self.length
+        self.first_bytes.len() == self.length
     }
 }
 
@@ -72,19 +73,21 @@ pub(crate) struct Framer {
     pub(crate) max_kept: usize,
     header: [u8; 24],
     header_len: usize,
+    /// Bytes of the body still to come.
     missing: usize,
     kind: u8,
     length: usize,
-    head: Vec<u8>,
+    first_bytes: Vec<u8>,
     /// Bytes in the middle of the message were not seen.
     has_hole: bool,
-    lost: bool,
-    /// Set by the caller: the current message is one that the server sent unrequested.
+    /// The boundaries of messages are not known any more.
+    is_lost: bool,
+    /// Set by the caller: the server sent the current message unrequested.
     pub(crate) is_push: bool,
 }
 
 impl Framer {
-    /// Keeps the first `max_kept` bytes of each message.
+    /// A framer that keeps the first `max_kept` bytes of each message.
     pub(crate) fn new(layout: HeaderLayout, max_kept: usize) -> Self {
         Self {
             layout,
@@ -94,48 +97,48 @@ impl Framer {
             missing: 0,
             kind: 0,
             length: 0,
-            head: Vec::new(),
+            first_bytes: Vec::new(),
             has_hole: false,
-            lost: false,
+            is_lost: false,
             is_push: false,
         }
     }
 
     /// Resynchronise at a change of direction, where a message begins.
     pub(crate) fn resynchronise(&mut self) {
-        if self.lost {
-            self.lost = false;
+        if self.is_lost {
+            self.is_lost = false;
             self.header_len = 0;
         }
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost
+        self.is_lost
     }
 
     pub(crate) fn mark_lost(&mut self) {
-        self.lost = true;
+        self.is_lost = true;
     }
 
     /// Whether the next byte begins a message.
     pub(crate) fn is_between_messages(&self) -> bool {
-        self.header_len == 0 && !self.lost
+        self.header_len == 0 && !self.is_lost
     }
 
-    /// Consume `input`, then the `skipped` bytes behind it that were not kept, up to the end of a message; None if more bytes must
-    /// come. A message with a hole keeps the bytes before the hole. If a message begins in a hole, the position is lost.
+    /// Take the next message from `input` and the `skipped` bytes after it, which were not kept; None if both are used up before it is
+    /// complete. A message with a hole keeps the bytes before the hole. If a message begins in a hole, the framer is lost.
     pub(crate) fn next<'a>(
         &'a mut self,
         input: &mut &[u8],
         skipped: &mut usize,
     ) -> Option<Message<'a>> {
-        if self.lost || !self.read_header(input, skipped) {
+        if self.is_lost || !self.read_header(input, skipped) {
             return None;
         }
         let part = self.missing.min(input.len());
         if !self.has_hole {
-            let kept = part.min(self.max_kept - self.head.len());
-            self.head.extend_from_slice(&input[..kept]);
+            let kept_bytes = part.min(self.max_kept - self.first_bytes.len());
+            self.first_bytes.extend_from_slice(&input[..kept_bytes]);
         }
         self.missing -= part;
         *input = &input[part..];
@@ -152,10 +155,11 @@ impl Framer {
         Some(Message {
             kind: self.kind,
             length: self.length,
-            head: &self.head,
+            first_bytes: &self.first_bytes,
         })
     }
 
+    /// Consume bytes of the header; true when it is complete and valid.
     fn read_header(&mut self, input: &mut &[u8], skipped: &mut usize) -> bool {
         let size = self.layout.header_len();
         if self.header_len == size {
@@ -166,15 +170,15 @@ impl Framer {
         self.header_len += part;
         *input = &input[part..];
         if self.header_len < size {
-            self.lost |= std::mem::take(skipped) > 0;
+            self.is_lost |= std::mem::take(skipped) > 0;
             return false;
         }
         let Some((kind, length)) = self.layout.parse(&self.header[..size]) else {
-            self.lost = true;
+            self.is_lost = true;
             return false;
         };
         (self.kind, self.length, self.missing) = (kind, length, length);
-        self.head.clear();
+        self.first_bytes.clear();
         self.has_hole = false;
         true
     }
@@ -185,22 +189,22 @@ impl Framer {
     }
 }
 
-/// Consume the rest of a line from `rest`; `line` has what came before. Returns the line without its line end, once that has come.
+/// Consume a line from `rest`, whose earlier part is in `line`. Returns the line without its line end once it is complete.
 pub(crate) fn take_line(
     rest: &mut &[u8],
     line: &mut Vec<u8>,
 ) -> Result<Option<Vec<u8>>, UnreadableReason> {
     let end = rest.iter().position(|&byte| byte == b'\n');
-    let taken = end.map_or(rest.len(), |end| end + 1);
-    if line.len() + taken > MAX_LINE_BYTES {
+    let length = end.map_or(rest.len(), |end| end + 1);
+    if line.len() + length > MAX_LINE_BYTES {
         return Err(NOT_UNDERSTOOD);
     }
-    line.extend_from_slice(&rest[..taken]);
-    *rest = &rest[taken..];
+    line.extend_from_slice(&rest[..length]);
+    *rest = &rest[length..];
     Ok(end.map(|_| {
-        let mut line_text = std::mem::take(line);
-        line_text.truncate(line_text.trim_ascii_end().len());
-        line_text
+        let mut complete_line = std::mem::take(line);
+        complete_line.truncate(complete_line.trim_ascii_end().len());
+        complete_line
     }))
 }
 

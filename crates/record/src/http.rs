@@ -1,4 +1,4 @@
-//! HTTP/1 as far as pages need it: the method and path of each request, and whether the server failed.
+//! Decodes the parts of HTTP/1 that identify pages: the method and path of each request, and whether the server failed.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ const MAX_METHOD_BYTES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Http {
-    /// What page names keep: parameters of the query with their values, and parts of the path, given with a leading `/`.
+    /// The query parameters, and the parts of the path (with a leading `/`), that page names keep.
     pub(crate) page_keys: Arc<[String]>,
     line: Vec<u8>,
-    /// The line of the current request has been read; headers and body follow.
+    /// The request line has been read; headers and body follow.
     has_line: bool,
     answer: Vec<u8>,
 }
 
 impl Http {
     pub(crate) fn begin_round_trip(&mut self) {
-        // After `100 Continue` the body of the same request follows.
+        // After `100 Continue` the client sends the body of the same request.
         self.has_line = self.has_line && self.answer.ends_with(b" 1");
         if !self.has_line {
             self.line.clear();
@@ -64,19 +64,19 @@ impl Http {
     }
 }
 
-/// Whether a client that begins like this speaks HTTP/1; None if there are too few bytes.
+/// Whether a client's first bytes are of HTTP/1; None if there are too few.
 pub(crate) fn is_start(bytes: &[u8]) -> Option<bool> {
     let method = bytes.split(|&byte| byte == b' ').next()?;
-    let upper = method.iter().all(u8::is_ascii_uppercase);
+    let is_uppercase = method.iter().all(u8::is_ascii_uppercase);
     match bytes.get(method.len() + 1) {
-        None => (!upper || method.len() > MAX_METHOD_BYTES).then_some(false),
-        Some(b'/') => Some(upper && known_name(METHODS, method) != "other"),
+        None => (!is_uppercase || method.len() > MAX_METHOD_BYTES).then_some(false),
+        Some(b'/') => Some(is_uppercase && known_name(METHODS, method) != "other"),
         Some(_) => Some(false),
     }
 }
 
-/// The request of a line like `GET /post/4711?token=x HTTP/1.1`: its name is the path without the query and with `*` for parts that
-/// have digits, but for what `page_keys` keeps.
+/// Parse a request line like `GET /post/4711?token=x HTTP/1.1`. The request's digest is the path without its query and with `*` for
+/// parts that have digits, except those that `page_keys` keeps.
 fn parse_request(line: &[u8], page_keys: &[String]) -> Option<Request> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
@@ -87,11 +87,12 @@ fn parse_request(line: &[u8], page_keys: &[String]) -> Option<Request> {
         return None;
     }
     let target = target.split(|&byte| byte == b'#').next()?;
-    let mut halves = target.splitn(2, |&byte| byte == b'?');
-    let (path, query) = (halves.next()?, halves.next().unwrap_or_default());
+    let mut path_and_query = target.splitn(2, |&byte| byte == b'?');
+    let path = path_and_query.next()?;
+    let query = path_and_query.next().unwrap_or_default();
     let is_kept = |part: &[u8]| {
-        let is_named = |key: &String| key.as_bytes().strip_prefix(b"/") == Some(part);
-        !part.iter().any(u8::is_ascii_digit) || page_keys.iter().any(is_named)
+        let matches_part = |key: &String| key.as_bytes().strip_prefix(b"/") == Some(part);
+        !part.iter().any(u8::is_ascii_digit) || page_keys.iter().any(matches_part)
     };
     let parts = path.split(|&byte| byte == b'/').map(|part| {
         if is_kept(part) {
@@ -105,14 +106,14 @@ fn parse_request(line: &[u8], page_keys: &[String]) -> Option<Request> {
         let name = pair.split(|&byte| byte == b'=').next();
         page_keys.iter().any(|key| Some(key.as_bytes()) == name)
     });
-    let kept = pairs
+    let kept_query = pairs
         .map(String::from_utf8_lossy)
         .collect::<Vec<_>>()
         .join("&");
-    let path = if kept.is_empty() {
+    let path = if kept_query.is_empty() {
         path
     } else {
-        format!("{path}?{kept}")
+        format!("{path}?{kept_query}")
     };
     let prefix = if command == "get" {
         String::new()

@@ -24,25 +24,26 @@ const CUT: Reason = Cow::Borrowed("cut before the end of their headers");
 const FRAGMENT: Reason = Cow::Borrowed("fragments of IP");
 const TOO_DEEP: Reason = Cow::Borrowed("wrapped too many times");
 
-/// Reasons that exclude TCP of the server.
+/// Reasons of packets that cannot be TCP of the server.
 const UNRELATED: [&str; 4] = [OTHER_ENDPOINT, "ARP", "ICMP", "UDP"];
 pub(crate) const OTHER_ENDPOINT: &str = "TCP of another port or address";
 
-/// Whether packets that were skipped for this reason were understood.
+/// Whether packets skipped for this reason were understood.
 pub(crate) fn is_understood(reason: &str) -> bool {
     UNRELATED.contains(&reason)
 }
 
+/// A TCP segment.
 pub(crate) struct Segment<'a> {
     pub(crate) at_ns: u64,
-    pub(crate) from: Endpoint,
-    pub(crate) to: Endpoint,
+    pub(crate) source: Endpoint,
+    pub(crate) destination: Endpoint,
     pub(crate) sequence: u32,
     pub(crate) acknowledged: u32,
     pub(crate) flags: u8,
     pub(crate) payload: &'a [u8],
     /// Bytes of the payload that the capture cut off.
-    pub(crate) cut: usize,
+    pub(crate) cut_bytes: usize,
 }
 
 /// The next layer of a packet.
@@ -56,15 +57,16 @@ enum Layer<'a> {
     Tcp(Tcp<'a>),
 }
 
-/// A segment: its addresses, its length, and the bytes of it that were captured.
+/// A TCP segment in an IP packet.
 struct Tcp<'a> {
-    from: IpAddr,
-    to: IpAddr,
+    source: IpAddr,
+    destination: IpAddr,
     length: usize,
+    /// The captured bytes of the segment.
     bytes: &'a [u8],
 }
 
-/// The TCP segment in a packet, or why there is none.
+/// Find the TCP segment in a packet. Fails with the reason why there is none.
 pub(crate) fn find_segment(packet: &Packet) -> Result<Segment<'_>, Reason> {
     let bytes = packet.bytes.as_slice();
     let mut layer = match packet.link {
@@ -89,17 +91,17 @@ pub(crate) fn find_segment(packet: &Packet) -> Result<Segment<'_>, Reason> {
     Err(TOO_DEEP)
 }
 
-fn read_array<const COUNT: usize>(bytes: &[u8], at: usize) -> Result<[u8; COUNT], Reason> {
-    let found = bytes.get(at..at + COUNT).ok_or(CUT)?;
-    Ok(found.try_into().expect("as many bytes"))
+fn read_array<const COUNT: usize>(bytes: &[u8], offset: usize) -> Result<[u8; COUNT], Reason> {
+    let array = bytes.get(offset..).and_then(<[u8]>::first_chunk);
+    array.copied().ok_or(CUT)
 }
 
-fn read_u16(bytes: &[u8], at: usize) -> Result<u16, Reason> {
-    Ok(u16::from_be_bytes(read_array(bytes, at)?))
+fn read_u16(bytes: &[u8], offset: usize) -> Result<u16, Reason> {
+    Ok(u16::from_be_bytes(read_array(bytes, offset)?))
 }
 
-fn read_byte(bytes: &[u8], at: usize) -> Result<u8, Reason> {
-    bytes.get(at).copied().ok_or(CUT)
+fn read_byte(bytes: &[u8], offset: usize) -> Result<u8, Reason> {
+    bytes.get(offset).copied().ok_or(CUT)
 }
 
 fn skip_bytes(bytes: &[u8], count: usize) -> Result<&[u8], Reason> {
@@ -110,7 +112,7 @@ fn parse_ethertype(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     Ok(match kind {
         IP_4 | IP_6 => Layer::Ip(bytes),
         ETHERNET => Layer::Ethernet(bytes),
-        // VLAN tags, also nested.
+        // VLAN tags, which may be nested.
         0x8100 | 0x88A8 | 0x9100 | 0x9200 | 0x9300 => {
             Layer::Typed(read_u16(bytes, 2)?, skip_bytes(bytes, 4)?)
         }
@@ -122,16 +124,16 @@ fn parse_ethertype(kind: u16, bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     })
 }
 
-/// MPLS: skip the labels up to the one marked as last.
+/// Parse MPLS: skip the labels up to the last, which is marked.
 fn parse_mpls(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
-    let mut at = 0;
-    while read_byte(bytes, at + 2)? & 1 == 0 {
-        at += 4;
+    let mut offset = 0;
+    while read_byte(bytes, offset + 2)? & 1 == 0 {
+        offset += 4;
     }
-    let inner = skip_bytes(bytes, at + 4)?;
+    let inner = skip_bytes(bytes, offset + 4)?;
     match read_byte(inner, 0)? >> 4 {
         4 | 6 => Ok(Layer::Ip(inner)),
-        // A control word.
+        // A pseudowire with a control word.
         0 => Ok(Layer::Ethernet(skip_bytes(inner, 4)?)),
         _ => Err("MPLS with neither IP nor Ethernet".into()),
     }
@@ -158,7 +160,7 @@ fn parse_ip(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     }
 }
 
-/// A length of 0 marks a packet of segmentation offload that is longer than the field can hold.
+/// Parse IPv4. A total length of 0 marks a packet of segmentation offload whose length does not fit into the field.
 fn parse_ipv4(ip: &[u8]) -> Result<Layer<'_>, Reason> {
     let header = usize::from(ip[0] & 15) * 4;
     if read_u16(ip, 6)? & 0x3FFF != 0 {
@@ -167,8 +169,8 @@ fn parse_ipv4(ip: &[u8]) -> Result<Layer<'_>, Reason> {
     let total = usize::from(read_u16(ip, 2)?);
     let total = if total == 0 { ip.len() } else { total };
     let tcp = Tcp {
-        from: IpAddr::V4(Ipv4Addr::from(read_array::<4>(ip, 12)?)),
-        to: IpAddr::V4(Ipv4Addr::from(read_array::<4>(ip, 16)?)),
+        source: IpAddr::V4(Ipv4Addr::from(read_array::<4>(ip, 12)?)),
+        destination: IpAddr::V4(Ipv4Addr::from(read_array::<4>(ip, 16)?)),
         length: total.checked_sub(header).ok_or(CUT)?,
         bytes: skip_bytes(ip, header)?,
     };
@@ -193,15 +195,15 @@ fn parse_ipv6(ip: &[u8]) -> Result<Layer<'_>, Reason> {
         length = length.checked_sub(size).ok_or(CUT)?;
     }
     let tcp = Tcp {
-        from: IpAddr::V6(Ipv6Addr::from(read_array::<16>(ip, 8)?)),
-        to: IpAddr::V6(Ipv6Addr::from(read_array::<16>(ip, 24)?)),
+        source: IpAddr::V6(Ipv6Addr::from(read_array::<16>(ip, 8)?)),
+        destination: IpAddr::V6(Ipv6Addr::from(read_array::<16>(ip, 24)?)),
         length,
         bytes: rest,
     };
     parse_ip_payload(next, tcp)
 }
 
-/// The layer that IP carries; `tcp` if the protocol is TCP.
+/// Parse the payload of an IP packet; `tcp` is the payload as a TCP segment.
 fn parse_ip_payload(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
     match protocol {
         TCP => Ok(Layer::Tcp(tcp)),
@@ -227,7 +229,7 @@ fn parse_ip_payload(protocol: u8, tcp: Tcp<'_>) -> Result<Layer<'_>, Reason> {
     }
 }
 
-/// GRE, also with mirrored frames (ERSPAN) or PPP.
+/// Parse GRE, which may contain mirrored frames (ERSPAN) or PPP.
 fn parse_gre(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
     let (flags, kind) = (read_u16(bytes, 0)?, read_u16(bytes, 2)?);
     let is_set = |bit: u16| usize::from(flags & bit != 0);
@@ -237,8 +239,8 @@ fn parse_gre(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
         0x880B => Ok(Layer::Ppp(inner)),
         0x88BE => Ok(Layer::Ethernet(skip_bytes(inner, 8 * is_set(0x1000))?)),
         0x22EB => {
-            let more = if read_byte(inner, 11)? & 1 == 1 { 8 } else { 0 };
-            Ok(Layer::Ethernet(skip_bytes(inner, 12 + more)?))
+            let subheader = if read_byte(inner, 11)? & 1 == 1 { 8 } else { 0 };
+            Ok(Layer::Ethernet(skip_bytes(inner, 12 + subheader)?))
         }
         _ => Ok(Layer::Typed(kind, inner)),
     }
@@ -246,26 +248,21 @@ fn parse_gre(bytes: &[u8]) -> Result<Layer<'_>, Reason> {
 
 impl<'a> Tcp<'a> {
     fn into_segment(self, at_ns: u64) -> Result<Segment<'a>, Reason> {
-        let Self {
-            from,
-            to,
-            length,
-            bytes,
-        } = self;
+        let bytes = self.bytes;
         let header = usize::from(read_byte(bytes, 12)? >> 4) * 4;
-        let payload_length = length.checked_sub(header).ok_or(CUT)?;
+        let payload_length = self.length.checked_sub(header).ok_or(CUT)?;
         let captured = skip_bytes(bytes, header)?;
-        // Short frames are padded.
+        // Short frames have padding after the payload.
         let payload = &captured[..captured.len().min(payload_length)];
         Ok(Segment {
             at_ns,
-            from: (from, read_u16(bytes, 0)?),
-            to: (to, read_u16(bytes, 2)?),
+            source: (self.source, read_u16(bytes, 0)?),
+            destination: (self.destination, read_u16(bytes, 2)?),
             sequence: u32::from_be_bytes(read_array(bytes, 4)?),
             acknowledged: u32::from_be_bytes(read_array(bytes, 8)?),
             flags: read_byte(bytes, 13)?,
             payload,
-            cut: payload_length - payload.len(),
+            cut_bytes: payload_length - payload.len(),
         })
     }
 }

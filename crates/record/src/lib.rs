@@ -1,10 +1,10 @@
-//! Round trips between a client and its server, found from the bytes that both send and their times. No I/O, no clock.
+//! Finds the round trips between a client and its server in the bytes that both send and their times. No I/O, no clock.
 //!
-//! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages, even where bytes between them were
-//! not kept; `mysql`, `postgres`, `redis` and `memcached` decode commands and, with `howfar_wire`, answers; `http` reads paths.
-//! `capture`, `layers` and `segments` reconstruct the bytes from captured packets. No literal leaves this crate: a statement is
-//! reduced to words and punctuation, a command is one of a fixed list, a path has no query but the parameters that tell pages apart,
-//! and values leave only as a salted hash.
+//! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages, even if bytes between them were not
+//! kept; `mysql`, `postgres`, `redis` and `memcached` decode commands and, with `howfar_wire`, answers; `http` reads paths. `capture`,
+//! `layers` and `segments` reconstruct the bytes from captured packets. No literal leaves this crate: a statement is reduced to words
+//! and punctuation, a command is one of a fixed list, a path keeps only those query parameters that distinguish pages, and values
+//! leave only as a salted hash.
 
 mod capture;
 mod conversation;
@@ -41,11 +41,12 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) command: &'static str,
-    /// A statement without its literals.
+    /// A statement without its literals, or another name of the request.
     pub(crate) digest: Option<String>,
+    /// Salted hash of the literals, keys or values; None if it is unknown.
     pub(crate) keys: Option<u64>,
     pub(crate) phase: Phase,
-    /// Whether it names its round trip; auxiliary requests, such as PostgreSQL's Describe, do not.
+    /// Whether a round trip takes its name from this request; not from auxiliary requests, such as PostgreSQL's Describe.
     pub(crate) names_round_trip: bool,
     pub(crate) is_answered: bool,
 }
@@ -69,7 +70,7 @@ impl Request {
         }
     }
 
-    /// A request that servers do not answer, so that the client does not wait for it.
+    /// A request that servers do not answer, so that the client does not wait.
     pub(crate) fn unanswered(command: &'static str) -> Self {
         Self {
             is_answered: false,
@@ -92,24 +93,24 @@ impl Request {
     }
 }
 
-/// A decoder's report on the bytes that it was given.
+/// A decoder's report on the bytes of one call.
 #[derive(Debug, Default)]
 pub(crate) struct DecoderReport {
     pub(crate) requests: Vec<Request>,
-    /// The server will answer what the client sent, even if `requests` does not show that; assumed without a decoder.
+    /// The server will answer the client's bytes, even if `requests` does not show that; assumed if no decoder knows the protocol.
     pub(crate) expects_answer: bool,
     /// The client's bytes end where a message ends.
     pub(crate) is_between_messages: bool,
-    /// A name for what was sent, used if no request gives one.
+    /// A name for the bytes, used if no request gives one.
     pub(crate) name: Option<&'static str>,
     pub(crate) failed: bool,
     pub(crate) rows: Rows,
     /// Messages that the server sent unrequested, and their bytes.
     pub(crate) pushes: u64,
     pub(crate) pushed_bytes: u64,
-    /// Bytes so far of an incomplete message that may be either a push or an answer.
+    /// Bytes so far of an incomplete message that may be a push or an answer.
     pub(crate) undecided_bytes: u64,
-    /// Reasons why something is not known.
+    /// Reasons why a part of the traffic is unknown.
     pub(crate) unknown: Vec<&'static str>,
 }
 
@@ -131,8 +132,8 @@ impl Rows {
     pub(crate) fn combine(self, other: Self) -> Self {
         match (self, other) {
             (Self::Missed, _) | (_, Self::Missed) => Self::Missed,
-            (Self::Uncounted, only) | (only, Self::Uncounted) => only,
-            (Self::Counted(one), Self::Counted(more)) => Self::Counted(one + more),
+            (Self::Uncounted, rows) | (rows, Self::Uncounted) => rows,
+            (Self::Counted(left), Self::Counted(right)) => Self::Counted(left + right),
         }
     }
 }
@@ -143,14 +144,14 @@ pub(crate) struct UnreadableReason(pub(crate) &'static str);
 
 pub(crate) const ENCRYPTED: UnreadableReason = UnreadableReason("encrypted");
 pub(crate) const COMPRESSED: UnreadableReason = UnreadableReason("compressed");
-/// From here on the server sends unrequested data, and the client answers.
+/// After such a request the server sends data unrequested, and the client answers.
 pub(crate) const REPLICATION_STREAM: UnreadableReason = UnreadableReason("replication stream");
-/// The same for Memcached's `watch`.
+/// After Memcached's `watch` the server sends log lines unrequested.
 pub(crate) const LOG_STREAM: UnreadableReason = UnreadableReason("stream of log lines");
 pub(crate) const NOT_UNDERSTOOD: UnreadableReason = UnreadableReason("protocol not understood");
 pub(crate) const OPENED_BEFORE_RECORDING: UnreadableReason =
     UnreadableReason("connection opened before the recording");
-/// Requests were not seen completely, so there may be more of them than are counted.
+/// Some requests were not seen completely, so there may be more requests than are counted.
 pub(crate) const REQUESTS_MISSED: &str = "requests in bytes that were not kept or captured";
 
 impl UnreadableReason {
@@ -160,7 +161,7 @@ impl UnreadableReason {
     }
 }
 
-/// The member of `names` that equals `word`, ignoring case, else "other": only our own strings are stored, never the client's.
+/// The member of `names` that equals `word`, ignoring case, else "other": the client's own words are never stored.
 pub(crate) fn known_name(names: &[&'static str], word: &[u8]) -> &'static str {
     names
         .iter()

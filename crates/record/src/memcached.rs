@@ -1,82 +1,25 @@
 //! Decodes Memcached's commands, text and binary, and whether they failed.
 
-use crate::frame::{Framer, HeaderLayout, MAX_LINE_BYTES, parse_number, take_line};
+use crate::frame::{Framer, HeaderLayout, parse_number, take_line};
 use crate::salt::Salt;
 use crate::{DecoderReport, LOG_STREAM, Request, UnreadableReason, known_name};
 
 /// Bytes of a binary message that are kept: enough for a request with the longest key.
 const MAX_KEPT_BYTES: usize = 512;
+#[rustfmt::skip]
 const TEXT_COMMANDS: &[&str] = &[
-    "get",
-    "gets",
-    "gat",
-    "gats",
-    "set",
-    "add",
-    "replace",
-    "append",
-    "prepend",
-    "cas",
-    "delete",
-    "incr",
-    "decr",
-    "touch",
-    "flush_all",
-    "version",
-    "verbosity",
-    "stats",
-    "quit",
-    "mg",
-    "ms",
-    "md",
-    "ma",
-    "mn",
-    "me",
-    "cache_memlimit",
-    "slabs",
-    "lru",
-    "lru_crawler",
-    "watch",
+    "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr", "decr",
+    "touch", "flush_all", "version", "verbosity", "stats", "quit", "mg", "ms", "md", "ma", "mn", "me",
+    "cache_memlimit", "slabs", "lru", "lru_crawler", "watch",
 ];
 /// Command names by opcode; any other opcode is "other".
+#[rustfmt::skip]
 const BINARY_COMMANDS: [&str; 37] = [
-    "get",
-    "set",
-    "add",
-    "replace",
-    "delete",
-    "incr",
-    "decr",
-    "quit",
-    "flush_all",
-    "get",
-    "noop",
-    "version",
-    "get",
-    "get",
-    "append",
-    "prepend",
-    "stats",
-    "set",
-    "add",
-    "replace",
-    "delete",
-    "incr",
-    "decr",
-    "quit",
-    "flush_all",
-    "append",
-    "prepend",
-    "verbosity",
-    "touch",
-    "gat",
-    "gat",
-    "other",
-    "login",
-    "login",
-    "login",
-    "other",
-    "other",
+    "get", "set", "add", "replace", "delete", "incr", "decr", "quit", // from 0x00 on
+    "flush_all", "get", "noop", "version", "get", "get", "append", "prepend", // from 0x08 on
+    "stats", "set", "add", "replace", "delete", "incr", "decr", "quit", // from 0x10 on
+    "flush_all", "append", "prepend", "verbosity", "touch", "gat", "gat", "other", // from 0x18 on
+    "login", "login", "login", "other", "other", // from 0x20 on
 ];
 
 /// Opcodes of requests that are answered only if a key was found, or if they failed.
@@ -87,11 +30,15 @@ const QUIET_OPCODES: [u8; 14] = [
 #[derive(Debug)]
 pub(crate) enum Memcached {
     Text {
+        /// The part of the client's line that has come.
         line: Vec<u8>,
-        body: usize,
-        answer: Vec<u8>,
-        answer_body: usize,
-        lost: bool,
+        /// Bytes of the client's value still to come, with its line end.
+        body_left: usize,
+        /// The part of the server's line that has come.
+        answer_line: Vec<u8>,
+        answer_body_left: usize,
+        /// The boundaries of lines are not known any more.
+        is_lost: bool,
     },
     Binary {
         to_server: Framer,
@@ -100,8 +47,9 @@ pub(crate) enum Memcached {
 }
 
 impl Memcached {
-    pub(crate) fn new(first: u8) -> Self {
-        if first == 0x80 {
+    /// `first_byte` of a client shows whether it uses the binary protocol.
+    pub(crate) fn new(first_byte: u8) -> Self {
+        if first_byte == 0x80 {
             let framer = || Framer::new(HeaderLayout::Memcached, MAX_KEPT_BYTES);
             Self::Binary {
                 to_server: framer(),
@@ -110,10 +58,10 @@ impl Memcached {
         } else {
             Self::Text {
                 line: Vec::new(),
-                body: 0,
-                answer: Vec::new(),
-                answer_body: 0,
-                lost: false,
+                body_left: 0,
+                answer_line: Vec::new(),
+                answer_body_left: 0,
+                is_lost: false,
             }
         }
     }
@@ -122,17 +70,17 @@ impl Memcached {
         match self {
             Self::Text {
                 line,
-                body,
-                answer,
-                answer_body,
-                lost,
+                body_left,
+                answer_line,
+                answer_body_left,
+                is_lost,
             } => {
-                if std::mem::take(lost) {
+                if std::mem::take(is_lost) {
                     line.clear();
-                    *body = 0;
+                    *body_left = 0;
                 }
-                answer.clear();
-                *answer_body = 0;
+                answer_line.clear();
+                *answer_body_left = 0;
             }
             Self::Binary {
                 to_server,
@@ -154,14 +102,17 @@ impl Memcached {
         let mut rest = bytes;
         match self {
             Self::Text {
-                line, body, lost, ..
+                line,
+                body_left,
+                is_lost,
+                ..
             } => {
-                while !rest.is_empty() && !*lost {
-                    take_text(&mut rest, line, body, salt, out)?;
+                while !rest.is_empty() && !*is_lost {
+                    consume_command(&mut rest, line, body_left, salt, out)?;
                 }
-                skip(body, skipped, lost);
-                out.expects_answer |= *lost;
-                out.is_between_messages = line.is_empty() && *body == 0 && !*lost;
+                skip_body(body_left, skipped, is_lost);
+                out.expects_answer |= *is_lost;
+                out.is_between_messages = line.is_empty() && *body_left == 0 && !*is_lost;
             }
             Self::Binary { to_server, .. } => {
                 let mut skipped = skipped;
@@ -170,7 +121,7 @@ impl Memcached {
                         .get(usize::from(message.kind))
                         .copied()
                         .unwrap_or("other");
-                    let keys = Some(salt.hash(message.head));
+                    let keys = Some(salt.hash(message.first_bytes));
                     out.requests.push(Request {
                         keys,
                         digest: Some(name.to_owned()),
@@ -194,21 +145,21 @@ impl Memcached {
         let mut rest = bytes;
         match self {
             Self::Text {
-                answer,
-                answer_body,
-                lost,
+                answer_line,
+                answer_body_left,
+                is_lost,
                 ..
             } => {
-                while !rest.is_empty() && !*lost {
-                    take_answer(&mut rest, answer, answer_body, out);
+                while !rest.is_empty() && !*is_lost {
+                    consume_answer(&mut rest, answer_line, answer_body_left, out);
                 }
-                skip(answer_body, skipped, lost);
+                skip_body(answer_body_left, skipped, is_lost);
             }
             Self::Binary { to_client, .. } => {
                 let mut skipped = skipped;
                 while to_client.next(&mut rest, &mut skipped).is_some() {
                     let header = to_client.last_header();
-                    // Status 1, no such key, is not a failure.
+                    // Status 1 (no such key) is not a failure.
                     out.failed |= !matches!((header[6], header[7]), (0, 0 | 1));
                 }
             }
@@ -216,32 +167,38 @@ impl Memcached {
     }
 }
 
-fn skip(body: &mut usize, skipped: usize, lost: &mut bool) {
-    if *body > skipped {
-        *body -= skipped;
+/// Skip bytes that were not kept; the boundaries of lines are lost if the bytes reach beyond the current value.
+fn skip_body(body_left: &mut usize, skipped: usize, is_lost: &mut bool) {
+    if *body_left > skipped {
+        *body_left -= skipped;
     } else if skipped > 0 {
-        *lost = true;
+        *is_lost = true;
     }
 }
 
-/// Consume a line, or a part of the value that follows it.
-fn take_text(
+/// Consume bytes of the current value; false if there is none.
+fn consume_body(rest: &mut &[u8], body_left: &mut usize) -> bool {
+    let consumed_bytes = (*body_left).min(rest.len());
+    *rest = &rest[consumed_bytes..];
+    *body_left -= consumed_bytes;
+    consumed_bytes > 0
+}
+
+/// Consume a client's line, or a part of the value that follows it.
+fn consume_command(
     rest: &mut &[u8],
-    line: &mut Vec<u8>,
-    body: &mut usize,
+    partial_line: &mut Vec<u8>,
+    body_left: &mut usize,
     salt: &Salt,
     out: &mut DecoderReport,
 ) -> Result<(), UnreadableReason> {
-    if *body > 0 {
-        let taken = (*body).min(rest.len());
-        *rest = &rest[taken..];
-        *body -= taken;
+    if consume_body(rest, body_left) {
         return Ok(());
     }
-    let Some(line_text) = take_line(rest, line)? else {
+    let Some(line) = take_line(rest, partial_line)? else {
         return Ok(());
     };
-    let words: Vec<&[u8]> = line_text
+    let words: Vec<&[u8]> = line
         .split(|&byte| byte == b' ')
         .filter(|word| !word.is_empty())
         .collect();
@@ -254,7 +211,7 @@ fn take_text(
         "ms" => arguments.get(1),
         _ => None,
     };
-    *body = value_bytes(size);
+    *body_left = value_bytes(size);
     let key_words = match name {
         "get" | "gets" => arguments,
         "gat" | "gats" => arguments.get(1..).unwrap_or_default(),
@@ -282,36 +239,36 @@ fn take_text(
     }
 }
 
-/// Bytes of a value of this size including its line end; 0 if no value follows.
+/// Bytes of a value of this size with its line end; 0 if no value follows.
 fn value_bytes(size: Option<&&[u8]>) -> usize {
     size.and_then(|size| parse_number::<usize>(size))
         .map_or(0, |size| size.saturating_add(2))
 }
 
-fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut DecoderReport) {
-    if *body > 0 {
-        let taken = (*body).min(rest.len());
-        *rest = &rest[taken..];
-        *body -= taken;
+/// Consume a server's line, or a part of the value that follows it. Bytes beyond the maximum of a line are ignored.
+fn consume_answer(
+    rest: &mut &[u8],
+    partial_line: &mut Vec<u8>,
+    body_left: &mut usize,
+    out: &mut DecoderReport,
+) {
+    if consume_body(rest, body_left) {
         return;
     }
-    let Ok(Some(line_text)) = take_line(rest, line) else {
-        if line.len() >= MAX_LINE_BYTES || rest.is_empty() {
-            return;
-        }
+    let Ok(Some(line)) = take_line(rest, partial_line) else {
         *rest = &[];
         return;
     };
-    let words: Vec<&[u8]> = line_text.split(|&byte| byte == b' ').collect();
+    let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
     match words.first() {
         Some(&(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR")) => out.failed = true,
-        Some(&b"VALUE") => *body = value_bytes(words.get(3)),
-        Some(&b"VA") => *body = value_bytes(words.get(1)),
+        Some(&b"VALUE") => *body_left = value_bytes(words.get(3)),
+        Some(&b"VA") => *body_left = value_bytes(words.get(1)),
         _ => {}
     }
 }
 
-/// Whether a client that begins like this may speak the binary protocol.
+/// Whether a client's first bytes are of the binary protocol.
 pub(crate) fn is_binary_start(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0x80)
 }

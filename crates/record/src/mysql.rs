@@ -1,4 +1,4 @@
-//! Decodes commands of MySQL's and MariaDB's protocol, and as much of the answers as shows their outcome.
+//! Decodes commands of MySQL's and MariaDB's protocol, and the parts of answers that show the outcome.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,7 +6,7 @@ use howfar_wire::mysql::command::code;
 use howfar_wire::mysql::frame::MAX_PAYLOAD;
 use howfar_wire::mysql::handshake::Greeting;
 use howfar_wire::mysql::reply::{
-    EOF, ERR, LOCAL_INFILE, MORE_RESULTS, OK, OkPacket, Prepared, ResultHead, eof_status, is_eof,
+    EOF, ERR, LOCAL_INFILE, MORE_RESULTS, OK, OkPacket, Prepared, ResultHeader, eof_status, is_eof,
 };
 
 use crate::digest::{Dialect, digest};
@@ -18,6 +18,7 @@ use crate::{
     Rows, UnreadableReason,
 };
 
+/// Capabilities of clients and servers.
 const PROTOCOL_41: u64 = 1 << 9;
 const SSL: u64 = 1 << 11;
 const COMPRESS: u64 = 1 << 5;
@@ -25,21 +26,22 @@ const ZSTD: u64 = 1 << 26;
 const DEPRECATE_EOF: u64 = 1 << 24;
 const QUERY_ATTRIBUTES: u64 = 1 << 27;
 const CACHE_METADATA: u64 = 1 << 36;
+/// Status flags.
 const CURSOR_EXISTS: u16 = 1 << 6;
 const NO_BACKSLASH_ESCAPES: u16 = 1 << 9;
 const MAX_REQUEST_KEPT: usize = 1 << 20;
-/// Bytes of a greeting that are kept: up to the server's capabilities, which follow a version that may be long.
+/// Maximum bytes of a greeting that are kept: the server's capabilities follow a version that may be long.
 const MAX_GREETING_KEPT: usize = 1024;
 const MAX_ANSWER_KEPT: usize = 64;
-/// Maximum prepared statements remembered for a connection.
+/// Maximum prepared statements that are remembered for a connection.
 const MAX_STATEMENTS: usize = 16_384;
 const MAX_PENDING: usize = 4096;
-/// How MariaDB's progress report begins: it looks like an error with the number 0xFFFF.
+/// First bytes of MariaDB's progress report, which has the form of an error with the number 0xFFFF.
 const PROGRESS: [u8; 3] = [ERR, 0xFF, 0xFF];
-/// The id that means "the statement prepared last" in MariaDB's protocol.
+/// The id of the statement prepared last in MariaDB's protocol.
 const LAST_PREPARED: u32 = u32::MAX;
 
-/// Phase of the connection: authentication comes before commands.
+/// The client's next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Greeting,
@@ -49,17 +51,17 @@ enum State {
     Commands,
 }
 
-/// What comes next in an answer.
+/// The next packet of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expect {
     First,
-    /// Definitions of columns or parameters, then perhaps an EOF, then rows if `then_rows`.
+    /// The first of `count` definitions of columns or parameters, which an EOF may follow, and rows if `has_rows`.
     Definitions {
-        left: u64,
-        then_rows: bool,
+        count: u64,
+        has_rows: bool,
     },
     DefinitionsEnd {
-        then_rows: bool,
+        has_rows: bool,
     },
     Rows,
 }
@@ -68,8 +70,10 @@ enum Expect {
 #[derive(Debug)]
 enum Pending {
     Result,
+    /// A prepare, with the statement's digest.
     Prepare(Option<String>),
     Fields,
+    /// A request whose answer is one line of text.
     Line,
     Fetch,
 }
@@ -88,12 +92,14 @@ pub(crate) struct Mysql {
     to_client: Framer,
     server_capabilities: u64,
     capabilities: u64,
-    backslash: bool,
-    continued: bool,
+    has_backslash_escapes: bool,
+    /// The next packet continues the request.
+    is_continued: bool,
     statements: HashMap<u32, Statement>,
     last_prepared: Option<String>,
     pending: VecDeque<Pending>,
     expect: Expect,
+    /// Number of column definitions that follow the parameters of a prepare.
     columns_after_parameters: Option<u64>,
     /// Bytes so far of the server's current message.
     message_bytes: u64,
@@ -107,8 +113,8 @@ impl Mysql {
             to_client: Framer::new(HeaderLayout::Mysql, MAX_GREETING_KEPT),
             server_capabilities: 0,
             capabilities: 0,
-            backslash: true,
-            continued: false,
+            has_backslash_escapes: true,
+            is_continued: false,
             statements: HashMap::new(),
             last_prepared: None,
             pending: VecDeque::new(),
@@ -126,7 +132,7 @@ impl Mysql {
         }
     }
 
-    /// Begin a round trip: the client sends after the server did.
+    /// Begin a round trip: the client sends after the server has sent.
     pub(crate) fn begin_round_trip(&mut self) {
         if self.to_client.is_lost() || self.to_server.is_lost() {
             self.pending.clear();
@@ -144,7 +150,7 @@ impl Mysql {
         salt: &Salt,
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        // Moved out of `self` meanwhile, as a message borrows the framer.
+        // The framer is moved out of `self` because a message borrows it.
         let mut framer =
             std::mem::replace(&mut self.to_server, Framer::new(HeaderLayout::Mysql, 0));
         let was_lost = framer.is_lost();
@@ -180,14 +186,14 @@ impl Mysql {
             }
             State::Commands => {}
         }
-        let continues = std::mem::replace(&mut self.continued, message.length == MAX_PAYLOAD);
+        let continues = std::mem::replace(&mut self.is_continued, message.length == MAX_PAYLOAD);
         // A sequence number other than 0 marks the file of LOAD DATA LOCAL.
         if continues || message.kind != 0 {
             out.expects_answer = true;
             out.name = Some("local file");
             return Ok(());
         }
-        let Some((&code, body)) = message.head.split_first() else {
+        let Some((&code, body)) = message.first_bytes.split_first() else {
             return Ok(());
         };
         if !message.is_complete() {
@@ -201,17 +207,15 @@ impl Mysql {
         message: &Message,
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        let head = message.head;
-        let number = |from: usize| {
-            head.get(from..from + 4).map_or(0, |four| {
-                u64::from(u32::from_le_bytes(four.try_into().expect("four bytes")))
-            })
+        let read_u32 = |offset: usize| {
+            let bytes = message.first_bytes.get(offset..).and_then(parse_u32);
+            bytes.map_or(0, u64::from)
         };
-        self.capabilities = number(0);
+        self.capabilities = read_u32(0);
         if self.capabilities & PROTOCOL_41 == 0 {
             return Err(crate::NOT_UNDERSTOOD);
         }
-        self.capabilities |= number(28) << 32;
+        self.capabilities |= read_u32(28) << 32;
         out.requests
             .push(Request::new("login").with_phase(Phase::Connect));
         if message.length == 32 && self.capabilities & SSL != 0 {
@@ -234,7 +238,7 @@ impl Mysql {
             code::QUIT => Request::unanswered("quit").with_phase(Phase::Close),
             code::SEND_LONG_DATA => Request::unanswered("send_long_data"),
             code::CLOSE => {
-                if let Some(id) = parse_id(body) {
+                if let Some(id) = parse_u32(body) {
                     self.statements.remove(&id);
                 }
                 Request::unanswered("close_statement")
@@ -247,28 +251,18 @@ impl Mysql {
                 out.requests.push(Request::new("binlog_dump"));
                 return Err(REPLICATION_STREAM);
             }
-            code::QUERY => {
-                self.handle_query(body, is_complete, salt, out);
-                return Ok(());
-            }
-            code::PREPARE => {
-                self.handle_prepare(body, is_complete, salt, out);
-                return Ok(());
-            }
+            code::QUERY => self.handle_query(body, is_complete, salt, out),
+            code::PREPARE => self.handle_prepare(body, is_complete, salt),
             code::EXECUTE | code::BULK_EXECUTE => {
-                self.handle_execute(code, body, is_complete, salt, out);
-                return Ok(());
+                self.handle_execute(code, body, is_complete, salt, out)
             }
-            _ => {
-                self.handle_simple_command(code, out);
-                return Ok(());
-            }
+            _ => self.handle_simple_command(code),
         };
         out.requests.push(request);
         Ok(())
     }
 
-    fn handle_simple_command(&mut self, code: u8, out: &mut DecoderReport) {
+    fn handle_simple_command(&mut self, code: u8) -> Request {
         let (name, pending) = match code {
             code::INIT_DB => ("init_db", Pending::Result),
             code::FIELD_LIST => ("field_list", Pending::Fields),
@@ -280,8 +274,8 @@ impl Mysql {
             code::RESET_CONNECTION => ("reset_connection", Pending::Result),
             _ => ("other", Pending::Result),
         };
-        out.requests.push(Request::new(name));
         self.expect_answer(pending);
+        Request::new(name)
     }
 
     fn expect_answer(&mut self, pending: Pending) {
@@ -301,7 +295,7 @@ impl Mysql {
 
     fn dialect(&self) -> Dialect {
         Dialect::Mysql {
-            backslash: self.backslash,
+            backslash: self.has_backslash_escapes,
         }
     }
 
@@ -311,38 +305,31 @@ impl Mysql {
         is_complete: bool,
         salt: &Salt,
         out: &mut DecoderReport,
-    ) {
+    ) -> Request {
+        self.expect_answer(Pending::Result);
         let sql = if self.capabilities & QUERY_ATTRIBUTES == 0 {
             Some(body)
         } else {
             parameters::strip_attributes(body)
         };
-        if let Some(sql) = sql {
-            let mut request = Request::from_statement(digest(sql, self.dialect(), salt));
-            request.keys = request.keys.filter(|_| is_complete);
-            out.requests.push(request);
-        } else {
+        let Some(sql) = sql else {
             out.unknown.push("query with attributes");
-            out.requests.push(Request::new("query"));
-        }
-        self.expect_answer(Pending::Result);
+            return Request::new("query");
+        };
+        let mut request = Request::from_statement(digest(sql, self.dialect(), salt));
+        request.keys = request.keys.filter(|_| is_complete);
+        request
     }
 
-    fn handle_prepare(
-        &mut self,
-        sql: &[u8],
-        is_complete: bool,
-        salt: &Salt,
-        out: &mut DecoderReport,
-    ) {
+    fn handle_prepare(&mut self, sql: &[u8], is_complete: bool, salt: &Salt) -> Request {
         let statement = digest(sql, self.dialect(), salt);
         self.last_prepared = Some(statement.text.clone());
-        out.requests.push(Request {
-            digest: Some(statement.text.clone()),
+        self.expect_answer(Pending::Prepare(Some(statement.text.clone())));
+        Request {
+            digest: Some(statement.text),
             keys: is_complete.then_some(statement.keys),
             ..Request::new("prepare")
-        });
-        self.expect_answer(Pending::Prepare(Some(statement.text)));
+        }
     }
 
     fn handle_execute(
@@ -352,33 +339,34 @@ impl Mysql {
         is_complete: bool,
         salt: &Salt,
         out: &mut DecoderReport,
-    ) {
-        let id = parse_id(body).unwrap_or(0);
-        let named = self.capabilities & QUERY_ATTRIBUTES != 0;
+    ) -> Request {
+        self.expect_answer(Pending::Result);
+        let id = parse_u32(body).unwrap_or(0);
+        let supports_attributes = self.capabilities & QUERY_ATTRIBUTES != 0;
         let values = body.get(4..).filter(|_| is_complete);
-        let known = self.statements.get(&id);
-        let keys = match known {
-            Some(known) if code == code::EXECUTE => values
-                .and_then(|body| parameters::hash_parameters(body, known.parameters, named, salt)),
+        let statement = self.statements.get(&id);
+        let keys = match statement {
+            Some(statement) if code == code::EXECUTE => values.and_then(|body| {
+                parameters::hash_parameters(body, statement.parameters, supports_attributes, salt)
+            }),
             _ => values.map(|body| salt.hash(body)),
         };
         let digest = if id == LAST_PREPARED {
             self.last_prepared.clone()
         } else {
-            known.and_then(|known| known.digest.clone())
+            statement.and_then(|statement| statement.digest.clone())
         };
         if digest.is_none() {
             out.unknown.push("statement prepared before the recording");
         }
-        out.requests.push(Request {
+        Request {
             digest,
             keys,
             ..Request::new("execute")
-        });
-        self.expect_answer(Pending::Result);
+        }
     }
 
-    /// Whether no answer is due: an error that comes now, as after an idle timeout, is unrequested.
+    /// Whether no answer is due. An error that comes now is unrequested, as after an idle timeout.
     fn is_idle(&self) -> bool {
         self.state == State::Commands && self.pending.is_empty() && !self.to_server.is_lost()
     }
@@ -396,13 +384,13 @@ impl Mysql {
             if framer.is_between_messages() {
                 (self.message_bytes, framer.is_push) = (0, self.is_idle());
             }
-            let (before, is_push) = (bytes.len() + skipped, framer.is_push);
+            let (old_length, is_push) = (bytes.len() + skipped, framer.is_push);
             let message = framer.next(&mut bytes, &mut skipped);
-            self.message_bytes += (before - bytes.len() - skipped) as u64;
+            self.message_bytes += (old_length - bytes.len() - skipped) as u64;
             let Some(message) = message else {
                 break;
             };
-            if is_push && message.head.first() == Some(&ERR) {
+            if is_push && message.first_bytes.first() == Some(&ERR) {
                 out.pushes += 1;
                 out.pushed_bytes += self.message_bytes;
                 continue;
@@ -412,7 +400,7 @@ impl Mysql {
                 break;
             }
             framer.max_kept = MAX_ANSWER_KEPT;
-            // The answer showed that the position in the stream is lost.
+            // The answer showed that message boundaries are lost.
             if self.to_client.is_lost() {
                 framer.mark_lost();
             }
@@ -432,12 +420,14 @@ impl Mysql {
         message: &Message,
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        let head = message.head;
-        let first = head.first().copied().unwrap_or(0);
+        let payload = message.first_bytes;
+        let first = payload.first().copied().unwrap_or(0);
         match self.state {
             State::Greeting => {
-                self.server_capabilities =
-                    Greeting::parse(head).map_or(0, |one| greeting_capabilities(&one));
+                self.server_capabilities = Greeting::parse(payload).map_or(0, |greeting| {
+                    let extended = u64::from(greeting.extended_capabilities);
+                    u64::from(greeting.capabilities) | (extended << 32)
+                });
                 self.state = State::Login;
                 out.failed |= first == ERR;
                 return Ok(());
@@ -446,7 +436,7 @@ impl Mysql {
                 out.failed |= first == ERR;
                 if first == OK {
                     self.state = State::Commands;
-                    self.set_status(status_of_ok(head));
+                    self.set_status(ok_status(payload));
                     if self.capabilities & (COMPRESS | ZSTD) != 0 {
                         return Err(COMPRESSED);
                     }
@@ -460,140 +450,134 @@ impl Mysql {
     }
 
     fn handle_result(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
-        if message.head.starts_with(&PROGRESS) {
+        if message.first_bytes.starts_with(&PROGRESS) {
             return;
         }
-        if message.head.is_empty() && message.length > 0 {
-            // Whether it is a row or the end was not seen.
+        if message.first_bytes.is_empty() && message.length > 0 {
+            // The first byte, which distinguishes a row from the end, was not seen.
             return self.to_client.mark_lost();
         }
         if first == ERR && !matches!(self.expect, Expect::Definitions { .. }) {
             out.failed = true;
-            return self.next_pending();
+            return self.finish_pending();
         }
         match self.expect {
-            Expect::First => self.handle_first(first, message, out),
-            Expect::Definitions { left, then_rows } => {
-                if left > 1 {
-                    self.expect = Expect::Definitions {
-                        left: left - 1,
-                        then_rows,
-                    };
-                } else {
-                    self.end_definitions(then_rows);
-                }
+            Expect::First => self.handle_first_packet(first, message, out),
+            Expect::Definitions { count, has_rows } if count > 1 => {
+                self.expect = Expect::Definitions {
+                    count: count - 1,
+                    has_rows,
+                };
             }
-            Expect::DefinitionsEnd { then_rows } => {
-                let cursor =
-                    eof_status(message.head).is_ok_and(|status| status & CURSOR_EXISTS != 0);
-                if cursor {
-                    self.next_pending();
+            Expect::Definitions { has_rows, .. } if self.deprecates_eof() => {
+                self.end_definitions(has_rows);
+            }
+            Expect::Definitions { has_rows, .. } => {
+                self.expect = Expect::DefinitionsEnd { has_rows };
+            }
+            Expect::DefinitionsEnd { has_rows } => {
+                let status = eof_status(message.first_bytes);
+                if status.is_ok_and(|status| status & CURSOR_EXISTS != 0) {
+                    self.finish_pending();
                 } else {
-                    self.after_definitions(then_rows);
+                    self.end_definitions(has_rows);
                 }
             }
             Expect::Rows => self.handle_row(first, message, out),
         }
     }
 
-    fn handle_first(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
-        let head = message.head;
+    fn handle_first_packet(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
+        let payload = message.first_bytes;
         match (self.pending.front(), first) {
-            (Some(Pending::Prepare(_)), OK) => self.handle_prepared(head),
-            (Some(Pending::Line), _) => self.next_pending(),
+            (Some(Pending::Prepare(_)), OK) => self.handle_prepared(payload),
+            (Some(Pending::Line), _) => self.finish_pending(),
             (Some(Pending::Fields), _) if !is_eof(message.length, first) => {}
-            (_, OK) => self.end_result(status_of_ok(head)),
-            (_, EOF) if is_eof(message.length, first) => self.end_result(eof_status(head).ok()),
-            // The client sends a file now.
+            (_, OK) => self.end_result(ok_status(payload)),
+            (_, EOF) if is_eof(message.length, first) => self.end_result(eof_status(payload).ok()),
+            // The client's file is next.
             (_, LOCAL_INFILE) => {}
             _ => {
                 out.rows.add(0);
-                let caches = self.capabilities & CACHE_METADATA != 0;
-                let Ok(result) = ResultHead::parse(head, caches) else {
+                let caches_metadata = self.capabilities & CACHE_METADATA != 0;
+                let Ok(result) = ResultHeader::parse(payload, caches_metadata) else {
                     return self.to_client.mark_lost();
                 };
                 if result.definitions > 0 {
                     self.expect = Expect::Definitions {
-                        left: result.definitions.into(),
-                        then_rows: true,
+                        count: result.definitions.into(),
+                        has_rows: true,
                     };
-                } else if self.capabilities & DEPRECATE_EOF == 0 {
-                    self.expect = Expect::DefinitionsEnd { then_rows: true };
-                } else {
+                } else if self.deprecates_eof() {
                     self.expect = Expect::Rows;
+                } else {
+                    self.expect = Expect::DefinitionsEnd { has_rows: true };
                 }
             }
         }
     }
 
-    fn handle_prepared(&mut self, head: &[u8]) {
+    fn handle_prepared(&mut self, payload: &[u8]) {
         let Some(Pending::Prepare(digest)) = self.pending.front_mut() else {
             return;
         };
         let digest = digest.take();
         self.columns_after_parameters = None;
-        let Ok(prepared) = Prepared::parse(head) else {
-            return self.next_pending();
+        let Ok(prepared) = Prepared::parse(payload) else {
+            return self.finish_pending();
         };
         if self.statements.len() < MAX_STATEMENTS {
-            let known = Statement {
+            let statement = Statement {
                 digest,
                 parameters: prepared.parameters,
             };
-            self.statements.insert(prepared.statement, known);
+            self.statements.insert(prepared.statement, statement);
         }
-        match (prepared.parameters.into(), prepared.columns.into()) {
-            (0, 0) => self.next_pending(),
-            (0, left) => {
-                self.expect = Expect::Definitions {
-                    left,
-                    then_rows: false,
-                }
-            }
-            (left, columns) => {
-                self.columns_after_parameters = (columns > 0).then_some(columns);
-                self.expect = Expect::Definitions {
-                    left,
-                    then_rows: false,
-                };
-            }
+        let (parameters, columns) = (prepared.parameters.into(), prepared.columns.into());
+        if parameters > 0 {
+            self.columns_after_parameters = (columns > 0).then_some(columns);
         }
+        self.expect_prepared_definitions(if parameters > 0 { parameters } else { columns });
     }
 
-    fn end_definitions(&mut self, then_rows: bool) {
-        if self.capabilities & DEPRECATE_EOF == 0 {
-            self.expect = Expect::DefinitionsEnd { then_rows };
-        } else {
-            self.after_definitions(then_rows);
+    /// Expect definitions of a prepare; with a `count` of 0 its answer is complete.
+    fn expect_prepared_definitions(&mut self, count: u64) {
+        if count == 0 {
+            return self.finish_pending();
         }
+        self.expect = Expect::Definitions {
+            count,
+            has_rows: false,
+        };
     }
 
-    fn after_definitions(&mut self, then_rows: bool) {
-        if then_rows {
+    /// Go on after a list of definitions and its EOF.
+    fn end_definitions(&mut self, has_rows: bool) {
+        if has_rows {
             self.expect = Expect::Rows;
-        } else if let Some(left) = self.columns_after_parameters.take() {
-            self.expect = Expect::Definitions {
-                left,
-                then_rows: false,
-            };
         } else {
-            self.next_pending();
+            let columns = self.columns_after_parameters.take();
+            self.expect_prepared_definitions(columns.unwrap_or(0));
         }
+    }
+
+    /// Whether the server omits the EOF after definitions, and ends rows with an OK.
+    fn deprecates_eof(&self) -> bool {
+        self.capabilities & DEPRECATE_EOF != 0
     }
 
     fn handle_row(&mut self, first: u8, message: &Message, out: &mut DecoderReport) {
-        let deprecated = self.capabilities & DEPRECATE_EOF != 0;
-        let ends = if deprecated {
+        let is_end = if self.deprecates_eof() {
             first == EOF && message.length < MAX_PAYLOAD
         } else {
             is_eof(message.length, first)
         };
-        if !ends {
+        if !is_end {
             out.rows.add(1);
-        } else if deprecated {
-            self.end_result(status_of_ok(message.head));
+        } else if self.deprecates_eof() {
+            self.end_result(ok_status(message.first_bytes));
         } else {
-            self.end_result(eof_status(message.head).ok());
+            self.end_result(eof_status(message.first_bytes).ok());
         }
     }
 
@@ -602,17 +586,18 @@ impl Mysql {
         if status.is_some_and(|status| status & MORE_RESULTS != 0) {
             self.expect = Expect::First;
         } else {
-            self.next_pending();
+            self.finish_pending();
         }
     }
 
     fn set_status(&mut self, status: Option<u16>) {
         if let Some(status) = status {
-            self.backslash = status & NO_BACKSLASH_ESCAPES == 0;
+            self.has_backslash_escapes = status & NO_BACKSLASH_ESCAPES == 0;
         }
     }
 
-    fn next_pending(&mut self) {
+    /// End the answer to the first pending request.
+    fn finish_pending(&mut self) {
         self.pending.pop_front();
         self.expect = if matches!(self.pending.front(), Some(Pending::Fetch)) {
             Expect::Rows
@@ -628,15 +613,11 @@ pub(crate) fn is_greeting(bytes: &[u8]) -> Option<bool> {
     Some(matches!(first, [_, _, 0, 0, 0x0A | 0xFF]))
 }
 
-fn parse_id(body: &[u8]) -> Option<u32> {
+fn parse_u32(body: &[u8]) -> Option<u32> {
     body.first_chunk::<4>()
-        .map(|four| u32::from_le_bytes(*four))
+        .map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-fn greeting_capabilities(greeting: &Greeting) -> u64 {
-    u64::from(greeting.capabilities) | (u64::from(greeting.extended) << 32)
-}
-
-fn status_of_ok(head: &[u8]) -> Option<u16> {
-    OkPacket::parse(head).ok().map(|ok| ok.status)
+fn ok_status(payload: &[u8]) -> Option<u16> {
+    OkPacket::parse(payload).ok().map(|ok| ok.status)
 }

@@ -1,8 +1,8 @@
-//! Messages of PostgreSQL's protocol: simple and extended queries, pipelines, COPY.
+//! Decodes messages of PostgreSQL's protocol: simple and extended queries, pipelines, COPY.
 
 use std::collections::HashMap;
 
-use howfar_wire::postgres::reply::parameter;
+use howfar_wire::postgres::reply::parse_parameter;
 use howfar_wire::postgres::request::{CANCEL_REQUEST, GSS_REQUEST, SSL_REQUEST};
 
 use crate::digest::{Dialect, Statement, digest};
@@ -16,10 +16,10 @@ use crate::{
 const VERSION_3: u32 = 3;
 const MAX_REQUEST_KEPT: usize = 1 << 20;
 const MAX_ANSWER_KEPT: usize = 64;
-/// Maximum prepared statements, and maximum portals, remembered for a connection.
+/// Maximum prepared statements, and maximum portals, that are remembered for a connection.
 const MAX_NAMES: usize = 16_384;
 
-/// The statement that a name stands for. The name itself is the client's, so it is kept only in memory.
+/// A named statement. The name is the client's own text, so it is kept only in memory.
 #[derive(Debug, Clone)]
 struct KnownStatement {
     command: &'static str,
@@ -34,13 +34,14 @@ pub(crate) struct Postgres {
     /// The server's one-byte answer to a request for encryption is due.
     encryption_byte_due: bool,
     phase: Phase,
-    backslash: bool,
-    failed: bool,
+    has_backslash_escapes: bool,
+    /// The server reported an error in this round trip.
+    has_failed: bool,
     statements: HashMap<Vec<u8>, KnownStatement>,
     portals: HashMap<Vec<u8>, KnownStatement>,
     /// Number of requests whose `ReadyForQuery` is still due.
     ready_due: u32,
-    /// Number of messages that no Sync has followed yet.
+    /// Number of messages since the last Sync.
     unsynced: u32,
 }
 
@@ -51,8 +52,8 @@ impl Postgres {
             to_client: Framer::new(HeaderLayout::Postgres, MAX_ANSWER_KEPT),
             encryption_byte_due: false,
             phase: Phase::Connect,
-            backslash: false,
-            failed: false,
+            has_backslash_escapes: false,
+            has_failed: false,
             statements: HashMap::new(),
             portals: HashMap::new(),
             ready_due: 0,
@@ -64,7 +65,7 @@ impl Postgres {
         self.phase
     }
 
-    /// Whether no answer is due: what the server sends now is unrequested.
+    /// Whether no answer is due: a message that the server sends now is unrequested.
     fn is_idle(&self) -> bool {
         self.phase == Phase::Operation
             && self.ready_due == 0
@@ -73,15 +74,15 @@ impl Postgres {
     }
 
     pub(crate) fn begin_round_trip(&mut self) -> Result<(), UnreadableReason> {
-        if self.to_server.is_lost() && self.failed {
-            // The client may be in the middle of a COPY that the server has aborted: a message does not necessarily begin here.
+        if self.to_server.is_lost() && self.has_failed {
+            // The client may be in the middle of a COPY that the server has aborted, so a message may not begin here.
             return Err(NOT_UNDERSTOOD);
         }
         if self.to_client.is_lost() || self.to_server.is_lost() {
             self.ready_due = 0;
             self.unsynced = 0;
         }
-        self.failed = false;
+        self.has_failed = false;
         self.to_server.resynchronise();
         self.to_client.resynchronise();
         Ok(())
@@ -103,13 +104,13 @@ impl Postgres {
             let Some(message) = framer.next(&mut bytes, &mut skipped) else {
                 break;
             };
-            let next = if layout == HeaderLayout::PostgresStartup {
+            let next_layout = if layout == HeaderLayout::PostgresStartup {
                 self.handle_startup(&message, out)
             } else {
                 self.handle_message(&message, salt, out)
                     .map(|()| HeaderLayout::Postgres)
             };
-            match next {
+            match next_layout {
                 Ok(layout) => framer.layout = layout,
                 Err(reason) => {
                     outcome = Err(reason);
@@ -117,7 +118,7 @@ impl Postgres {
                 }
             }
         }
-        // The data of a COPY contain no request.
+        // The data of a COPY contains no request.
         if framer.is_lost() && !was_lost && framer.last_header()[0] != b'd' {
             out.unknown.push(REQUESTS_MISSED);
         }
@@ -133,10 +134,10 @@ impl Postgres {
         out: &mut DecoderReport,
     ) -> Result<HeaderLayout, UnreadableReason> {
         let code = message
-            .head
+            .first_bytes
             .first_chunk::<4>()
-            .map_or(0, |four| u32::from_be_bytes(*four));
-        let (name, next) = match code {
+            .map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let (name, next_layout) = match code {
             SSL_REQUEST | GSS_REQUEST => ("encryption", HeaderLayout::PostgresStartup),
             CANCEL_REQUEST => ("cancel", HeaderLayout::PostgresStartup),
             _ if code >> 16 == VERSION_3 => ("login", HeaderLayout::Postgres),
@@ -145,7 +146,7 @@ impl Postgres {
         self.encryption_byte_due = matches!(code, SSL_REQUEST | GSS_REQUEST);
         out.requests
             .push(Request::new(name).with_phase(Phase::Connect));
-        Ok(next)
+        Ok(next_layout)
     }
 
     fn handle_message(
@@ -154,7 +155,7 @@ impl Postgres {
         salt: &Salt,
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        let (body, is_complete) = (message.head, message.is_complete());
+        let (body, is_complete) = (message.first_bytes, message.is_complete());
         if matches!(message.kind, b'Q' | b'P' | b'B') && !is_complete {
             out.unknown.push("statement longer than kept");
         }
@@ -193,7 +194,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Count the messages that `ReadyForQuery` will answer, at once or after a Sync.
+    /// Count a message that `ReadyForQuery` will answer, immediately or after a Sync.
     fn count_due(&mut self, kind: u8) {
         match kind {
             b'Q' | b'F' => self.ready_due = self.ready_due.saturating_add(1),
@@ -209,12 +210,12 @@ impl Postgres {
     fn handle_parse(&mut self, body: &[u8], is_complete: bool, salt: &Salt) -> Request {
         let (name, rest) = split_text(body);
         let statement = self.digest_sql(split_text(rest).0, salt);
-        let known = KnownStatement {
+        let known_statement = KnownStatement {
             command: statement.command,
             text: statement.text.clone(),
             keys: statement.keys,
         };
-        remember(&mut self.statements, name, known);
+        remember_statement(&mut self.statements, name, known_statement);
         Request {
             digest: Some(statement.text),
             keys: is_complete.then_some(statement.keys),
@@ -238,7 +239,7 @@ impl Postgres {
         digest(
             sql,
             Dialect::Postgres {
-                backslash: self.backslash,
+                backslash: self.has_backslash_escapes,
             },
             salt,
         )
@@ -248,16 +249,15 @@ impl Postgres {
         let (portal, rest) = split_text(body);
         let (name, values) = split_text(rest);
         match self.statements.get(name) {
-            Some(known) => {
+            Some(statement) => {
                 let mut keys = salt.hasher();
-                keys.add_number(known.keys);
+                keys.add_number(statement.keys);
                 keys.add(if is_complete { values } else { b"" });
-                let keys = keys.finish();
-                let known = KnownStatement {
-                    keys,
-                    ..known.clone()
+                let bound_statement = KnownStatement {
+                    keys: keys.finish(),
+                    ..statement.clone()
                 };
-                remember(&mut self.portals, portal, known);
+                remember_statement(&mut self.portals, portal, bound_statement);
             }
             None => {
                 self.portals.remove(portal);
@@ -266,11 +266,11 @@ impl Postgres {
     }
 
     fn handle_execute(&mut self, portal: &[u8], out: &mut DecoderReport) -> Request {
-        if let Some(known) = self.portals.get(portal) {
+        if let Some(statement) = self.portals.get(portal) {
             return Request {
-                digest: Some(known.text.clone()),
-                keys: Some(known.keys),
-                ..Request::new(known.command)
+                digest: Some(statement.text.clone()),
+                keys: Some(statement.keys),
+                ..Request::new(statement.command)
             };
         }
         out.unknown.push("statement prepared before the recording");
@@ -283,8 +283,8 @@ impl Postgres {
         mut skipped: usize,
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
-        let first = bytes.split_first().filter(|_| self.encryption_byte_due);
-        if let Some((&byte, rest)) = first {
+        let encryption_answer = bytes.split_first().filter(|_| self.encryption_byte_due);
+        if let Some((&byte, rest)) = encryption_answer {
             self.encryption_byte_due = false;
             match byte {
                 b'S' | b'G' => return Err(ENCRYPTED),
@@ -300,10 +300,10 @@ impl Postgres {
                 let is_notification = bytes.first() == Some(&b'A');
                 framer.is_push = self.is_idle() || is_notification;
             }
-            let (before, is_push) = (bytes.len() + skipped, framer.is_push);
+            let (old_length, is_push) = (bytes.len() + skipped, framer.is_push);
             let message = framer.next(&mut bytes, &mut skipped);
-            let taken = (before - bytes.len() - skipped) as u64;
-            out.pushed_bytes += if is_push { taken } else { 0 };
+            let consumed_bytes = (old_length - bytes.len() - skipped) as u64;
+            out.pushed_bytes += if is_push { consumed_bytes } else { 0 };
             let Some(message) = message else {
                 break;
             };
@@ -332,7 +332,7 @@ impl Postgres {
         match message.kind {
             b'E' => {
                 out.failed = true;
-                self.failed = true;
+                self.has_failed = true;
             }
             b'D' => out.rows.add(1),
             b'T' | b'C' | b's' | b'I' => out.rows.add(0),
@@ -351,14 +351,14 @@ impl Postgres {
 
     fn handle_setting(&mut self, message: &Message) {
         if let (b'S', Ok((b"standard_conforming_strings", value))) =
-            (message.kind, parameter(message.head))
+            (message.kind, parse_parameter(message.first_bytes))
         {
-            self.backslash = value == b"off";
+            self.has_backslash_escapes = value == b"off";
         }
     }
 }
 
-/// The text before the first zero byte, and what follows it.
+/// Split at the first zero byte, which belongs to neither part.
 fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|&byte| byte == 0) {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
@@ -366,16 +366,19 @@ fn split_text(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn remember(names: &mut HashMap<Vec<u8>, KnownStatement>, name: &[u8], known: KnownStatement) {
+fn remember_statement(
+    names: &mut HashMap<Vec<u8>, KnownStatement>,
+    name: &[u8],
+    statement: KnownStatement,
+) {
     if names.len() < MAX_NAMES || names.contains_key(name) {
-        names.insert(name.to_vec(), known);
+        names.insert(name.to_vec(), statement);
     }
 }
 
 /// Whether the first bytes of a client begin this protocol; None if there are too few.
 pub(crate) fn is_start(bytes: &[u8]) -> Option<bool> {
-    let code: [u8; 4] = bytes.get(4..8)?.try_into().expect("four bytes");
-    let code = u32::from_be_bytes(code);
+    let code = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
     Some(
         bytes[0] == 0
             && (code >> 16 == VERSION_3 || (CANCEL_REQUEST..=GSS_REQUEST).contains(&code)),

@@ -1,4 +1,4 @@
-//! Decodes Redis's commands, sent as arrays of strings or as lines, and counts the replies.
+//! Decodes Redis commands, sent as arrays of strings or as lines, and counts the replies.
 
 use std::collections::VecDeque;
 
@@ -15,258 +15,38 @@ use crate::{
 const MAX_WORD_BYTES: usize = 24;
 
 /// Command names that may be stored; any other is "other".
+#[rustfmt::skip]
 const COMMANDS: &[&str] = &[
-    "acl",
-    "append",
-    "asking",
-    "auth",
-    "bgrewriteaof",
-    "bgsave",
-    "bitcount",
-    "bitfield",
-    "bitfield_ro",
-    "bitop",
-    "bitpos",
-    "blmove",
-    "blmpop",
-    "blpop",
-    "brpop",
-    "brpoplpush",
-    "bzmpop",
-    "bzpopmax",
-    "bzpopmin",
-    "client",
-    "cluster",
-    "command",
-    "config",
-    "copy",
-    "dbsize",
-    "debug",
-    "decr",
-    "decrby",
-    "del",
-    "discard",
-    "dump",
-    "echo",
-    "eval",
-    "eval_ro",
-    "evalsha",
-    "evalsha_ro",
-    "exec",
-    "exists",
-    "expire",
-    "expireat",
-    "expiretime",
-    "failover",
-    "fcall",
-    "fcall_ro",
-    "flushall",
-    "flushdb",
-    "function",
-    "geoadd",
-    "geodist",
-    "geohash",
-    "geopos",
-    "georadius",
-    "georadius_ro",
-    "georadiusbymember",
-    "georadiusbymember_ro",
-    "geosearch",
-    "geosearchstore",
-    "get",
-    "getbit",
-    "getdel",
-    "getex",
-    "getrange",
-    "getset",
-    "hdel",
-    "hello",
-    "hexists",
-    "hexpire",
-    "hexpireat",
-    "hget",
-    "hgetall",
-    "hincrby",
-    "hincrbyfloat",
-    "hkeys",
-    "hlen",
-    "hmget",
-    "hmset",
-    "hpersist",
-    "hpexpire",
-    "hpttl",
-    "hrandfield",
-    "hscan",
-    "hset",
-    "hsetnx",
-    "hstrlen",
-    "httl",
-    "hvals",
-    "incr",
-    "incrby",
-    "incrbyfloat",
-    "info",
-    "keys",
-    "lastsave",
-    "latency",
-    "lcs",
-    "lindex",
-    "linsert",
-    "llen",
-    "lmove",
-    "lmpop",
-    "lolwut",
-    "lpop",
-    "lpos",
-    "lpush",
-    "lpushx",
-    "lrange",
-    "lrem",
-    "lset",
-    "ltrim",
-    "memory",
-    "mget",
-    "migrate",
-    "module",
-    "monitor",
-    "move",
-    "mset",
-    "msetnx",
-    "multi",
-    "object",
-    "persist",
-    "pexpire",
-    "pexpireat",
-    "pexpiretime",
-    "pfadd",
-    "pfcount",
-    "pfdebug",
-    "pfmerge",
-    "pfselftest",
-    "ping",
-    "psetex",
-    "psubscribe",
-    "psync",
-    "pttl",
-    "publish",
-    "pubsub",
-    "punsubscribe",
-    "quit",
-    "randomkey",
-    "readonly",
-    "readwrite",
-    "rename",
-    "renamenx",
-    "replconf",
-    "replicaof",
-    "reset",
-    "restore",
-    "role",
-    "rpop",
-    "rpoplpush",
-    "rpush",
-    "rpushx",
-    "sadd",
-    "save",
-    "scan",
-    "scard",
-    "script",
-    "sdiff",
-    "sdiffstore",
-    "select",
-    "set",
-    "setbit",
-    "setex",
-    "setnx",
-    "setrange",
-    "shutdown",
-    "sinter",
-    "sintercard",
-    "sinterstore",
-    "sismember",
-    "slaveof",
-    "slowlog",
-    "smembers",
-    "smismember",
-    "smove",
-    "sort",
-    "sort_ro",
-    "spop",
-    "spublish",
-    "srandmember",
-    "srem",
-    "sscan",
-    "ssubscribe",
-    "strlen",
-    "subscribe",
-    "substr",
-    "sunion",
-    "sunionstore",
-    "sunsubscribe",
-    "swapdb",
-    "sync",
-    "time",
-    "touch",
-    "ttl",
-    "type",
-    "unlink",
-    "unsubscribe",
-    "unwatch",
-    "wait",
-    "waitaof",
-    "watch",
-    "xack",
-    "xadd",
-    "xautoclaim",
-    "xclaim",
-    "xdel",
-    "xgroup",
-    "xinfo",
-    "xlen",
-    "xpending",
-    "xrange",
-    "xread",
-    "xreadgroup",
-    "xrevrange",
-    "xsetid",
-    "xtrim",
-    "zadd",
-    "zcard",
-    "zcount",
-    "zdiff",
-    "zdiffstore",
-    "zincrby",
-    "zinter",
-    "zintercard",
-    "zinterstore",
-    "zlexcount",
-    "zmpop",
-    "zmscore",
-    "zpopmax",
-    "zpopmin",
-    "zrandmember",
-    "zrange",
-    "zrangebylex",
-    "zrangebyscore",
-    "zrangestore",
-    "zrank",
-    "zrem",
-    "zremrangebylex",
-    "zremrangebyrank",
-    "zremrangebyscore",
-    "zrevrange",
-    "zrevrangebylex",
-    "zrevrangebyscore",
-    "zrevrank",
-    "zscan",
-    "zscore",
-    "zunion",
+    "acl", "append", "asking", "auth", "bgrewriteaof", "bgsave", "bitcount", "bitfield", "bitfield_ro", "bitop",
+    "bitpos", "blmove", "blmpop", "blpop", "brpop", "brpoplpush", "bzmpop", "bzpopmax", "bzpopmin", "client",
+    "cluster", "command", "config", "copy", "dbsize", "debug", "decr", "decrby", "del", "discard", "dump", "echo",
+    "eval", "eval_ro", "evalsha", "evalsha_ro", "exec", "exists", "expire", "expireat", "expiretime", "failover",
+    "fcall", "fcall_ro", "flushall", "flushdb", "function", "geoadd", "geodist", "geohash", "geopos", "georadius",
+    "georadius_ro", "georadiusbymember", "georadiusbymember_ro", "geosearch", "geosearchstore", "get", "getbit",
+    "getdel", "getex", "getrange", "getset", "hdel", "hello", "hexists", "hexpire", "hexpireat", "hget", "hgetall",
+    "hincrby", "hincrbyfloat", "hkeys", "hlen", "hmget", "hmset", "hpersist", "hpexpire", "hpttl", "hrandfield",
+    "hscan", "hset", "hsetnx", "hstrlen", "httl", "hvals", "incr", "incrby", "incrbyfloat", "info", "keys", "lastsave",
+    "latency", "lcs", "lindex", "linsert", "llen", "lmove", "lmpop", "lolwut", "lpop", "lpos", "lpush", "lpushx",
+    "lrange", "lrem", "lset", "ltrim", "memory", "mget", "migrate", "module", "monitor", "move", "mset", "msetnx",
+    "multi", "object", "persist", "pexpire", "pexpireat", "pexpiretime", "pfadd", "pfcount", "pfdebug", "pfmerge",
+    "pfselftest", "ping", "psetex", "psubscribe", "psync", "pttl", "publish", "pubsub", "punsubscribe", "quit",
+    "randomkey", "readonly", "readwrite", "rename", "renamenx", "replconf", "replicaof", "reset", "restore", "role",
+    "rpop", "rpoplpush", "rpush", "rpushx", "sadd", "save", "scan", "scard", "script", "sdiff", "sdiffstore", "select",
+    "set", "setbit", "setex", "setnx", "setrange", "shutdown", "sinter", "sintercard", "sinterstore", "sismember",
+    "slaveof", "slowlog", "smembers", "smismember", "smove", "sort", "sort_ro", "spop", "spublish", "srandmember",
+    "srem", "sscan", "ssubscribe", "strlen", "subscribe", "substr", "sunion", "sunionstore", "sunsubscribe", "swapdb",
+    "sync", "time", "touch", "ttl", "type", "unlink", "unsubscribe", "unwatch", "wait", "waitaof", "watch", "xack",
+    "xadd", "xautoclaim", "xclaim", "xdel", "xgroup", "xinfo", "xlen", "xpending", "xrange", "xread", "xreadgroup",
+    "xrevrange", "xsetid", "xtrim", "zadd", "zcard", "zcount", "zdiff", "zdiffstore", "zincrby", "zinter",
+    "zintercard", "zinterstore", "zlexcount", "zmpop", "zmscore", "zpopmax", "zpopmin", "zrandmember", "zrange",
+    "zrangebylex", "zrangebyscore", "zrangestore", "zrank", "zrem", "zremrangebylex", "zremrangebyrank",
+    "zremrangebyscore", "zrevrange", "zrevrangebylex", "zrevrangebyscore", "zrevrank", "zscan", "zscore", "zunion",
     "zunionstore",
 ];
-/// Commands that belong to connecting.
+/// Commands that clients send while connecting.
 const LOGIN_COMMANDS: [&str; 5] = ["auth", "hello", "select", "client", "readonly"];
 /// Commands that a server answers with one message for each channel.
-const SUBSCRIBES: [&str; 6] = [
+const SUBSCRIPTION_COMMANDS: [&str; 6] = [
     "subscribe",
     "psubscribe",
     "ssubscribe",
@@ -275,7 +55,7 @@ const SUBSCRIBES: [&str; 6] = [
     "sunsubscribe",
 ];
 /// First words of messages to subscribers.
-const MESSAGES: [&str; 3] = ["message", "pmessage", "smessage"];
+const MESSAGE_WORDS: [&str; 3] = ["message", "pmessage", "smessage"];
 const MAX_PENDING: usize = 65_536;
 
 #[derive(Debug)]
@@ -283,21 +63,21 @@ enum ReadState {
     /// A line that begins a command or an argument.
     Line(Vec<u8>),
     /// Bytes of an argument, including its line end.
-    Body { left: usize, length: usize },
+    Body { bytes_left: usize, length: usize },
 }
 
-/// Reads what a client sends.
+/// Reads a client's commands.
 #[derive(Debug)]
 struct Commands {
     read_state: ReadState,
-    /// Arguments of the current command that are still to come.
-    arguments: usize,
-    /// Words of the command so far.
-    words: usize,
-    /// The command's name; for CLIENT also its arguments, as far as they fit.
+    /// Words of the current command that are still to come.
+    words_left: usize,
+    /// Number of words of the command so far.
+    word_count: usize,
+    /// The command's name; for CLIENT followed by its arguments, truncated.
     name: Vec<u8>,
     keys: Option<KeyHasher>,
-    lost: bool,
+    is_lost: bool,
 }
 
 /// A complete command.
@@ -305,21 +85,21 @@ struct Commands {
 struct Command {
     name: &'static str,
     keys: u64,
-    words: usize,
+    word_count: usize,
 }
 
-/// Reads what a server sends.
+/// Reads a server's replies.
 #[derive(Debug, Default)]
 struct Replies {
     scanner: Scanner,
     value_start: ValueStart,
     /// The first byte of the current value.
-    first: Option<u8>,
-    /// Bytes of the current value, while it is unknown whether they answer a request.
-    undecided: u64,
+    first_byte: Option<u8>,
+    /// Bytes of the current value, while it is unknown whether it answers a request.
+    undecided_bytes: u64,
     /// Whether the current value is a push; None while unknown.
     is_push: Option<bool>,
-    lost: bool,
+    is_lost: bool,
 }
 
 /// The beginning of a server's value, which shows whether it answers a request.
@@ -327,16 +107,16 @@ struct Replies {
 struct ValueStart {
     word: Vec<u8>,
     has_word: bool,
-    /// The last number in it; in a confirmation, the number of subscriptions.
+    /// The value's last number: in a confirmation, the number of subscriptions.
     number: i64,
 }
 
-/// Values due to a request, or to several in succession.
+/// Values that answer a request, or several successive requests.
 #[derive(Debug)]
 struct ExpectedValues {
     count: usize,
     /// The values confirm subscriptions.
-    confirm: bool,
+    are_confirmations: bool,
 }
 
 /// Whether requests are answered, as set by CLIENT REPLY.
@@ -354,8 +134,8 @@ pub(crate) struct Redis {
     replies: Replies,
     expected: VecDeque<ExpectedValues>,
     reply_mode: ReplyMode,
-    /// Number of subscriptions: to channels and patterns, and to shard channels.
-    subscribed: [i64; 2],
+    /// Numbers of subscriptions: to channels and patterns, and to shard channels.
+    subscriptions: [i64; 2],
     is_monitoring: bool,
     is_logged_in: bool,
 }
@@ -367,15 +147,15 @@ impl ValueStart {
             Token::Block(..) => {}
             Token::Line(_, text) => {
                 self.number = parse_number(text).unwrap_or(self.number);
-                self.add(text);
+                self.add_text(text);
                 self.has_word = true;
             }
-            Token::Part(text) => self.add(text),
+            Token::Part(text) => self.add_text(text),
             Token::Close(_) => self.has_word = true,
         }
     }
 
-    fn add(&mut self, text: &[u8]) {
+    fn add_text(&mut self, text: &[u8]) {
         if !self.has_word {
             let space = MAX_WORD_BYTES
                 .saturating_sub(self.word.len())
@@ -394,16 +174,16 @@ impl Redis {
         Self {
             commands: Commands {
                 read_state: ReadState::Line(Vec::new()),
-                arguments: 0,
-                words: 0,
+                words_left: 0,
+                word_count: 0,
                 name: Vec::new(),
                 keys: None,
-                lost: false,
+                is_lost: false,
             },
             replies: Replies::default(),
             expected: VecDeque::new(),
             reply_mode: ReplyMode::On,
-            subscribed: [0; 2],
+            subscriptions: [0; 2],
             is_monitoring: false,
             is_logged_in: false,
         }
@@ -418,10 +198,10 @@ impl Redis {
     }
 
     pub(crate) fn begin_round_trip(&mut self) {
-        if self.commands.lost || self.replies.lost {
-            self.commands.lost = false;
+        if self.commands.is_lost || self.replies.is_lost {
+            self.commands.is_lost = false;
             self.commands.read_state = ReadState::Line(Vec::new());
-            self.commands.arguments = 0;
+            self.commands.words_left = 0;
             self.replies = Replies::default();
             self.expected.clear();
         }
@@ -435,26 +215,27 @@ impl Redis {
         out: &mut DecoderReport,
     ) -> Result<(), UnreadableReason> {
         let mut rest = bytes;
-        while !rest.is_empty() && !self.commands.lost {
+        while !rest.is_empty() && !self.commands.is_lost {
             if let Some(command) = self.commands.next(&mut rest, salt)? {
                 self.handle_request(&command, out)?;
             }
         }
-        if skipped > 0 && !self.commands.lost {
+        if skipped > 0 && !self.commands.is_lost {
             match &mut self.commands.read_state {
-                ReadState::Body { left, .. } if *left > skipped => {
-                    *left -= skipped;
+                ReadState::Body { bytes_left, .. } if *bytes_left > skipped => {
+                    *bytes_left -= skipped;
+                    // The value's hash must differ from that of the bytes that were kept.
                     if let Some(keys) = &mut self.commands.keys {
                         keys.add_number(u64::MAX);
                     }
                 }
                 _ => {
-                    self.commands.lost = true;
+                    self.commands.is_lost = true;
                     out.unknown.push(REQUESTS_MISSED);
                 }
             }
         }
-        out.expects_answer |= self.commands.lost;
+        out.expects_answer |= self.commands.is_lost;
         out.is_between_messages = self.commands.is_between_messages();
         Ok(())
     }
@@ -467,15 +248,18 @@ impl Redis {
         let name = command.name;
         self.is_logged_in |= !LOGIN_COMMANDS.contains(&name);
         self.is_monitoring |= name == "monitor";
-        let is_answered = self.is_answered();
+        let is_answered = self.update_reply_mode();
         if is_answered {
-            let confirm = SUBSCRIBES.contains(&name);
-            let count = if confirm {
-                (command.words - 1).max(1)
+            let are_confirmations = SUBSCRIPTION_COMMANDS.contains(&name);
+            let count = if are_confirmations {
+                (command.word_count - 1).max(1)
             } else {
                 1
             };
-            self.expect_answer(ExpectedValues { count, confirm });
+            self.expect_answer(ExpectedValues {
+                count,
+                are_confirmations,
+            });
         }
         out.requests.push(Request {
             digest: Some(name.to_ascii_uppercase()),
@@ -490,8 +274,9 @@ impl Redis {
         Ok(())
     }
 
-    /// Whether the current command is answered. CLIENT REPLY ON is, OFF and SKIP are not.
-    fn is_answered(&mut self) -> bool {
+    /// Update the reply mode by the current command; returns whether the command is answered. CLIENT REPLY ON is answered, OFF and SKIP
+    /// are not.
+    fn update_reply_mode(&mut self) -> bool {
         let words = self.commands.name.to_ascii_lowercase();
         match words.strip_prefix(b"client reply ") {
             Some(b"off") => self.reply_mode = ReplyMode::Off,
@@ -509,12 +294,14 @@ impl Redis {
         is_answered
     }
 
-    fn expect_answer(&mut self, one: ExpectedValues) {
+    fn expect_answer(&mut self, values: ExpectedValues) {
         let is_full = self.expected.len() == MAX_PENDING;
         match self.expected.back_mut() {
-            Some(last) if !last.confirm && !one.confirm => last.count += one.count,
-            _ if is_full => self.replies.lost = true,
-            _ => self.expected.push_back(one),
+            Some(last) if !last.are_confirmations && !values.are_confirmations => {
+                last.count += values.count;
+            }
+            _ if is_full => self.replies.is_lost = true,
+            _ => self.expected.push_back(values),
         }
     }
 
@@ -525,58 +312,61 @@ impl Redis {
         out: &mut DecoderReport,
     ) {
         let mut rest = bytes;
-        while !rest.is_empty() && !self.replies.lost {
-            let before = rest.len();
-            let first = *self.replies.first.get_or_insert(rest[0]);
+        while !rest.is_empty() && !self.replies.is_lost {
+            let old_length = rest.len();
+            let first_byte = *self.replies.first_byte.get_or_insert(rest[0]);
             let (scanner, value_start) = (&mut self.replies.scanner, &mut self.replies.value_start);
-            let ended = scanner.next(&mut rest, &mut |token| {
+            let outcome = scanner.next(&mut rest, &mut |token| {
                 value_start.handle_token(token);
                 Ok(())
             });
-            self.replies.undecided += (before - rest.len()) as u64;
-            match ended {
-                Ok(None) => self.decide_push(first),
+            self.replies.undecided_bytes += (old_length - rest.len()) as u64;
+            match outcome {
+                Ok(None) => self.decide_push(first_byte),
                 Ok(Some(kind)) => {
                     self.replies.value_start.has_word = true;
-                    self.decide_push(first);
+                    self.decide_push(first_byte);
                     self.handle_value(kind, out);
                 }
-                Err(_) => self.replies.lost = true,
+                Err(_) => self.replies.is_lost = true,
             }
             if let Some(is_push) = self.replies.is_push {
-                let bytes = std::mem::take(&mut self.replies.undecided);
+                let bytes = std::mem::take(&mut self.replies.undecided_bytes);
                 out.pushed_bytes += if is_push { bytes } else { 0 };
             }
-            if matches!(ended, Ok(Some(_))) {
-                (self.replies.value_start, self.replies.first) = (ValueStart::default(), None);
-                self.replies.is_push = None;
+            if matches!(outcome, Ok(Some(_))) {
+                self.replies.value_start = ValueStart::default();
+                (self.replies.first_byte, self.replies.is_push) = (None, None);
             }
         }
-        if skipped > 0 && !self.replies.lost {
-            self.replies.lost = !self.replies.scanner.skip(skipped);
-            out.pushed_bytes += if self.replies.is_push == Some(true) && !self.replies.lost {
-                skipped as u64
-            } else {
-                0
-            };
+        if skipped > 0 && !self.replies.is_lost {
+            self.replies.is_lost = !self.replies.scanner.skip(skipped);
+            if self.replies.is_push == Some(true) && !self.replies.is_lost {
+                out.pushed_bytes += skipped as u64;
+            }
         }
-        if !self.replies.lost {
-            out.undecided_bytes = self.replies.undecided;
+        if !self.replies.is_lost {
+            out.undecided_bytes = self.replies.undecided_bytes;
         }
     }
 
-    /// Decide whether the current value, which begins with `first`, is a push, as soon as that is known.
-    fn decide_push(&mut self, first: u8) {
+    /// Decide whether the current value, which begins with `first_byte`, is a push, as soon as that is known.
+    fn decide_push(&mut self, first_byte: u8) {
         let value_start = &self.replies.value_start;
-        let confirms = self.expected.front().is_some_and(|one| one.confirm);
-        let is_subscribed = confirms || self.subscribed != [0; 2];
-        let is_push = match first {
-            b'>' if value_start.has_word => Some(!(confirms && value_start.is_one_of(&SUBSCRIBES))),
+        let expects_confirmation = self
+            .expected
+            .front()
+            .is_some_and(|values| values.are_confirmations);
+        let is_subscribed = expects_confirmation || self.subscriptions != [0; 2];
+        let is_push = match first_byte {
+            b'>' if value_start.has_word => {
+                Some(!(expects_confirmation && value_start.is_one_of(&SUBSCRIPTION_COMMANDS)))
+            }
             b'>' => None,
             _ if self.expected.is_empty() => Some(true),
             b'*' if is_subscribed => value_start
                 .has_word
-                .then(|| value_start.is_one_of(&MESSAGES)),
+                .then(|| value_start.is_one_of(&MESSAGE_WORDS)),
             b'+' if self.is_monitoring => value_start
                 .has_word
                 .then(|| value_start.word.first().is_some_and(u8::is_ascii_digit)),
@@ -585,36 +375,32 @@ impl Redis {
         self.replies.is_push = self.replies.is_push.or(is_push);
     }
 
-    /// Process a value that is complete.
+    /// Process a complete value.
     fn handle_value(&mut self, kind: Kind, out: &mut DecoderReport) {
         let value_start = &self.replies.value_start;
-        let confirms =
-            matches!(kind, Kind::Push | Kind::Array) && value_start.is_one_of(&SUBSCRIBES);
-        if confirms {
-            let is_shard_channel = value_start
-                .word
-                .first()
-                .is_some_and(|first| b"sS".contains(first))
-                && known_name(&["ssubscribe", "sunsubscribe"], &value_start.word) != "other";
-            self.subscribed[usize::from(is_shard_channel)] = value_start.number;
+        let is_confirmation = matches!(kind, Kind::Push | Kind::Array)
+            && value_start.is_one_of(&SUBSCRIPTION_COMMANDS);
+        if is_confirmation {
+            let is_shard_channel = value_start.is_one_of(&["ssubscribe", "sunsubscribe"]);
+            self.subscriptions[usize::from(is_shard_channel)] = value_start.number;
         }
         if self.replies.is_push == Some(true) {
             // UNSUBSCRIBE without channels is confirmed once for each channel that was subscribed.
-            out.pushes += u64::from(!confirms);
+            out.pushes += u64::from(!is_confirmation);
             return;
         }
         if kind == Kind::Simple && value_start.word.eq_ignore_ascii_case(b"RESET") {
-            (self.subscribed, self.is_monitoring) = ([0; 2], false);
+            (self.subscriptions, self.is_monitoring) = ([0; 2], false);
         }
         let failed = matches!(kind, Kind::Error | Kind::BulkError);
         out.failed |= failed;
-        if let Some(first) = self.expected.front_mut() {
-            first.count -= if first.confirm && failed {
-                first.count
+        if let Some(values) = self.expected.front_mut() {
+            values.count -= if values.are_confirmations && failed {
+                values.count
             } else {
                 1
             };
-            if first.count == 0 {
+            if values.count == 0 {
                 self.expected.pop_front();
             }
         }
@@ -623,11 +409,11 @@ impl Redis {
 
 impl Commands {
     fn is_between_messages(&self) -> bool {
-        let is_begun = !matches!(&self.read_state, ReadState::Line(line) if line.is_empty());
-        self.arguments == 0 && !is_begun && !self.lost
+        let is_at_line_start = matches!(&self.read_state, ReadState::Line(line) if line.is_empty());
+        self.words_left == 0 && is_at_line_start && !self.is_lost
     }
 
-    /// Read on; returns a command when it is complete.
+    /// Consume a line or a part of an argument; returns the command that it completes, if any.
     fn next(&mut self, rest: &mut &[u8], salt: &Salt) -> Result<Option<Command>, UnreadableReason> {
         match &mut self.read_state {
             ReadState::Line(line) => {
@@ -636,37 +422,37 @@ impl Commands {
                 };
                 self.handle_line(&line, salt)
             }
-            ReadState::Body { left, length } => {
-                let (length, taken) = (*length, (*left).min(rest.len()));
-                // Without the line end behind it.
-                let of_value = (*left).saturating_sub(2).min(taken);
-                *left -= taken;
-                let is_complete = *left == 0;
-                self.add_piece(&rest[..of_value]);
-                *rest = &rest[taken..];
+            ReadState::Body { bytes_left, length } => {
+                let (length, consumed_bytes) = (*length, (*bytes_left).min(rest.len()));
+                // The line end after the value is not part of it.
+                let value_bytes = (*bytes_left).saturating_sub(2).min(consumed_bytes);
+                *bytes_left -= consumed_bytes;
+                let is_complete = *bytes_left == 0;
+                self.add_piece(&rest[..value_bytes]);
+                *rest = &rest[consumed_bytes..];
                 if !is_complete {
                     return Ok(None);
                 }
                 if let Some(keys) = &mut self.keys {
                     keys.add_number(length as u64);
                 }
-                self.words += 1;
-                self.arguments -= 1;
+                self.word_count += 1;
+                self.words_left -= 1;
                 self.read_state = ReadState::Line(Vec::new());
-                Ok((self.arguments == 0).then(|| self.finish_command()))
+                Ok((self.words_left == 0).then(|| self.finish_command()))
             }
         }
     }
 
-    /// Add a piece of a word: of the name, or of a value, whose bytes are kept only for CLIENT.
+    /// Add a piece of a word: of the name, which is kept, or of a value, which is kept only for CLIENT.
     fn add_piece(&mut self, piece: &[u8]) {
-        if self.words == 0 || self.is_client() {
+        if self.word_count == 0 || self.is_client() {
             let space = MAX_WORD_BYTES
                 .saturating_sub(self.name.len())
                 .min(piece.len());
             self.name.extend_from_slice(&piece[..space]);
         }
-        if let (Some(keys), true) = (&mut self.keys, self.words > 0) {
+        if let (Some(keys), true) = (&mut self.keys, self.word_count > 0) {
             keys.add_piece(piece);
         }
     }
@@ -682,7 +468,7 @@ impl Commands {
         Command {
             name: known_name(COMMANDS, name.unwrap_or_default()),
             keys: self.keys.take().map_or(0, |keys| keys.finish()),
-            words: self.words,
+            word_count: self.word_count,
         }
     }
 
@@ -691,42 +477,42 @@ impl Commands {
         line: &[u8],
         salt: &Salt,
     ) -> Result<Option<Command>, UnreadableReason> {
-        if self.arguments > 0 {
+        if self.words_left > 0 {
             let length: usize = line
                 .strip_prefix(b"$")
                 .and_then(parse_number)
                 .ok_or(NOT_UNDERSTOOD)?;
-            if self.words > 0 && self.is_client() {
+            if self.word_count > 0 && self.is_client() {
                 self.name.push(b' ');
             }
             self.read_state = ReadState::Body {
-                left: length.saturating_add(2),
+                bytes_left: length.saturating_add(2),
                 length,
             };
             return Ok(None);
         }
         self.name.clear();
-        self.words = 0;
+        self.word_count = 0;
         self.keys = Some(salt.hasher());
         if let Some(count) = line.strip_prefix(b"*") {
             let count: i64 = parse_number(count).ok_or(NOT_UNDERSTOOD)?;
-            self.arguments = usize::try_from(count).unwrap_or(0);
+            self.words_left = usize::try_from(count).unwrap_or(0);
             return Ok(None);
         }
         for word in line.split(u8::is_ascii_whitespace) {
             if word.is_empty() {
                 continue;
             }
-            if self.words > 0 && self.is_client() {
+            if self.word_count > 0 && self.is_client() {
                 self.name.push(b' ');
             }
             self.add_piece(word);
-            if let (Some(keys), true) = (&mut self.keys, self.words > 0) {
+            if let (Some(keys), true) = (&mut self.keys, self.word_count > 0) {
                 keys.add_number(word.len() as u64);
             }
-            self.words += 1;
+            self.word_count += 1;
         }
-        Ok((self.words > 0).then(|| self.finish_command()))
+        Ok((self.word_count > 0).then(|| self.finish_command()))
     }
 }
 
@@ -750,7 +536,7 @@ pub(crate) fn is_command(word: &[u8]) -> bool {
     known_name(COMMANDS, word) != "other"
 }
 
-/// Whether a server that answers like this speaks this protocol.
+/// Whether an answer of this protocol begins with these bytes.
 pub(crate) fn is_answer(bytes: &[u8]) -> bool {
     bytes
         .first()

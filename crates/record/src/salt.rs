@@ -1,4 +1,4 @@
-//! A salted hash: it shows whether two values within one recording are equal, and nothing else about them.
+//! A salted hash, which shows only whether two values within one recording are equal.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -1,4 +1,4 @@
-//! Conversations of real clients, and properties that hold for any bytes.
+//! Tests of conversations as real clients have them, and of properties that hold for any bytes.
 
 use std::sync::Arc;
 
@@ -18,38 +18,38 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 
 type Script = Vec<(Direction, Vec<u8>)>;
 
-/// Feed each part of the script in pieces of `size` bytes, a microsecond apart.
+/// Feed each part of the script in pieces of `size` bytes, a microsecond apart; returns the round trips and the conversation.
 fn play(script: &Script, size: usize, salt: &Salt) -> (Vec<RoundTrip>, Conversation) {
     let mut conversation = Conversation::new(0, true);
-    let (mut found, mut now) = (Vec::new(), 0);
+    let (mut round_trips, mut now_ns) = (Vec::new(), 0);
     for (direction, bytes) in script {
         for piece in bytes.chunks(size) {
-            now += 1_000;
-            found.extend(conversation.feed(*direction, now, piece, 0, salt));
+            now_ns += 1_000;
+            round_trips.extend(conversation.feed(*direction, now_ns, piece, 0, salt));
         }
     }
-    found.extend(conversation.close());
-    (found, conversation)
+    round_trips.extend(conversation.close());
+    (round_trips, conversation)
 }
 
-fn shown(found: &[RoundTrip]) -> Vec<String> {
-    found
+fn describe(round_trips: &[RoundTrip]) -> Vec<String> {
+    round_trips
         .iter()
-        .map(|one| {
-            let phase = match one.phase {
+        .map(|round_trip| {
+            let phase = match round_trip.phase {
                 Phase::Connect => "connect ",
                 Phase::Operation => "",
                 Phase::Hidden => "hidden ",
                 Phase::Close => "close ",
             };
-            let rows = one
+            let rows = round_trip
                 .rows
                 .map_or_else(String::new, |rows| format!(" rows {rows}"));
-            let failed = if one.failed { " failed" } else { "" };
-            let digest = one.digest.as_deref().unwrap_or("-");
+            let failed = if round_trip.failed { " failed" } else { "" };
+            let digest = round_trip.digest.as_deref().unwrap_or("-");
             format!(
                 "{phase}{} x{}: {digest}{rows}{failed}",
-                one.command, one.requests
+                round_trip.command, round_trip.requests
             )
         })
         .collect()
@@ -57,14 +57,14 @@ fn shown(found: &[RoundTrip]) -> Vec<String> {
 
 const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 
-fn greeting_and_login(deprecated: bool) -> Script {
+fn greeting_and_login(deprecates_eof: bool) -> Script {
     let mut greeting = b"\x0a8.0\0".to_vec();
     greeting.extend_from_slice(&[1, 0, 0, 0]);
     greeting.extend_from_slice(b"saltsalt\0\xff\xf7\x08\x02\x00\xff\xdf\x15");
     greeting.extend_from_slice(&[0; 10]);
     greeting.extend_from_slice(b"saltsaltsalt\0mysql_native_password\0");
-    let can: u32 = 0x200 | 0x8000 | if deprecated { 1 << 24 } else { 0 };
-    let mut login = can.to_le_bytes().to_vec();
+    let capabilities: u32 = 0x200 | 0x8000 | if deprecates_eof { 1 << 24 } else { 0 };
+    let mut login = capabilities.to_le_bytes().to_vec();
     login.extend_from_slice(&[0; 28]);
     login.extend_from_slice(b"user\0\0");
     vec![
@@ -74,27 +74,27 @@ fn greeting_and_login(deprecated: bool) -> Script {
     ]
 }
 
-/// A MySQL script with the EOF between columns and rows, or without it (`deprecated`).
-fn mysql(deprecated: bool) -> Script {
+/// A MySQL script. `deprecates_eof`: no EOF separates columns and rows.
+fn mysql(deprecates_eof: bool) -> Script {
     let packets = |payloads: &[&[u8]]| {
-        let kept = payloads.iter().filter(|payload| !payload.is_empty());
-        let packets = kept
+        let payloads = payloads.iter().filter(|payload| !payload.is_empty());
+        let packets = payloads
             .zip(1..)
             .map(|(payload, number)| packet(number, payload));
         packets.flatten().collect::<Vec<u8>>()
     };
     let eof: &[u8] = b"\xfe\0\0\x02\0";
-    let end: &[u8] = if deprecated {
+    let end: &[u8] = if deprecates_eof {
         b"\xfe\0\0\x02\0\0\0"
     } else {
         eof
     };
-    let middle: &[u8] = if deprecated { b"" } else { eof };
-    let rows = packets(&[b"\x01", b"column", middle, b"\x03abc", b"\x03def", end]);
-    let head: &[u8] = b"\0\x07\0\0\0\x01\0\x01\0\0\0\0";
-    let prepared = packets(&[head, b"parameter", middle, b"column", middle]);
+    let separator: &[u8] = if deprecates_eof { b"" } else { eof };
+    let rows = packets(&[b"\x01", b"column", separator, b"\x03abc", b"\x03def", end]);
+    let header: &[u8] = b"\0\x07\0\0\0\x01\0\x01\0\0\0\0";
+    let prepared = packets(&[header, b"parameter", separator, b"column", separator]);
     let close_and_ping = [packet(0, b"\x19\x07\0\0\0"), packet(0, b"\x0e")].concat();
-    let mut script = greeting_and_login(deprecated);
+    let mut script = greeting_and_login(deprecates_eof);
     for (request, answer) in [
         (
             packet(0, b"\x03SELECT c FROM t WHERE id = 4711"),
@@ -115,11 +115,11 @@ fn mysql(deprecated: bool) -> Script {
 }
 
 #[test]
-fn mysql_is_understood_with_and_without_the_old_eof() {
-    for deprecated in [false, true] {
-        let (found, conversation) = play(&mysql(deprecated), 1 << 16, &Salt::default());
+fn mysql_is_decoded_with_and_without_the_deprecated_eof() {
+    for deprecates_eof in [false, true] {
+        let (found, conversation) = play(&mysql(deprecates_eof), 1 << 16, &Salt::default());
         assert_eq!(
-            shown(&found),
+            describe(&found),
             [
                 "connect greeting x0: -",
                 "connect login x1: -",
@@ -144,7 +144,7 @@ fn mysql_is_understood_with_and_without_the_old_eof() {
     }
 }
 
-/// The greeting of a packaged MariaDB is longer than what is kept of an answer; at its end it announces what answers omit.
+/// The greeting of a packaged MariaDB is longer than the part of an answer that is kept, and ends with a capability that changes answers.
 #[test]
 fn a_long_greeting_is_read_to_its_end() {
     let mut greeting = b"\x0a5.5.5-10.11.14-MariaDB-0+deb12u2 from Debian\0".to_vec();
@@ -175,7 +175,7 @@ fn a_long_greeting_is_read_to_its_end() {
 }
 
 #[test]
-fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
+fn round_trips_of_an_encrypted_connection_are_counted_without_names() {
     let mut script = mysql(true);
     script.truncate(1);
     let mut request = (0x200_u32 | 0x800 | (1 << 24)).to_le_bytes().to_vec();
@@ -187,7 +187,7 @@ fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
     script.push((ToClient, b"\x17\x03\x03 secret".to_vec()));
     let (found, mut conversation) = play(&script, 1 << 16, &Salt::default());
     assert_eq!(
-        shown(&found),
+        describe(&found),
         [
             "connect greeting x0: -",
             "connect login x1: -",
@@ -198,8 +198,9 @@ fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
     assert_eq!(conversation.take_counts().1["encrypted"], 1);
 }
 
-fn messages(all: &[(u8, &[u8])]) -> Vec<u8> {
-    all.iter()
+fn messages(parts: &[(u8, &[u8])]) -> Vec<u8> {
+    parts
+        .iter()
         .flat_map(|(kind, body)| message(*kind, body))
         .collect()
 }
@@ -249,10 +250,10 @@ fn postgres() -> Script {
 }
 
 #[test]
-fn postgresql_is_understood_simple_extended_in_a_pipeline_and_with_copy() {
+fn postgresql_is_decoded_in_all_its_protocols() {
     let (found, mut conversation) = play(&postgres(), 1 << 16, &Salt::default());
     assert_eq!(
-        shown(&found),
+        describe(&found),
         [
             "connect login x1: -",
             "connect login x1: -",
@@ -271,7 +272,7 @@ fn postgresql_is_understood_simple_extended_in_a_pipeline_and_with_copy() {
     );
     assert_eq!(
         found[4].ended_ns, found[4].answered_ns,
-        "what was pushed later is not its answer"
+        "a later push does not belong to the answer"
     );
 }
 
@@ -293,10 +294,10 @@ fn redis() -> Script {
 }
 
 #[test]
-fn redis_is_understood_in_pipelines_and_with_what_is_pushed() {
+fn redis_is_decoded_with_pipelines_and_pushes() {
     let (found, mut conversation) = play(&redis(), 1 << 16, &Salt::default());
     assert_eq!(
-        shown(&found),
+        describe(&found),
         [
             "connect hello x1: HELLO",
             "get x2: GET",
@@ -325,10 +326,10 @@ fn memcached() -> Script {
 }
 
 #[test]
-fn memcached_is_understood() {
+fn memcached_is_decoded() {
     let (found, conversation) = play(&memcached(), 1 << 16, &Salt::default());
     assert_eq!(
-        shown(&found),
+        describe(&found),
         [
             "set x1: set",
             "get x1: get",
@@ -341,7 +342,7 @@ fn memcached_is_understood() {
 }
 
 #[test]
-fn memcached_in_binary_is_understood() {
+fn the_binary_protocol_of_memcached_is_decoded() {
     let get = [
         &b"\x80\0\0\x06"[..],
         &[0; 4],
@@ -356,78 +357,82 @@ fn memcached_in_binary_is_understood() {
         7,
         &Salt::default(),
     );
-    assert_eq!(shown(&found), ["get x1: get"]);
+    assert_eq!(describe(&found), ["get x1: get"]);
 }
 
 #[test]
-fn equal_keys_are_seen_as_equal() {
+fn equal_statements_have_equal_keys() {
     let salt = Salt::default();
     let keys = |sql: &[u8]| {
         let mut script = mysql(true);
         script.truncate(3);
         script.push((ToServer, packet(0, &[b"\x03", sql].concat())));
         script.push((ToClient, packet(1, b"\0\0\0\x02\0\0\0")));
-        play(&script, 1 << 16, &salt).0.pop().expect("it").keys
+        play(&script, 1 << 16, &salt)
+            .0
+            .pop()
+            .expect("the statement is a round trip")
+            .keys
     };
     assert_eq!(keys(b"SELECT 1"), keys(b"SELECT  1"));
     assert_ne!(keys(b"SELECT 1"), keys(b"SELECT 2"));
 }
 
 proptest! {
-    /// However the bytes are cut, the round trips are the same but for their times.
+    /// The split of the bytes changes only the times of round trips.
     #[test]
-    fn any_split_means_the_same(size in 1_usize..40, which in 0..4) {
-        let script = match which { 0 => mysql(true), 1 => postgres(), 2 => redis(), _ => memcached() };
+    fn any_split_has_the_same_round_trips(size in 1_usize..40, protocol in 0..4) {
+        let script = match protocol { 0 => mysql(true), 1 => postgres(), 2 => redis(), _ => memcached() };
         let salt = Salt::default();
-        let timeless = |mut found: Vec<RoundTrip>| {
-            for one in &mut found {
-                (one.begun_ns, one.sent_ns, one.answered_ns, one.ended_ns) = (0, 0, 0, 0);
+        let without_times = |mut round_trips: Vec<RoundTrip>| {
+            for trip in &mut round_trips {
+                (trip.begun_ns, trip.sent_ns, trip.answered_ns, trip.ended_ns) = (0, 0, 0, 0);
             }
-            found
+            round_trips
         };
-        prop_assert_eq!(timeless(play(&script, size, &salt).0), timeless(play(&script, 1 << 16, &salt).0));
+        prop_assert_eq!(without_times(play(&script, size, &salt).0), without_times(play(&script, 1 << 16, &salt).0));
     }
 
-    /// Whatever is sent, cut and left out: nothing panics, and no more bytes are counted than came.
+    /// No bytes, splits or holes cause a panic, and no more bytes are counted than came.
     #[test]
-    fn anything_can_be_said(
-        which in 0..5,
-        said in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40), 0_usize..100), 0..20),
-        kept in 0_usize..9,
+    fn any_bytes_are_counted_at_most_once(
+        protocol in 0..5,
+        random_pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40), 0_usize..100), 0..20),
+        script_length in 0_usize..9,
     ) {
-        let mut script = match which { 0 => mysql(false), 1 => postgres(), 2 => redis(), 3 => memcached(), _ => Vec::new() };
-        script.truncate(kept);
+        let mut script = match protocol { 0 => mysql(false), 1 => postgres(), 2 => redis(), 3 => memcached(), _ => Vec::new() };
+        script.truncate(script_length);
         let salt = Salt::default();
         let mut conversation = Conversation::new(0, true);
-        let (mut found, mut bytes) = (Vec::new(), 0);
-        let pieces = script.into_iter().map(|(direction, bytes)| (direction == ToServer, bytes, 0)).chain(said);
+        let (mut round_trips, mut bytes) = (Vec::new(), 0);
+        let pieces = script.into_iter().map(|(direction, bytes)| (direction == ToServer, bytes, 0)).chain(random_pieces);
         for (to_server, piece, skipped) in pieces.filter(|(_, piece, skipped)| piece.len() + skipped > 0) {
             bytes += (piece.len() + skipped) as u64;
             let direction = if to_server { ToServer } else { ToClient };
-            found.extend(conversation.feed(direction, 1, &piece, skipped, &salt));
+            round_trips.extend(conversation.feed(direction, 1, &piece, skipped, &salt));
         }
-        found.extend(conversation.close());
-        let counted: u64 = found.iter().map(|one| one.bytes_to_server + one.bytes_to_client).sum();
+        round_trips.extend(conversation.close());
+        let counted: u64 = round_trips.iter().map(|trip| trip.bytes_to_server + trip.bytes_to_client).sum();
         prop_assert!(counted <= bytes);
     }
 }
 
 // [app-10]
 #[test]
-fn what_tells_pages_apart_stays_in_their_names_if_it_is_asked_for() {
-    let name = |page_by: &str, target: &str| {
-        let page_by: Arc<[String]> = page_by.split(',').map(str::to_owned).collect();
+fn page_names_keep_the_requested_parts() {
+    let name = |page_keys: &str, target: &str| {
+        let page_keys: Arc<[String]> = page_keys.split(',').map(str::to_owned).collect();
         let mut conversation = Conversation::new(0, true);
-        conversation.name_pages_by(&page_by);
+        conversation.set_page_keys(&page_keys);
         let request = format!("GET {target} HTTP/1.1\r\n\r\n");
         let salt = Salt::default();
         conversation.feed(ToServer, 1, request.as_bytes(), 0, &salt);
         let answer = b"HTTP/1.1 200 OK\r\n\r\n";
         conversation.feed(ToClient, 2, answer, 0, &salt);
-        let ended = conversation.close().expect("a round trip");
-        ended.digest.expect("a name")
+        let round_trip = conversation.close().expect("the request is answered");
+        round_trip.digest.expect("the page has a name")
     };
-    // Marks follow the same rule, and are tested with the same table.
+    // Marks of pages follow the same rule and are tested with the same table.
     let table = include_str!("../../../tests/data/page_names.tsv");
     for line in table.lines().filter(|line| !line.starts_with('#')) {
         let row: Vec<&str> = line.split('\t').collect();
@@ -436,7 +441,7 @@ fn what_tells_pages_apart_stays_in_their_names_if_it_is_asked_for() {
 }
 
 #[test]
-fn http_gives_pages_their_names() {
+fn http_requests_are_named_by_their_paths() {
     let script = vec![
         (
             ToServer,
@@ -465,7 +470,7 @@ fn http_gives_pages_their_names() {
         let (found, conversation) = play(&script, size, &Salt::default());
         assert_eq!(conversation.summary().protocol, "http");
         assert_eq!(
-            shown(&found),
+            describe(&found),
             [
                 "get x1: /post/*/comments",
                 "post x1: POST /cart failed",
@@ -476,4 +481,14 @@ fn http_gives_pages_their_names() {
             "in pieces of {size}"
         );
     }
+}
+
+#[test]
+fn a_line_of_memcached_beyond_the_maximum_is_ignored() {
+    let script = vec![
+        (ToServer, b"get k\r\n".to_vec()),
+        (ToClient, vec![b'x'; 64 * 1024 + 1]),
+    ];
+    let (found, _) = play(&script, 64 * 1024, &Salt::default());
+    assert_eq!(describe(&found), ["get x1: get"]);
 }

@@ -1,4 +1,4 @@
-//! Rules for round trips, tested on generated conversations: when a round trip begins, what belongs to it, what is counted.
+//! Tests of the rules for round trips on generated conversations: when a round trip begins, what belongs to it, what is counted.
 
 use howfar_record::{Conversation, Direction, Phase, RoundTrip, Salt};
 use proptest::prelude::*;
@@ -17,9 +17,10 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
 }
 
-fn words(all: &[&str]) -> Vec<u8> {
-    let mut out = format!("*{}\r\n", all.len());
-    for word in all {
+/// A command of Redis.
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len());
+    for word in words {
         out.extend([format!("${}\r\n{word}\r\n", word.len())]);
     }
     out.into_bytes()
@@ -27,25 +28,25 @@ fn words(all: &[&str]) -> Vec<u8> {
 
 const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 
-/// The parts of one protocol that these tests use.
-struct Language {
+/// Messages of one protocol.
+struct Messages {
     login: Script,
-    asked: (Vec<u8>, Vec<u8>),
+    request_and_answer: (Vec<u8>, Vec<u8>),
     /// A request that no server answers.
     unanswered: Option<Vec<u8>>,
-    /// What a server sends unrequested while no request waits.
-    pushed: Option<Vec<u8>>,
-    /// What a server sends unrequested while a request waits.
-    pushed_meanwhile: Option<Vec<u8>>,
+    /// A message that a server sends unrequested while no answer is due.
+    idle_push: Option<Vec<u8>>,
+    /// A message that a server sends unrequested while an answer is due.
+    busy_push: Option<Vec<u8>>,
 }
 
-fn mysql_login(can: u32) -> Script {
+fn mysql_login(capabilities: u32) -> Script {
     let mut greeting = b"\x0a8.0\0".to_vec();
     greeting.extend_from_slice(&[1, 0, 0, 0]);
     greeting.extend_from_slice(b"saltsalt\0\xff\xff\x08\x02\x00\xff\xff\x15");
     greeting.extend_from_slice(&[0; 10]);
     greeting.extend_from_slice(b"saltsaltsalt\0mysql_native_password\0");
-    let mut login = (can | 0x200 | 0x8000).to_le_bytes().to_vec();
+    let mut login = (capabilities | 0x200 | 0x8000).to_le_bytes().to_vec();
     login.extend_from_slice(&[0; 28]);
     login.extend_from_slice(b"user\0\0");
     vec![
@@ -61,65 +62,65 @@ fn postgres_login() -> Script {
     vec![(ToServer, startup), (ToClient, welcome)]
 }
 
-fn language(which: usize) -> Language {
-    match which {
-        0 => Language {
+fn messages(protocol: usize) -> Messages {
+    match protocol {
+        0 => Messages {
             login: mysql_login(0),
-            asked: (packet(0, b"\x03DO 1"), packet(1, OK)),
+            request_and_answer: (packet(0, b"\x03DO 1"), packet(1, OK)),
             unanswered: Some(packet(0, b"\x19\x07\0\0\0")),
-            pushed: Some(packet(0, b"\xff\x47\x04#08S01too long at rest")),
-            pushed_meanwhile: None,
+            idle_push: Some(packet(0, b"\xff\x47\x04#08S01too long at rest")),
+            busy_push: None,
         },
-        1 => Language {
+        1 => Messages {
             login: postgres_login(),
-            asked: (
+            request_and_answer: (
                 message(b'Q', b"DO 1\0"),
                 [message(b'C', b"DO\0"), message(b'Z', b"I")].concat(),
             ),
             unanswered: None,
-            pushed: Some(message(b'N', b"M a notice\0\0")),
-            pushed_meanwhile: Some(message(b'A', b"\0\0\0\x01news\0\0")),
+            idle_push: Some(message(b'N', b"M a notice\0\0")),
+            busy_push: Some(message(b'A', b"\0\0\0\x01news\0\0")),
         },
-        2 => Language {
+        2 => Messages {
             login: vec![
-                (ToServer, words(&["HELLO", "3"])),
+                (ToServer, command(&["HELLO", "3"])),
                 (ToClient, b"%1\r\n+proto\r\n:3\r\n".to_vec()),
             ],
-            asked: (words(&["GET", "k"]), b"$1\r\nv\r\n".to_vec()),
+            request_and_answer: (command(&["GET", "k"]), b"$1\r\nv\r\n".to_vec()),
             unanswered: Some(
                 [
-                    words(&["CLIENT", "REPLY", "SKIP"]),
-                    words(&["SET", "k", "v"]),
+                    command(&["CLIENT", "REPLY", "SKIP"]),
+                    command(&["SET", "k", "v"]),
                 ]
                 .concat(),
             ),
-            pushed: Some(b">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nm\r\n".to_vec()),
-            pushed_meanwhile: Some(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n".to_vec()),
+            idle_push: Some(b">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nm\r\n".to_vec()),
+            busy_push: Some(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n".to_vec()),
         },
-        _ => Language {
+        _ => Messages {
             login: Vec::new(),
-            asked: (
+            request_and_answer: (
                 b"get k\r\n".to_vec(),
                 b"VALUE k 0 1\r\nv\r\nEND\r\n".to_vec(),
             ),
             unanswered: Some(b"set k 0 0 1 noreply\r\nv\r\n".to_vec()),
-            pushed: None,
-            pushed_meanwhile: None,
+            idle_push: None,
+            busy_push: None,
         },
     }
 }
 
-/// A part of a conversation; `cut`: where its bytes are cut by a pause, in 16ths.
+/// A part of a conversation. `cut`: where a pause cuts its bytes, in 16ths.
 #[derive(Debug, Clone)]
-enum Act {
-    Ask {
+enum Action {
+    Request {
         cut: usize,
-        pushed: bool,
+        has_push: bool,
     },
-    /// `joins`: sent together with the next request.
+    /// `is_joined`: sent together with the next request.
     Unanswered {
         cut: usize,
-        joins: bool,
+        is_joined: bool,
     },
     Push {
         cut: usize,
@@ -127,58 +128,61 @@ enum Act {
 }
 
 /// A conversation, and the expected times of its answered round trips: begun, sent, answered, ended.
-struct Played {
+struct Player {
     conversation: Conversation,
-    now: u64,
+    now_ns: u64,
     round_trips: Vec<RoundTrip>,
     expected: Vec<(u64, u64, u64, u64)>,
     pushes: u64,
 }
 
-impl Played {
+impl Player {
     /// Send the bytes in one or two pieces; returns the times of the first and the last piece.
-    fn say(&mut self, direction: Direction, bytes: &[u8], cut: usize, salt: &Salt) -> (u64, u64) {
+    fn send(&mut self, direction: Direction, bytes: &[u8], cut: usize, salt: &Salt) -> (u64, u64) {
         let (first, rest) = bytes.split_at(bytes.len() * cut / 16);
         let mut times = Vec::new();
         for piece in [first, rest] {
             if !piece.is_empty() {
-                self.now += 1_000;
-                times.push(self.now);
-                let ended = self.conversation.feed(direction, self.now, piece, 0, salt);
-                self.round_trips.extend(ended);
+                self.now_ns += 1_000;
+                times.push(self.now_ns);
+                let round_trip = self
+                    .conversation
+                    .feed(direction, self.now_ns, piece, 0, salt);
+                self.round_trips.extend(round_trip);
             }
         }
-        (times[0], *times.last().expect("a piece"))
+        (times[0], *times.last().expect("the bytes are not empty"))
     }
 
-    fn act(&mut self, act: &Act, before: &mut Vec<u8>, language: &Language, salt: &Salt) {
-        match act {
-            Act::Ask { cut, pushed } => {
-                let (request, answer) = &language.asked;
-                let joined = [before.as_slice(), request].concat();
-                let is_joined = !std::mem::take(before).is_empty();
+    /// Play an action. `joined`: unanswered requests to send together with the next request.
+    fn play(&mut self, action: &Action, joined: &mut Vec<u8>, messages: &Messages, salt: &Salt) {
+        match action {
+            Action::Request { cut, has_push } => {
+                let (request, answer) = &messages.request_and_answer;
+                let flight = [joined.as_slice(), request].concat();
+                let is_joined = !std::mem::take(joined).is_empty();
                 let (begun, sent) =
-                    self.say(ToServer, &joined, if is_joined { 0 } else { *cut }, salt);
-                if let (true, Some(push)) = (*pushed, &language.pushed_meanwhile) {
-                    self.say(ToClient, push, *cut, salt);
+                    self.send(ToServer, &flight, if is_joined { 0 } else { *cut }, salt);
+                if let (true, Some(push)) = (*has_push, &messages.busy_push) {
+                    self.send(ToClient, push, *cut, salt);
                     self.pushes += 1;
                 }
-                let (answered, ended) = self.say(ToClient, answer, 16 - cut, salt);
+                let (answered, ended) = self.send(ToClient, answer, 16 - cut, salt);
                 self.expected.push((begun, sent, answered, ended));
             }
-            Act::Unanswered { cut, joins } => {
-                let Some(request) = &language.unanswered else {
+            Action::Unanswered { cut, is_joined } => {
+                let Some(request) = &messages.unanswered else {
                     return;
                 };
-                if *joins {
-                    before.extend_from_slice(request);
-                } else if before.is_empty() {
-                    self.say(ToServer, request, *cut, salt);
+                if *is_joined {
+                    joined.extend_from_slice(request);
+                } else if joined.is_empty() {
+                    self.send(ToServer, request, *cut, salt);
                 }
             }
-            Act::Push { cut } => {
-                if let Some(push) = language.pushed.as_ref().filter(|_| before.is_empty()) {
-                    self.say(ToClient, push, *cut, salt);
+            Action::Push { cut } => {
+                if let Some(push) = messages.idle_push.as_ref().filter(|_| joined.is_empty()) {
+                    self.send(ToClient, push, *cut, salt);
                     self.pushes += 1;
                 }
             }
@@ -186,13 +190,15 @@ impl Played {
     }
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn actions() -> impl Strategy<Value = Vec<Action>> {
     let cut = 0_usize..16;
     prop::collection::vec(
         prop_oneof![
-            (cut.clone(), any::<bool>()).prop_map(|(cut, pushed)| Act::Ask { cut, pushed }),
-            (cut.clone(), any::<bool>()).prop_map(|(cut, joins)| Act::Unanswered { cut, joins }),
-            cut.prop_map(|cut| Act::Push { cut }),
+            (cut.clone(), any::<bool>())
+                .prop_map(|(cut, has_push)| Action::Request { cut, has_push }),
+            (cut.clone(), any::<bool>())
+                .prop_map(|(cut, is_joined)| Action::Unanswered { cut, is_joined }),
+            cut.prop_map(|cut| Action::Push { cut }),
         ],
         1..20,
     )
@@ -209,45 +215,45 @@ fn times(round_trip: &RoundTrip) -> (u64, u64, u64, u64) {
 
 proptest! {
     // [rec-1] [rec-3]
-    /// A round trip begins with the first byte of a request that will be answered, and ends with its answer: what has no answer, and
-    /// what a server sends unrequested, changes none of its times, however the bytes are cut.
+    /// A round trip begins with the first byte of a request that will be answered, and ends with its answer. Unanswered requests and
+    /// unrequested messages change none of its times, however the bytes are cut.
     #[test]
-    fn only_requests_and_their_answers_have_times(which in 0_usize..4, acts in acts()) {
-        let (language, salt) = (language(which), Salt::default());
-        let mut played = Played {
-            conversation: Conversation::new(0, true), now: 0, round_trips: Vec::new(), expected: Vec::new(), pushes: 0,
+    fn only_answered_requests_have_times(protocol in 0_usize..4, actions in actions()) {
+        let (messages, salt) = (messages(protocol), Salt::default());
+        let mut player = Player {
+            conversation: Conversation::new(0, true), now_ns: 0, round_trips: Vec::new(), expected: Vec::new(), pushes: 0,
         };
         // A protocol is recognised by its first request.
-        let first = Act::Ask { cut: 0, pushed: false };
-        for (direction, bytes) in &language.login {
-            played.say(*direction, bytes, 0, &salt);
+        let first = Action::Request { cut: 0, has_push: false };
+        for (direction, bytes) in &messages.login {
+            player.send(*direction, bytes, 0, &salt);
         }
-        let mut before = Vec::new();
-        for act in [first].iter().chain(&acts) {
-            played.act(act, &mut before, &language, &salt);
+        let mut joined = Vec::new();
+        for action in [first].iter().chain(&actions) {
+            player.play(action, &mut joined, &messages, &salt);
         }
-        let Played { mut conversation, mut round_trips, expected, pushes, .. } = played;
+        let Player { mut conversation, mut round_trips, expected, pushes, .. } = player;
         round_trips.extend(conversation.close());
-        let asked: Vec<_> = round_trips
+        let answered: Vec<_> = round_trips
             .iter()
             .filter(|round_trip| round_trip.phase == Operation && round_trip.ended_ns > round_trip.sent_ns)
             .map(times)
             .collect();
-        prop_assert_eq!(asked, expected);
+        prop_assert_eq!(answered, expected);
         let counted = conversation.take_counts().1.get("pushed by the server").copied().unwrap_or(0);
         prop_assert_eq!(counted, pushes);
         prop_assert!(round_trips.iter().all(|round_trip| !round_trip.failed));
     }
 }
 
-/// Statement or command, requests, rows, and the time from the request to the end of the answer.
-type Shown = (String, u32, Option<u64>, u64);
+/// A round trip: statement or command, requests, rows, and nanoseconds from the request to the end of the answer.
+type TripSummary = (String, u32, Option<u64>, u64);
 
 /// A connection after a login; pieces are a microsecond apart.
 struct Session {
     conversation: Conversation,
     salt: Salt,
-    now: u64,
+    now_ns: u64,
     round_trips: Vec<RoundTrip>,
 }
 
@@ -256,38 +262,38 @@ impl Session {
         let mut session = Self {
             conversation: Conversation::new(0, true),
             salt: Salt::default(),
-            now: 0,
+            now_ns: 0,
             round_trips: Vec::new(),
         };
         for (direction, bytes) in login {
-            session.say(*direction, bytes, 0);
+            session.send(*direction, bytes, 0);
         }
         session
     }
 
-    fn say(&mut self, direction: Direction, bytes: &[u8], skipped: usize) {
-        self.now += 1_000;
-        let ended = self
+    fn send(&mut self, direction: Direction, bytes: &[u8], skipped: usize) {
+        self.now_ns += 1_000;
+        let round_trip = self
             .conversation
-            .feed(direction, self.now, bytes, skipped, &self.salt);
-        self.round_trips.extend(ended);
+            .feed(direction, self.now_ns, bytes, skipped, &self.salt);
+        self.round_trips.extend(round_trip);
     }
 
-    /// Send the bytes before `hole`, the hole, then the bytes behind it.
-    fn say_with_hole(&mut self, direction: Direction, bytes: &[u8], hole: std::ops::Range<usize>) {
-        self.say(direction, &bytes[..hole.start], hole.len());
+    /// Send the bytes before `hole`, skip the hole, then send the bytes after it.
+    fn send_with_hole(&mut self, direction: Direction, bytes: &[u8], hole: std::ops::Range<usize>) {
+        self.send(direction, &bytes[..hole.start], hole.len());
         if hole.end < bytes.len() {
-            self.say(direction, &bytes[hole.end..], 0);
+            self.send(direction, &bytes[hole.end..], 0);
         }
     }
 
-    fn ask(&mut self, request: &[u8], answer: &[u8]) {
-        self.say(ToServer, request, 0);
-        self.say(ToClient, answer, 0);
+    fn request(&mut self, request: &[u8], answer: &[u8]) {
+        self.send(ToServer, request, 0);
+        self.send(ToClient, answer, 0);
     }
 
     /// Returns the round trips, and the reasons for what is not known.
-    fn end(mut self) -> (Vec<Shown>, Vec<&'static str>) {
+    fn end(mut self) -> (Vec<TripSummary>, Vec<&'static str>) {
         self.round_trips.extend(self.conversation.close());
         let round_trips = self.round_trips.iter().map(|round_trip| {
             let name = round_trip
@@ -306,7 +312,8 @@ impl Session {
     }
 }
 
-fn confirmed(protocol: u8, word: &str, count: u8) -> Vec<u8> {
+/// A confirmation of a subscription in RESP2 or RESP3.
+fn confirmation(protocol: u8, word: &str, count: u8) -> Vec<u8> {
     let mark = if protocol == 2 { '*' } else { '>' };
     format!(
         "{mark}3\r\n${}\r\n{word}\r\n$4\r\nnews\r\n:{count}\r\n",
@@ -317,7 +324,7 @@ fn confirmed(protocol: u8, word: &str, count: u8) -> Vec<u8> {
 
 // [rec-3]
 #[test]
-fn a_subscriber_waits_for_confirmations_and_not_for_messages() {
+fn a_subscriber_waits_only_for_confirmations() {
     for protocol in [2, 3] {
         let mark = if protocol == 2 { '*' } else { '>' };
         let text = format!("{mark}3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$2\r\nm1\r\n");
@@ -327,24 +334,24 @@ fn a_subscriber_waits_for_confirmations_and_not_for_messages() {
             "+PONG\r\n"
         };
         let mut session = Session::new(&vec![]);
-        session.ask(
-            &words(&["SUBSCRIBE", "news", "more"]),
-            &confirmed(protocol, "subscribe", 1),
+        session.request(
+            &command(&["SUBSCRIBE", "news", "more"]),
+            &confirmation(protocol, "subscribe", 1),
         );
-        session.say(ToClient, &confirmed(protocol, "subscribe", 2), 0);
-        session.say(ToClient, text.as_bytes(), 0);
-        session.say(ToServer, &words(&["PING"]), 0);
-        session.say(ToClient, text.as_bytes(), 0);
-        session.say(ToClient, pong.as_bytes(), 0);
-        session.say(ToClient, text.as_bytes(), 0);
-        session.ask(
-            &words(&["UNSUBSCRIBE"]),
-            &confirmed(protocol, "unsubscribe", 1),
+        session.send(ToClient, &confirmation(protocol, "subscribe", 2), 0);
+        session.send(ToClient, text.as_bytes(), 0);
+        session.send(ToServer, &command(&["PING"]), 0);
+        session.send(ToClient, text.as_bytes(), 0);
+        session.send(ToClient, pong.as_bytes(), 0);
+        session.send(ToClient, text.as_bytes(), 0);
+        session.request(
+            &command(&["UNSUBSCRIBE"]),
+            &confirmation(protocol, "unsubscribe", 1),
         );
-        session.say(ToClient, &confirmed(protocol, "unsubscribe", 0), 0);
-        // An ordinary connection again: an answer may look like a message.
-        session.ask(
-            &words(&["LRANGE", "a", "0", "1"]),
+        session.send(ToClient, &confirmation(protocol, "unsubscribe", 0), 0);
+        // Without subscriptions, an answer may have the form of a message.
+        session.request(
+            &command(&["LRANGE", "a", "0", "1"]),
             b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n",
         );
         let (round_trips, unknown) = session.end();
@@ -365,8 +372,8 @@ fn a_subscriber_waits_for_confirmations_and_not_for_messages() {
 
 // [rec-3]
 #[test]
-fn a_stream_of_the_server_belongs_to_no_round_trip() {
-    let logs = [
+fn streams_of_the_server_belong_to_no_round_trip() {
+    let streams = [
         (
             vec![],
             &b"*1\r\n$5\r\nPSYNC\r\n"[..],
@@ -386,29 +393,29 @@ fn a_stream_of_the_server_belongs_to_no_round_trip() {
             "stream of log lines",
         ),
     ];
-    for (login, request, name, reason) in logs {
+    for (login, request, name, reason) in streams {
         let mut session = Session::new(&login);
         let answer: &[u8] = if name == "watch" {
             b"OK\r\n"
         } else {
             b"+OK\r\n"
         };
-        session.ask(request, answer);
+        session.request(request, answer);
         for _ in 0..9 {
-            session.say(ToClient, b"+what comes\r\n", 0);
-            session.say(ToServer, b"REPLCONF ACK 1\r\n", 0);
+            session.send(ToClient, b"+what comes\r\n", 0);
+            session.send(ToServer, b"REPLCONF ACK 1\r\n", 0);
         }
         let (round_trips, unknown) = session.end();
-        let last = round_trips.last().expect("a round trip");
+        let last = round_trips.last().expect("the request is a round trip");
         assert_eq!((last.0.as_str(), last.3), (name, 1_000));
         assert_eq!(unknown, [reason]);
     }
     let mut session = Session::new(&vec![]);
-    session.ask(&words(&["MONITOR"]), b"+OK\r\n");
-    session.say(ToClient, b"+1700000000.1 [0 a:1] \"GET\"\r\n", 0);
-    session.say(ToServer, &words(&["RESET"]), 0);
-    session.say(ToClient, b"+1700000000.2 [0 a:1] \"GET\"\r\n", 0);
-    session.say(ToClient, b"+RESET\r\n", 0);
+    session.request(&command(&["MONITOR"]), b"+OK\r\n");
+    session.send(ToClient, b"+1700000000.1 [0 a:1] \"GET\"\r\n", 0);
+    session.send(ToServer, &command(&["RESET"]), 0);
+    session.send(ToClient, b"+1700000000.2 [0 a:1] \"GET\"\r\n", 0);
+    session.send(ToClient, b"+RESET\r\n", 0);
     let (round_trips, _) = session.end();
     let round_trips: Vec<(&str, u64)> = round_trips
         .iter()
@@ -417,9 +424,10 @@ fn a_stream_of_the_server_belongs_to_no_round_trip() {
     assert_eq!(round_trips, [("MONITOR", 1_000), ("RESET", 2_000)]);
 }
 
-fn rows(which: usize, count: usize) -> (Vec<u8>, Vec<u8>) {
+/// A query and its answer of `count` rows.
+fn rows(is_mysql: bool, count: usize) -> (Vec<u8>, Vec<u8>) {
     let row = [b'x'; 40];
-    if which == 0 {
+    if is_mysql {
         let mut answer = [
             packet(1, b"\x01"),
             packet(2, b"column"),
@@ -442,28 +450,28 @@ fn rows(which: usize, count: usize) -> (Vec<u8>, Vec<u8>) {
 
 proptest! {
     // [rec-8]
-    /// If part of an answer was not seen, the count of its rows is unknown, not smaller.
+    /// If part of an answer was not seen, its number of rows is unknown, not too small.
     #[test]
-    fn rows_are_right_or_unknown(which in 0_usize..2, count in 0_usize..30, from in 0_usize..2_000, length in 0_usize..2_000) {
-        let (request, answer) = rows(which, count);
-        let start = from.min(answer.len());
+    fn rows_are_exact_or_unknown(is_mysql in any::<bool>(), count in 0_usize..30, start in 0_usize..2_000, length in 0_usize..2_000) {
+        let (request, answer) = rows(is_mysql, count);
+        let start = start.min(answer.len());
         let hole = start..(start + length).min(answer.len());
-        let is_whole = hole.is_empty();
-        let mut session = Session::new(&if which == 0 { mysql_login(0) } else { postgres_login() });
-        session.say(ToServer, &request, 0);
-        session.say_with_hole(ToClient, &answer, hole);
-        let rows = session.end().0.pop().expect("a round trip").2;
-        prop_assert!(rows == Some(count as u64) || (rows.is_none() && !is_whole), "{:?} of {}", rows, count);
+        let is_complete = hole.is_empty();
+        let mut session = Session::new(&if is_mysql { mysql_login(0) } else { postgres_login() });
+        session.send(ToServer, &request, 0);
+        session.send_with_hole(ToClient, &answer, hole);
+        let rows = session.end().0.pop().expect("the query is a round trip").2;
+        prop_assert!(rows == Some(count as u64) || (rows.is_none() && !is_complete), "{:?} of {}", rows, count);
     }
 
     // [rec-10]
-    /// A message with a hole has its name and is counted once, wherever the hole ends.
+    /// A statement with a hole has its digest and is counted once, wherever the hole ends.
     #[test]
-    fn a_long_statement_has_its_name_and_is_counted_once(which in 0_usize..3, from in 100_usize..3_000, tail in 0_usize..60) {
+    fn a_statement_with_a_hole_is_counted_once(protocol in 0_usize..3, start in 100_usize..3_000, tail in 0_usize..60) {
         let value = vec![b'y'; 4_000];
         let text = [&b"SELECT LENGTH('"[..], &value, b"')"].concat();
-        let mut session = Session::new(&if which == 0 { mysql_login(0) } else { postgres_login() });
-        let long = match which {
+        let mut session = Session::new(&if protocol == 0 { mysql_login(0) } else { postgres_login() });
+        let statement = match protocol {
             0 => packet(0, &[b"\x03", text.as_slice()].concat()),
             1 => message(b'Q', &[text.as_slice(), b"\0"].concat()),
             _ => {
@@ -475,13 +483,13 @@ proptest! {
                 parts.concat()
             }
         };
-        // The tap keeps the end of a flight, where short messages follow.
-        let end = long.len() - if which == 2 { tail.max(25) } else { tail };
-        session.say_with_hole(ToServer, &long, from..end);
-        let answer = if which == 0 { packet(1, OK) } else { message(b'Z', b"I") };
-        session.say(ToClient, &answer, 0);
+        // The hole ends before the short messages at the end of a flight, which the tap keeps.
+        let end = statement.len() - if protocol == 2 { tail.max(25) } else { tail };
+        session.send_with_hole(ToServer, &statement, start..end);
+        let answer = if protocol == 0 { packet(1, OK) } else { message(b'Z', b"I") };
+        session.send(ToClient, &answer, 0);
         let (mut round_trips, unknown) = session.end();
-        let last = round_trips.pop().expect("a round trip");
+        let last = round_trips.pop().expect("the statement is a round trip");
         prop_assert_eq!((last.0.as_str(), last.1), ("SELECT LENGTH(?)", 1));
         prop_assert!(unknown.contains(&"statement longer than kept"));
     }
@@ -489,15 +497,15 @@ proptest! {
 
 /// A hole in the data of a long COPY is not reported as missed requests.
 #[test]
-fn a_long_copy_misses_no_request() {
+fn a_hole_in_a_copy_misses_no_request() {
     let piece = message(b'd', &[b'x'; 500]);
     let mut session = Session::new(&postgres_login());
-    session.ask(
+    session.request(
         &message(b'Q', b"COPY t FROM STDIN\0"),
         &message(b'G', b"\0\0\0"),
     );
-    session.say_with_hole(ToServer, &piece.repeat(9), 700..2_000);
-    session.say(
+    session.send_with_hole(ToServer, &piece.repeat(9), 700..2_000);
+    session.send(
         ToClient,
         &[message(b'C', b"COPY 9\0"), message(b'Z', b"I")].concat(),
         0,
@@ -512,7 +520,7 @@ fn a_long_copy_misses_no_request() {
 
 // [rec-9]
 #[test]
-fn a_portal_that_is_suspended_has_its_rows() {
+fn rows_of_a_suspended_portal_are_counted() {
     let mut session = Session::new(&postgres_login());
     let rows = [
         message(b'D', b"x"),
@@ -521,25 +529,33 @@ fn a_portal_that_is_suspended_has_its_rows() {
         message(b'Z', b"T"),
     ];
     let execute = [message(b'E', b"\0\0\0\0\x02"), message(b'S', b"")].concat();
-    session.ask(&execute, &rows.concat());
-    assert_eq!(session.end().0.pop().expect("it").2, Some(2));
+    session.request(&execute, &rows.concat());
+    assert_eq!(
+        session
+            .end()
+            .0
+            .pop()
+            .expect("the execution is a round trip")
+            .2,
+        Some(2)
+    );
 }
 
 // [rec-17]
 #[test]
-fn a_sync_alone_and_an_empty_query_have_names() {
+fn a_single_sync_and_an_empty_query_have_names() {
     let mut session = Session::new(&postgres_login());
     let ready = message(b'Z', b"I");
-    session.ask(&message(b'S', b""), &ready);
+    session.request(&message(b'S', b""), &ready);
     let empty = [message(b'I', b""), ready.clone()].concat();
-    session.ask(&message(b'Q', b"\0"), &empty);
+    session.request(&message(b'Q', b"\0"), &empty);
     let extended = [
         message(b'P', b"\0\0\0\0"),
         message(b'B', b"\0\0\0\0\0\0\0\0"),
         message(b'E', b"\0\0\0\0\0"),
         message(b'S', b""),
     ];
-    session.ask(&extended.concat(), &empty);
+    session.request(&extended.concat(), &empty);
     let names: Vec<(String, u32)> = session
         .end()
         .0
@@ -558,13 +574,13 @@ fn a_sync_alone_and_an_empty_query_have_names() {
 
 // [rec-12]
 #[test]
-fn what_tls_hides_after_its_handshake_may_be_login() {
+fn the_first_round_trips_inside_tls_may_be_login() {
     let mut session = Session::new(&vec![]);
-    session.ask(&[0, 0, 0, 8, 4, 210, 22, 47], b"S");
-    session.ask(b"\x16\x03\x01 hello", b"\x16\x03\x03 again");
-    session.ask(b"\x14\x03\x03 hello", b"\x16\x03\x03 hello");
+    session.request(&[0, 0, 0, 8, 4, 210, 22, 47], b"S");
+    session.request(b"\x16\x03\x01 hello", b"\x16\x03\x03 again");
+    session.request(b"\x14\x03\x03 hello", b"\x16\x03\x03 hello");
     for _ in 0..4 {
-        session.ask(b"\x17\x03\x03 secret", b"\x17\x03\x03 secret");
+        session.request(b"\x17\x03\x03 secret", b"\x17\x03\x03 secret");
     }
     session.round_trips.extend(session.conversation.close());
     let phases: Vec<Phase> = session
@@ -585,11 +601,11 @@ fn what_tls_hides_after_its_handshake_may_be_login() {
 
 // [cap-3]
 #[test]
-fn an_answer_without_its_request_is_no_round_trip() {
-    let first = [
+fn an_answer_whose_request_was_not_recorded_is_no_round_trip() {
+    let cases = [
         (
             b"$3\r\npen\r\n".to_vec(),
-            words(&["GET", "k"]),
+            command(&["GET", "k"]),
             "GET",
             "redis",
         ),
@@ -599,7 +615,7 @@ fn an_answer_without_its_request_is_no_round_trip() {
             "blind",
             "unknown",
         ),
-        // Its length is the star that begins Redis' commands, and then the mark of TLS.
+        // The first byte of the length is that of a Redis command here, and that of TLS in the next case.
         (
             packet(1, OK),
             packet(0, &[b"\x03SELECT ", [b'1'; 34].as_slice()].concat()),
@@ -625,16 +641,16 @@ fn an_answer_without_its_request_is_no_round_trip() {
             "memcached",
         ),
     ];
-    for (half, request, name, protocol) in first {
+    for (answer, request, name, protocol) in cases {
         let mut session = Session::new(&vec![]);
         session.conversation = Conversation::new(0, false);
-        session.say(ToClient, &half, 0);
-        let mut tail = words(&["SET", "k", "value"]);
+        session.send(ToClient, &answer, 0);
+        let mut tail = command(&["SET", "k", "value"]);
         tail.drain(..9);
         if protocol == "redis" {
-            session.ask(&tail, b"+OK\r\n");
+            session.request(&tail, b"+OK\r\n");
         }
-        session.ask(&request, &half);
+        session.request(&request, &answer);
         assert_eq!(session.conversation.summary().protocol, protocol);
         assert_eq!(session.conversation.summary().login_round_trips, 0);
         let round_trips = session.end().0;
@@ -648,7 +664,7 @@ fn an_answer_without_its_request_is_no_round_trip() {
 
 // [cap-8]
 #[test]
-fn lines_of_two_protocols_are_told_apart_by_the_answer() {
+fn the_answer_shows_the_protocol_of_command_lines() {
     for (request, answer, protocol, name, requests) in [
         (
             &b"SET key0 value\r\n"[..],
@@ -680,10 +696,10 @@ fn lines_of_two_protocols_are_told_apart_by_the_answer() {
             let mut session = Session::new(&vec![]);
             for piece in [&request[..cut], &request[cut..]] {
                 if !piece.is_empty() {
-                    session.say(ToServer, piece, 0);
+                    session.send(ToServer, piece, 0);
                 }
             }
-            session.say(ToClient, answer, 0);
+            session.send(ToClient, answer, 0);
             assert_eq!(session.conversation.summary().protocol, protocol);
             let (round_trips, unknown) = session.end();
             assert_eq!(
@@ -702,7 +718,7 @@ fn statements_with_attributes_have_their_names() {
     let mut session = Session::new(&login);
     for attributes in [&b"\0\x01"[..], b"\x01\x01\0\x01\xfe\0\x0btraceparent\x0200"] {
         let request = [b"\x03", attributes, b"SELECT name FROM item WHERE id = 1"].concat();
-        session.ask(&packet(0, &request), &packet(1, OK));
+        session.request(&packet(0, &request), &packet(1, OK));
     }
     let (round_trips, unknown) = session.end();
     assert!(

@@ -7,17 +7,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
-use howfar_contract::jobs::{Listen, Target, numeric, socket_address};
+use howfar_contract::jobs::{Listen, Target, parse_numeric_address, socket_address};
 use howfar_contract::{FailCode, Failed};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-/// Remove the socket file that a listening socket left, whether this process or another made it.
+/// Remove the file of a listening Unix socket, whether this process or another made it.
 pub(crate) fn remove_socket_file(listen: &Listen) {
     if let Listen::Unix { path } = listen {
-        // If it has been removed before, nothing is left to do.
+        // An error means that the file is already gone.
         let _ = fs::remove_file(path);
     }
 }
@@ -31,12 +31,15 @@ pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Option<u16>), Failed> 
             fs::set_permissions(path, Permissions::from_mode(0o777))?;
             Ok((listener.into(), None))
         }),
-        Listen::Tcp { host, port } => TcpListener::bind(SocketAddr::new(numeric(host)?, *port))
-            .and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                let port = listener.local_addr()?.port();
-                Ok((listener.into(), Some(port)))
-            }),
+        Listen::Tcp { host, port } => {
+            TcpListener::bind(SocketAddr::new(parse_numeric_address(host)?, *port)).and_then(
+                |listener| {
+                    listener.set_nonblocking(true)?;
+                    let port = listener.local_addr()?.port();
+                    Ok((listener.into(), Some(port)))
+                },
+            )
+        }
     };
     opened.map_err(|error| {
         let (address_text, advice) = match listen {
@@ -122,7 +125,7 @@ fn run_as_client_user(
     let become_user = |uid: Uid| set_thread_res_uid(None, uid, None);
     become_user(client_uid).map_err(|_| ConnectError::OtherUser(client_uid.as_raw()))?;
     let outcome = act();
-    become_user(own_uid).expect("the saved user stays ours");
+    become_user(own_uid).expect("the process may return to its saved user");
     // The kernel clears the signal when the effective user changes. A recorder has none, as it outlives its parent.
     let _ = rustix::process::set_parent_process_death_signal(signal);
     Ok(outcome?)
@@ -162,31 +165,34 @@ mod tests {
     };
     use std::os::unix::net::UnixStream;
 
-    /// A client of `user`: the kernel keeps the user who made a socket.
-    fn client_of(user: Uid) -> OwnedFd {
-        set_thread_res_uid(None, user, None).expect("root may");
-        let (client, _) = UnixStream::pair().expect("two sockets");
-        set_thread_res_uid(None, Uid::ROOT, None).expect("the saved user stays ours");
+    /// The socket of a client that runs as `user`: the kernel stores the user that made a socket.
+    fn connect_as(user: Uid) -> OwnedFd {
+        set_thread_res_uid(None, user, None).expect("root may become any user");
+        let (client, _) = UnixStream::pair().expect("a pair of sockets can be made");
+        set_thread_res_uid(None, Uid::ROOT, None)
+            .expect("the process may return to its saved user");
         client.into()
     }
 
     #[test]
-    fn who_acts_as_another_user_keeps_the_signal_that_was_there() {
+    fn acting_as_another_user_keeps_the_parent_death_signal() {
         if !geteuid().is_root() {
             eprintln!("SKIPPED: only root can act as another user");
             return;
         }
-        let client = client_of(Uid::from_raw(65534));
+        let client = connect_as(Uid::from_raw(65534));
         for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
-            set_signal(signal).expect("a signal");
-            let mut seen = Uid::ROOT;
-            let done = run_as_client_user(&client, || {
-                seen = geteuid();
+            set_signal(signal).expect("the signal can be set");
+            let mut effective_user = Uid::ROOT;
+            let outcome = run_as_client_user(&client, || {
+                effective_user = geteuid();
                 Ok(())
             });
-            assert!(done.is_ok() && seen.as_raw() == 65534, "{seen:?}");
-            assert_eq!(parent_process_death_signal().expect("it is known"), signal);
+            assert!(outcome.is_ok());
+            assert_eq!(effective_user.as_raw(), 65534);
+            let signal_after = parent_process_death_signal().expect("the signal is known");
+            assert_eq!(signal_after, signal);
         }
-        set_signal(None).expect("no signal");
+        set_signal(None).expect("the signal can be cleared");
     }
 }

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// The application, identified by its mount namespace; unknown by default. The namespace is held open: otherwise its number could be
-/// reused after its end.
+/// The application, identified by its mount namespace; unknown by default. The namespace stays open, because otherwise its number
+/// could be reused after its end.
 #[derive(Debug, Default)]
 pub(crate) struct Application {
     namespace: Option<File>,
@@ -17,13 +17,9 @@ pub(crate) struct Application {
 impl Application {
     /// The application whose namespace has this number; one of its processes must be running.
     pub(crate) fn open(number: u64) -> Self {
-        let has_number = |file: &File| {
-            file.metadata()
-                .is_ok_and(|metadata| metadata.ino() == number)
-        };
         let mut files = namespaces().filter_map(|path| File::open(path).ok());
         Self {
-            namespace: files.find(has_number),
+            namespace: files.find(|file| file.metadata().is_ok_and(|data| data.ino() == number)),
         }
     }
 
@@ -39,13 +35,11 @@ impl Application {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        let held = self
-            .namespace
-            .as_ref()
-            .and_then(|file| file.metadata().ok());
-        held.is_some_and(|ours| {
-            namespaces().any(|path| fs::metadata(path).is_ok_and(|one| one.ino() == ours.ino()))
-        })
+        let metadata = |file: &File| file.metadata().ok();
+        let Some(own) = self.namespace.as_ref().and_then(metadata) else {
+            return false;
+        };
+        namespaces().any(|path| fs::metadata(path).is_ok_and(|other| other.ino() == own.ino()))
     }
 }
 
@@ -60,13 +54,8 @@ fn namespaces() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Raise the limit on open descriptors to the maximum for this process.
-pub(crate) fn raise_limits() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: maximum,
-            maximum,
-        },
-    );
+pub(crate) fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -1,17 +1,11 @@
-//! One end of a connection that is passed on.
+//! A socket of a connection that a tap passes on, and the clock.
 
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
-use rustix::time::{ClockId, clock_gettime};
-
-/// Reported once when bytes come or room becomes available (edge-triggered).
-pub(crate) const INTEREST: EventFlags = EventFlags::IN
-    .union(EventFlags::OUT)
-    .union(EventFlags::RDHUP)
-    .union(EventFlags::ET);
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// A socket and its readiness: what epoll reported stays true until a call shows otherwise.
 #[derive(Debug)]
@@ -80,6 +74,13 @@ pub(crate) fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+pub(crate) fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
 /// Read the counter of an event or timer descriptor, which then is no longer readable.
 pub(crate) fn clear_counter(descriptor: &OwnedFd) {
     let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
@@ -96,7 +97,7 @@ pub(crate) mod test_rig {
     use howfar_contract::jobs::Target;
     use rustix::event::{EventfdFlags, eventfd};
 
-    /// A server's socket, and what a tap in front of it needs. Removes the folder when dropped.
+    /// A listening server, and the arguments of a tap in front of it. Removes the folder when dropped.
     pub(crate) struct Rig {
         folder: PathBuf,
         to_tap: PathBuf,
@@ -106,15 +107,17 @@ pub(crate) mod test_rig {
     }
 
     impl Rig {
-        /// A rig, and the tap's listener. `name`: the test's.
+        /// A rig and the tap's listener. `name`: the name of the test.
         pub(crate) fn new(name: &str) -> (Self, OwnedFd) {
             let folder = std::env::temp_dir().join(format!("howfar-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::create_dir_all(&folder).expect("the folder can be made");
             let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
-            let server = UnixListener::bind(&to_server).expect("a socket");
-            server.set_nonblocking(true).expect("a server");
-            let listener = UnixListener::bind(&to_tap).expect("a socket");
-            listener.set_nonblocking(true).expect("a listener");
+            let listen = |path| {
+                let listener = UnixListener::bind(path).expect("the path is free");
+                listener.set_nonblocking(true).expect("the socket is open");
+                listener
+            };
+            let (server, listener) = (listen(&to_server), listen(&to_tap));
             let rig = Self {
                 folder,
                 to_tap,
@@ -122,14 +125,14 @@ pub(crate) mod test_rig {
                 target: Target::Unix {
                     path: to_server.display().to_string(),
                 },
-                wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("one")),
+                wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd succeeds")),
             };
             (rig, listener.into())
         }
 
-        pub(crate) fn client(&self) -> UnixStream {
+        pub(crate) fn connect(&self) -> UnixStream {
             let client = UnixStream::connect(&self.to_tap).expect("the tap listens");
-            client.set_nonblocking(true).expect("a client");
+            client.set_nonblocking(true).expect("the socket is open");
             client
         }
     }
@@ -140,25 +143,25 @@ pub(crate) mod test_rig {
         }
     }
 
-    /// A client sends until nothing more fits, and its server, which reads nothing, does the same; then the client is killed. The
-    /// server must be able to write the rest, and to read all that was sent.
-    pub(crate) fn check_client_killed_while_both_wait(rig: &Rig, mut turn: impl FnMut()) {
-        const REST: usize = 4 << 20;
-        let mut client = rig.client();
+    /// Check that a server can write more bytes and read all that was sent after its client was killed while both waited: each had
+    /// sent until nothing more fitted, and the server had read nothing. `run_tap` lets the tap process events.
+    pub(crate) fn check_client_killed_while_both_wait(rig: &Rig, mut run_tap: impl FnMut()) {
+        const MORE_BYTES: usize = 4 << 20;
+        let mut client = rig.connect();
         let mut session = loop {
-            turn();
+            run_tap();
             if let Ok((session, _)) = rig.server.accept() {
                 break session;
             }
         };
-        session.set_nonblocking(true).expect("a session");
-        let sent = fill(&mut client, &mut turn);
-        fill(&mut session, &mut turn);
+        session.set_nonblocking(true).expect("the socket is open");
+        let sent = fill(&mut client, &mut run_tap);
+        fill(&mut session, &mut run_tap);
         drop(client);
         let (mut written, mut read, mut bytes) = (0, 0, vec![0; 1 << 16]);
         for _ in 0..100_000 {
-            turn();
-            if written < REST {
+            run_tap();
+            if written < MORE_BYTES {
                 written += session.write(&bytes).unwrap_or(0);
                 continue;
             }
@@ -168,18 +171,19 @@ pub(crate) mod test_rig {
                 _ => break,
             }
         }
-        assert!(written >= REST, "the server could not write");
+        assert!(written >= MORE_BYTES, "the server can write");
         assert_eq!(read, sent);
     }
 
-    fn fill(stream: &mut UnixStream, turn: &mut impl FnMut()) -> usize {
+    /// Write until the socket has no more room; returns the number of bytes written.
+    fn fill(stream: &mut UnixStream, run_tap: &mut impl FnMut()) -> usize {
         let (mut filled, mut refused, bytes) = (0, 0, vec![0; 1 << 16]);
         while refused < 10 {
             match stream.write(&bytes) {
                 Ok(count) => (filled, refused) = (filled + count, 0),
                 Err(_) => refused += 1,
             }
-            turn();
+            run_tap();
         }
         filled
     }

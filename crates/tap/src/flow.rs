@@ -1,21 +1,21 @@
-//! One direction of a connection: bytes wait until they are due. Pure: no I/O, and the caller passes the time.
+//! One direction of a connection, in which bytes wait until they are due. It does no I/O; the caller passes the time.
 
 use std::collections::VecDeque;
 
-/// Maximum bytes of a direction that may wait; while there are more, the sender is not read.
+/// Maximum bytes of a direction that may wait; while there are more, the tap does not read from the sender.
 pub(crate) const MAX_WAITING_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
 struct Chunk {
     read_ns: u64,
     due_ns: u64,
-    /// The first bytes after the other side has sent.
+    /// Whether the bytes are the first after the other side has sent.
     begins_run: bool,
     bytes: Vec<u8>,
     written: usize,
 }
 
-/// What went through a direction since the counts were last taken.
+/// Counts of a direction since they were last taken.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PassedCounts {
     pub(crate) bytes: u64,
@@ -33,7 +33,7 @@ impl PassedCounts {
     }
 }
 
-/// Bytes on their way, in order: none overtakes another, even if the delay becomes shorter.
+/// The bytes that wait, in order: none overtakes another, even if the delay becomes shorter.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     waiting: VecDeque<Chunk>,
@@ -73,7 +73,7 @@ impl Flow {
         self.is_abandoned || (self.waiting_bytes < MAX_WAITING_BYTES && self.end_due_ns.is_none())
     }
 
-    /// When something has to be done next.
+    /// When the next bytes, or the end of the stream, are due.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         match self.waiting.front() {
             Some(chunk) => Some(chunk.due_ns),
@@ -81,8 +81,8 @@ impl Flow {
         }
     }
 
-    /// Hand what is due to `write`, which returns how many bytes it took, until it takes no more. Returns what passed, and whether
-    /// that was all that was due.
+    /// Pass the bytes that are due to `write`, which returns how many it took, until it takes no more. Returns the counts of passed bytes,
+    /// and whether all due bytes were passed.
     pub(crate) fn drain<E>(
         &mut self,
         now_ns: u64,
@@ -93,8 +93,7 @@ impl Flow {
             if chunk.due_ns > now_ns {
                 break;
             }
-            let rest = &chunk.bytes[chunk.written..];
-            let taken = write(rest)?;
+            let taken = write(&chunk.bytes[chunk.written..])?;
             if chunk.written == 0 && taken > 0 && chunk.begins_run {
                 passed.runs += 1;
                 passed.held_ns += now_ns.saturating_sub(chunk.read_ns);
@@ -110,17 +109,17 @@ impl Flow {
         Ok((passed, true))
     }
 
-    /// Whether the receiver's side must be shut now: all has been passed on and the end is due. True only once.
+    /// Whether the receiver's side must be shut now, because all bytes have been passed on and the end is due. True only once.
     pub(crate) fn must_shut_now(&mut self, now_ns: u64) -> bool {
-        let ends = self.waiting.is_empty() && self.end_due_ns.is_some_and(|due| due <= now_ns);
-        if ends {
+        let must_shut = self.waiting.is_empty() && self.end_due_ns.is_some_and(|due| due <= now_ns);
+        if must_shut {
             self.end_due_ns = Some(u64::MAX);
         }
-        ends
+        must_shut
     }
 
-    /// The receiver has gone: drop what waits and what still comes. The sender is still read, because a server that cannot write does
-    /// not read the rest of its requests either.
+    /// Drop the bytes that wait and those that still come, because the receiver has gone. The tap still reads from the sender, because
+    /// a server that cannot write does not read the rest of its requests either.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
         self.waiting_bytes = 0;
@@ -142,52 +141,59 @@ mod tests {
 
     use super::*;
 
-    fn append_to(into: &mut Vec<u8>) -> impl FnMut(&[u8]) -> Result<usize, Infallible> {
+    fn append_to(out: &mut Vec<u8>) -> impl FnMut(&[u8]) -> Result<usize, Infallible> {
         |bytes| {
-            into.extend_from_slice(bytes);
+            out.extend_from_slice(bytes);
             Ok(bytes.len())
         }
     }
 
     #[test]
-    fn bytes_wait_for_the_delay_and_not_longer() {
+    fn bytes_wait_exactly_for_the_delay() {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"select", 1_000, 500, true);
-        let (passed, _) = flow.drain(1_499, append_to(&mut out)).expect("never");
+        let (passed, _) = flow
+            .drain(1_499, append_to(&mut out))
+            .expect("writing to memory succeeds");
         assert_eq!(
             (passed, flow.next_due_ns()),
             (PassedCounts::default(), Some(1_500))
         );
-        let (passed, _) = flow.drain(1_520, append_to(&mut out)).expect("never");
+        let (passed, _) = flow
+            .drain(1_520, append_to(&mut out))
+            .expect("writing to memory succeeds");
         assert_eq!((passed.bytes, passed.runs, passed.held_ns), (6, 1, 520));
         assert_eq!(out, b"select");
     }
 
     #[test]
-    fn a_shorter_delay_lets_nothing_overtake() {
+    fn bytes_do_not_overtake_when_the_delay_gets_shorter() {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"a", 0, 1_000, true);
         flow.push(b"b", 10, 0, false);
-        flow.drain(999, append_to(&mut out)).expect("never");
+        flow.drain(999, append_to(&mut out))
+            .expect("writing to memory succeeds");
         assert!(out.is_empty());
-        flow.drain(1_000, append_to(&mut out)).expect("never");
+        flow.drain(1_000, append_to(&mut out))
+            .expect("writing to memory succeeds");
         assert_eq!(out, b"ab");
     }
 
     #[test]
-    fn the_end_comes_after_the_bytes_and_once() {
+    fn the_end_of_the_stream_comes_after_the_bytes_and_once() {
         let (mut flow, mut out) = (Flow::default(), Vec::new());
         flow.push(b"a", 0, 100, true);
         flow.record_end(10, 100);
         assert!(!flow.must_shut_now(200), "bytes wait");
-        flow.drain(200, append_to(&mut out)).expect("never");
+        flow.drain(200, append_to(&mut out))
+            .expect("writing to memory succeeds");
         assert!(flow.must_shut_now(200));
         assert!(!flow.must_shut_now(300) && flow.is_over());
     }
 
     proptest! {
         #[test]
-        fn what_comes_out_is_what_went_in(
+        fn bytes_come_out_as_they_went_in(
             pieces in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..50), 0u64..1_000, 0u64..1_000), 0..20),
             room in 1usize..40,
         ) {
@@ -200,11 +206,11 @@ mod tests {
                     let taken = room.min(bytes.len());
                     out.extend_from_slice(&bytes[..taken]);
                     Ok(taken)
-                }).expect("never");
+                }).expect("writing to memory succeeds");
             }
             while let Some(due) = flow.next_due_ns() {
                 let before = out.len();
-                flow.drain(due, append_to(&mut out)).expect("never");
+                flow.drain(due, append_to(&mut out)).expect("writing to memory succeeds");
                 prop_assert!(out.len() > before);
             }
             prop_assert_eq!(out, sent);

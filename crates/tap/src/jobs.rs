@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use howfar_contract::jobs::{Listen, Target};
 use howfar_contract::{FailCode, Failed};
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest round trip that can be added.
@@ -37,12 +38,17 @@ pub(crate) struct TapDelay {
     pub(crate) delay_ns: u64,
 }
 
+/// Parse a later line on stdin.
+pub(crate) fn parse_command<C: DeserializeOwned>(line: &str) -> Result<C, Failed> {
+    serde_json::from_str(line).map_err(|error| {
+        Failed::bad_job(format!("the command does not follow the contract: {error}"))
+    })
+}
+
 impl TapDelay {
-    /// Read a command.
+    /// Parse a command and check its bounds.
     pub(crate) fn parse(line: &str) -> Result<Self, Failed> {
-        let command: Self = serde_json::from_str(line).map_err(|error| {
-            Failed::bad_job(format!("the command does not follow the contract: {error}"))
-        })?;
+        let command: Self = parse_command(line)?;
         if command.delay_ns > MAX_DELAY_NS {
             return Err(Failed::new(
                 FailCode::BadJob,
@@ -196,7 +202,7 @@ impl Recorded {
 }
 
 /// The recording's last event.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "record_ended")]
 #[schemars(title = "RecordEnded")]
 pub(crate) struct RecordEnded {

@@ -1,24 +1,25 @@
 //! The tap: a program between an application and its server that passes every byte on unchanged, counts round trips, and can add a
 //! delay to each of them.
 //!
-//! There are two taps. In the one that delays, `flow` is the pure part, one direction of a connection; `relay` moves the bytes in one
-//! thread; `address` opens sockets. The added delay is that of a network path: half of it in each direction, and one more round trip
-//! for a connect before data can follow. In the one that records, `pass` moves the bytes, `record` makes round trips of a copy, and
-//! `keep` takes over if the tap is killed. How a tap gets into the application's path is not part of this crate.
+//! There are two taps; `connections` is what they share. In the one that delays, `flow` is the pure part, one direction of a
+//! connection, and `relay` moves the bytes. The added delay is that of a network path: half of it in each direction, and one more
+//! round trip for a connect before data can follow. In the one that records, `pass` moves the bytes, `record` makes round trips of a
+//! copy, and `takeover` is a second process that takes over if the tap is killed. How a tap gets into the application's path is not
+//! part of this crate.
 
 mod address;
 mod application;
+mod connections;
 mod end;
 mod flow;
 mod jobs;
-mod keep;
-mod linger;
+mod keeper;
 mod packets;
 mod pass;
 mod pipe;
 mod record;
 mod relay;
-mod upstream;
+mod takeover;
 mod yielding;
 
 use std::io::BufRead;
@@ -28,15 +29,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use howfar_contract::{Contract, Failed, internal, parse_job, report, tell};
+use howfar_contract::{Contract, Failed, emit_or_fail, internal, parse_job, report};
 use rustix::event::{EventfdFlags, eventfd};
 
-use application::{Application, raise_limits};
+use application::{Application, raise_descriptor_limit};
 use jobs::{
     PacketsEnded, PacketsJob, RecordCommand, RecordEnded, RecordJob, Recorded, TapCounts, TapDelay,
-    TapJob, TapReady,
+    TapJob, TapReady, parse_command,
 };
-use keep::Keeper;
+use keeper::Keeper;
 use pass::Passer;
 use record::Recorder;
 use relay::Relay;
@@ -46,19 +47,19 @@ const FINISH_RETRY_NS: u64 = 5_000_000;
 
 /// Add the messages of this crate.
 pub fn describe(contract: &mut Contract) {
-    contract.reads::<TapJob>();
-    contract.reads::<TapDelay>();
-    contract.writes::<TapReady>();
-    contract.writes::<TapCounts>();
-    contract.reads::<RecordJob>();
-    contract.reads::<RecordCommand>();
-    contract.writes::<Recorded>();
-    contract.writes::<RecordEnded>();
-    contract.reads::<PacketsJob>();
-    contract.writes::<PacketsEnded>();
+    contract.add_input::<TapJob>();
+    contract.add_input::<TapDelay>();
+    contract.add_event::<TapReady>();
+    contract.add_event::<TapCounts>();
+    contract.add_input::<RecordJob>();
+    contract.add_input::<RecordCommand>();
+    contract.add_event::<Recorded>();
+    contract.add_event::<RecordEnded>();
+    contract.add_input::<PacketsJob>();
+    contract.add_event::<PacketsEnded>();
 }
 
-/// Read a tap job on stdin and pass connections on until stdin ends. Each command on stdin is answered with the counts on stdout.
+/// Read a tap job on stdin and pass connections on until stdin ends. Answer each command on stdin with the counts on stdout.
 pub fn run() -> ExitCode {
     report(serve())
 }
@@ -69,14 +70,14 @@ pub fn record() -> ExitCode {
     report(serve_recorded())
 }
 
-/// Read a packets job on stdin and record what the packets carry.
+/// Read a packets job on stdin and record the round trips in its packets.
 pub fn packets() -> ExitCode {
     report(packets::run())
 }
 
 /// Run as the keeper of a recording tap; its descriptors arrive on stdin.
 pub fn keep() -> ExitCode {
-    linger::run()
+    takeover::run()
 }
 
 /// Lines of stdin, and the descriptor that wakes the relay for them.
@@ -96,7 +97,7 @@ fn serve() -> Result<(), Failed> {
     let (listener, port) = address::listen(&job.listen)?;
     let mut relay = Relay::new(listener, job.server, Arc::clone(&commands.wake))
         .map_err(|error| internal(format!("setting up the tap: {error}")))?;
-    tell(&TapReady { port })?;
+    emit_or_fail(&TapReady { port })?;
     let outcome = loop {
         if let Err(error) = relay.process_events() {
             break Err(internal(format!("the tap: {error}")));
@@ -116,13 +117,13 @@ fn run_commands(commands: &Commands, relay: &mut Relay) -> Result<bool, Failed> 
     while let Ok(line) = commands.lines.try_recv() {
         let Some(line) = line else { return Ok(false) };
         let command = TapDelay::parse(&line)?;
-        tell(&relay.set_delay(command.delay_ns))?;
+        emit_or_fail(&relay.set_delay(command.delay_ns))?;
     }
     Ok(true)
 }
 
 fn serve_recorded() -> Result<(), Failed> {
-    raise_limits();
+    raise_descriptor_limit();
     let setup_error = |error| internal(format!("setting up the recorder: {error}"));
     let commands = read_stdin().map_err(setup_error)?;
     let Ok(Some(text)) = commands.lines.recv() else {
@@ -135,7 +136,7 @@ fn serve_recorded() -> Result<(), Failed> {
         Passer::new(listener, job.server, Arc::clone(&commands.wake)).map_err(setup_error)?;
     passer.keeper = Some(keeper);
     passer.recorder = Some(Recorder::start(job.page_by).map_err(setup_error)?);
-    let outcome = tell(&TapReady { port }).and_then(|()| {
+    let outcome = emit_or_fail(&TapReady { port }).and_then(|()| {
         let application = record_until_stdin_ends(&commands, &mut passer)?;
         passer.recorder = None;
         passer
@@ -157,16 +158,12 @@ fn record_until_stdin_ends(
     let mut application = Application::default();
     let mut is_finishing = false;
     loop {
-        // Read commands before `process_events`: what was sent before the command to finish is then passed on, and so recorded, before
-        // the last event.
+        // Read commands before `process_events`: bytes sent before the command to finish are then recorded before the last event.
         while let Ok(line) = commands.lines.try_recv() {
             let Some(line) = line else {
                 return Ok(application);
             };
-            let command = serde_json::from_str(&line).map_err(|error| {
-                Failed::bad_job(format!("the command does not follow the contract: {error}"))
-            })?;
-            match command {
+            match parse_command(&line)? {
                 RecordCommand::RecordFor { namespace } => {
                     application = Application::open(namespace);
                     if let Some(keeper) = &mut passer.keeper {
@@ -201,7 +198,7 @@ fn forward_stdin(sender: &Sender<Option<String>>, wake: &OwnedFd) {
         if sender.send(line).is_err() {
             return;
         }
-        // If this fails because the counter is full, that wakes the relay as well.
+        // This fails only if the counter is full, which wakes the relay as well.
         let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
     }
 }

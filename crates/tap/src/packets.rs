@@ -1,4 +1,4 @@
-//! A recording from packets instead of from a tap: nothing is added to the application's path.
+//! Records from captured packets instead of through a tap, which adds nothing to the application's path.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use flate2::bufread::MultiGzDecoder;
-use howfar_contract::{FailCode, Failed, emit, read_job, tell};
+use howfar_contract::{FailCode, Failed, emit, emit_or_fail, read_job};
 use howfar_record::{Capture, Event, Packet, Segments};
 
 use crate::jobs::{PacketsEnded, PacketsJob, TapReady};
@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<(), Failed> {
     let address = job.address.as_deref().map(str::parse::<IpAddr>).transpose();
     let address =
         address.map_err(|_| Failed::bad_job("the server's address is not numeric".to_owned()))?;
-    tell(&TapReady { port: None })?;
+    emit_or_fail(&TapReady { port: None })?;
     let read_error = |error: Error| {
         Failed::new(
             FailCode::Connect,
@@ -47,14 +47,14 @@ pub(crate) fn run() -> Result<(), Failed> {
         .map_err(read_error)?;
     let mut segments = Segments::new(job.port, address);
     let mut writer = Writer::new(Arc::new(AtomicU64::new(0)), Vec::new());
-    let mut written = Instant::now();
-    while let Some(packet) = capture.packet().map_err(read_error)? {
+    let mut last_write = Instant::now();
+    while let Some(packet) = capture.next_packet().map_err(read_error)? {
         let at_ns = packet.at_ns.saturating_sub(job.epoch_ns);
         if !record_packet(&mut segments, &mut writer, &Packet { at_ns, ..packet }) {
             return Ok(());
         }
-        if written.elapsed() > WRITE_INTERVAL {
-            written = Instant::now();
+        if last_write.elapsed() > WRITE_INTERVAL {
+            last_write = Instant::now();
             if writer.write().is_err() {
                 return Ok(());
             }
@@ -79,12 +79,12 @@ pub(crate) fn run() -> Result<(), Failed> {
             .collect(),
         missing: segments.missing,
     };
-    // This fails if the reader has gone, and then does not matter.
+    // This fails only if the reader has gone.
     let _ = writer.write().and_then(|()| emit(&ended));
     Ok(())
 }
 
-/// What the recording does not know, by reason.
+/// Counts of what the recording does not know, by reason.
 fn unknown_by_reason(
     unknown: BTreeMap<&'static str, u64>,
     segments: &Segments,
@@ -95,7 +95,7 @@ fn unknown_by_reason(
         .map(|(reason, count)| (reason.to_owned(), count));
     let skipped = segments.not_understood();
     let skipped = skipped.map(|(reason, count)| (format!("packets that are {reason}"), count));
-    let of_packets = [
+    let packet_counts = [
         (
             "how the file goes on: it ends inside a packet",
             u64::from(is_cut),
@@ -109,24 +109,26 @@ fn unknown_by_reason(
             segments.disordered,
         ),
     ];
-    let of_packets = of_packets.into_iter().filter(|(_, count)| *count > 0);
-    let of_packets = of_packets.map(|(reason, count)| (reason.to_owned(), count));
-    unknown.chain(skipped).chain(of_packets).collect()
+    let packet_counts = packet_counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| (reason.to_owned(), count));
+    unknown.chain(skipped).chain(packet_counts).collect()
 }
 
-/// The file's bytes, decompressed if gzip made it. Works piece by piece: the decompressed file takes no memory.
+/// Open a file, which may be compressed with gzip. The decompressed file is never in memory as a whole.
 fn open_file(path: &str) -> io::Result<Box<dyn Read>> {
     let mut file = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
-    let head = file.fill_buf()?;
+    let first_bytes = file.fill_buf()?;
     if let Some((_, name)) = UNSUPPORTED_FORMATS
         .iter()
-        .find(|(magic, _)| head.starts_with(magic))
+        .find(|(magic, _)| first_bytes.starts_with(magic))
     {
         let reason =
             format!("it is compressed with {name}; decompress it first, only gzip is read");
         return Err(Error::other(reason));
     }
-    Ok(if head.starts_with(&[0x1F, 0x8B]) {
+    Ok(if first_bytes.starts_with(&[0x1F, 0x8B]) {
         let plain = MultiGzDecoder::new(file);
         Box::new(BufReader::with_capacity(BUFFER_BYTES, plain))
     } else {
@@ -137,7 +139,7 @@ fn open_file(path: &str) -> io::Result<Box<dyn Read>> {
 /// Record a packet; false if the reader of the events has gone.
 fn record_packet(segments: &mut Segments, writer: &mut Writer, packet: &Packet) -> bool {
     let mut events = Vec::new();
-    segments.take(packet, &mut events);
+    segments.feed(packet, &mut events);
     for event in events {
         match event {
             Event::Opened { id, at_ns, is_new } => {

@@ -1,4 +1,4 @@
-//! The pipe of one direction of a connection, through which the kernel moves bytes from one end to the other.
+//! The pipe of one direction of a connection, through which the kernel moves bytes from one socket to the other.
 
 use std::os::fd::OwnedFd;
 
@@ -31,8 +31,8 @@ impl Pipe {
         Ok(Self::with_bytes(read, write, 0))
     }
 
-    /// A pipe that another process filled.
-    pub(crate) fn adopt(read: OwnedFd, write: OwnedFd) -> rustix::io::Result<Self> {
+    /// Wrap a pipe into which another process may have written.
+    pub(crate) fn adopt([read, write]: [OwnedFd; 2]) -> rustix::io::Result<Self> {
         let held_bytes = rustix::io::ioctl_fionread(&read)? as usize;
         Ok(Self::with_bytes(read, write, held_bytes))
     }
@@ -49,19 +49,20 @@ impl Pipe {
     }
 }
 
-/// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them.
-/// Returns how many went in and out. What goes in stays in the pipe until the next call, so that it can be recorded first.
+/// Move bytes from the sender into the pipe if it is empty, otherwise from the pipe to the receiver, and the end of the stream after
+/// them. Returns how many bytes went into and out of the pipe. Bytes stay in the pipe until the next call, so that they can be recorded
+/// first.
 pub(crate) fn move_bytes(
     pipe: &mut Pipe,
-    from: &mut SocketEnd,
-    to: &mut SocketEnd,
+    sender: &mut SocketEnd,
+    receiver: &mut SocketEnd,
 ) -> Result<(usize, usize), Errno> {
-    if pipe.receiver_gone && from.readable {
-        discard(pipe, from)?;
+    if pipe.receiver_gone && sender.readable {
+        discard(pipe, sender)?;
     }
-    if pipe.held_bytes == 0 && !pipe.sender_ended && from.readable {
+    if pipe.held_bytes == 0 && !pipe.sender_ended && sender.readable {
         match splice(
-            &from.socket,
+            &sender.socket,
             None,
             &pipe.write,
             None,
@@ -73,17 +74,17 @@ pub(crate) fn move_bytes(
                 pipe.held_bytes = count;
                 return Ok((count, 0));
             }
-            Err(Errno::AGAIN) => from.readable = false,
+            Err(Errno::AGAIN) => sender.readable = false,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }
     let mut passed = 0;
-    if pipe.held_bytes > 0 && to.writable {
+    if pipe.held_bytes > 0 && receiver.writable {
         match splice(
             &pipe.read,
             None,
-            &to.socket,
+            &receiver.socket,
             None,
             pipe.held_bytes,
             SpliceFlags::NONBLOCK,
@@ -92,9 +93,9 @@ pub(crate) fn move_bytes(
                 passed = count;
                 pipe.held_bytes -= count;
             }
-            Err(Errno::AGAIN) => to.writable = false,
+            Err(Errno::AGAIN) => receiver.writable = false,
             Err(Errno::INTR) => {}
-            // What the receiver sent before it closed must still be passed on.
+            // Bytes that the receiver sent before it closed must still be passed on.
             Err(Errno::PIPE | Errno::CONNRESET) => {
                 pipe.receiver_gone = !pipe.sender_ended;
                 pipe.sender_ended = true;
@@ -105,16 +106,15 @@ pub(crate) fn move_bytes(
     }
     if pipe.sender_ended && pipe.held_bytes == 0 && !pipe.receiver_shut {
         pipe.receiver_shut = true;
-        // This fails if the receiver has gone, and then does not matter.
-        let _ = net::shutdown(&to.socket, Shutdown::Write);
+        // This fails only if the receiver has gone.
+        let _ = net::shutdown(&receiver.socket, Shutdown::Write);
     }
     Ok((0, passed))
 }
 
-/// Read and drop what the receiver, which has gone, does not get: a server that cannot write does not read the rest of its requests
-/// either.
-fn discard(pipe: &mut Pipe, from: &mut SocketEnd) -> Result<(), Errno> {
-    match from.read(&mut [0; 16 << 10]) {
+/// Read and drop bytes for a receiver that has gone: a server that cannot write does not read the rest of its requests either.
+fn discard(pipe: &mut Pipe, sender: &mut SocketEnd) -> Result<(), Errno> {
+    match sender.read(&mut [0; 16 << 10]) {
         Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.receiver_gone = false,
         Ok(_) => {}
         Err(error) => return Err(error),

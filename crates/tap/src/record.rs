@@ -1,6 +1,6 @@
-//! The recorder: copies of the traffic go into a bounded queue; another thread makes round trips of them and writes events.
+//! The recorder: it puts copies of the traffic into a bounded queue; another thread makes round trips of them and writes events.
 //!
-//! The recorder never makes the traffic wait. A full queue, or a reader of the events that has gone, ends only the recording.
+//! The recorder never makes the traffic wait. If the queue is full or the reader of the events has gone, only the recording ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -21,27 +21,14 @@ use crate::jobs::{
 };
 use crate::yielding::set_yielding;
 
-/// Bytes taken and passed on, and failed connections to the server.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Totals {
-    pub(crate) taken_to_server: u64,
-    pub(crate) taken_to_client: u64,
-    pub(crate) passed_to_server: u64,
-    pub(crate) passed_to_client: u64,
-    pub(crate) refused: u64,
-    pub(crate) refusal: Option<String>,
-    /// The process that listens on the server's Unix socket.
-    pub(crate) server_pid: Option<i32>,
-}
-
 /// Maximum number of notes that may wait.
 const MAX_NOTES: usize = 262_144;
 /// Maximum bytes of notes that may wait.
 const MAX_QUEUED_BYTES: u64 = 128 << 20;
-/// Memory that a note takes besides the bytes that it holds.
+/// Memory of a note without its bytes.
 const NOTE_BYTES: u64 = 256;
-/// While notes keep coming, they wait until they are this many bytes: making events of them on a processor that has just served the
-/// application would evict its data from the caches.
+/// While notes keep coming, they wait until they have this many bytes: processing them on a CPU that has just served the application
+/// would evict its data from the caches.
 const DEFERRAL_BYTES: u64 = MAX_QUEUED_BYTES / 8;
 /// Longest time for which notes wait while more of them come.
 const MAX_DEFERRAL: Duration = Duration::from_secs(5);
@@ -54,7 +41,7 @@ const MAX_ANSWER_KEPT: usize = 64 * 1024;
 /// Beyond `MAX_REQUEST_KEPT`, bytes kept of the end of each piece: after a long value come the messages that execute it.
 const MAX_TAIL_KEPT: usize = 256;
 const MAX_PIECE_BYTES: usize = 64 * 1024;
-/// The writer polls the queue at this interval, so that a note wakes no thread. Traffic that pauses for this long is at rest.
+/// The writer polls the queue at this interval, so that a note wakes no thread. Traffic that pauses for this long is idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum round trips in one event.
 const MAX_ROUND_TRIPS_PER_EVENT: usize = 512;
@@ -102,7 +89,7 @@ struct ByteRun {
     checksums: [Crc; 2],
 }
 
-/// The recorder's side in the traffic's thread.
+/// The part of the recorder in the traffic's thread.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     queue: SyncSender<Note>,
@@ -180,7 +167,7 @@ impl Recorder {
             run.direction = direction;
             run.kept = 0;
         }
-        let (max_kept, tail, sum) = match direction {
+        let (max_kept, max_tail, sum) = match direction {
             Direction::ToServer => (MAX_REQUEST_KEPT, MAX_TAIL_KEPT, 0),
             Direction::ToClient => (MAX_ANSWER_KEPT, 0, 1),
         };
@@ -188,7 +175,7 @@ impl Recorder {
         run.checksums[sum].update(bytes);
         let kept = count.min(max_kept - run.kept);
         run.kept += kept;
-        let tail: Box<[u8]> = bytes[kept.max(count.saturating_sub(tail))..].into();
+        let tail: Box<[u8]> = bytes[kept.max(count.saturating_sub(max_tail))..].into();
         let bytes: Box<[u8]> = bytes[..kept].into();
         let skipped = count - kept - tail.len();
         for (bytes, skipped) in [(bytes, skipped), (tail, 0)] {
@@ -212,8 +199,8 @@ impl Recorder {
     }
 
     fn add_checksums(&mut self, run: &ByteRun) {
-        for (sum, of_run) in self.checksums.iter_mut().zip(&run.checksums) {
-            *sum ^= of_run.sum();
+        for (total, checksum) in self.checksums.iter_mut().zip(&run.checksums) {
+            *total ^= checksum.sum();
         }
     }
 
@@ -239,29 +226,16 @@ impl Recorder {
         }
     }
 
-    /// Write what is left, then the last event. False if the queue is full now: call again.
-    pub(crate) fn finish(&mut self, totals: &Totals, open: usize, survives_kill: bool) -> bool {
-        let runs: Vec<u64> = self.runs.keys().copied().collect();
-        for id in runs {
-            if let Some(run) = self.runs.remove(&id) {
-                self.add_checksums(&run);
-            }
+    /// Write the queued notes, then the last event, completed from `ended`. False if the queue is full now: call again.
+    pub(crate) fn finish(&mut self, ended: &RecordEnded) -> bool {
+        for run in std::mem::take(&mut self.runs).values() {
+            self.add_checksums(run);
         }
         let ended = RecordEnded {
-            commands: BTreeMap::new(),
-            unknown: BTreeMap::new(),
-            taken_to_server: totals.taken_to_server,
-            taken_to_client: totals.taken_to_client,
-            passed_to_server: totals.passed_to_server,
-            passed_to_client: totals.passed_to_client,
             crc32_to_server: self.checksums[0],
             crc32_to_client: self.checksums[1],
-            open: open as u64,
-            refused: totals.refused,
-            refusal: totals.refusal.clone(),
-            server_pid: totals.server_pid,
             stopped: self.stop_reason.map(str::to_owned),
-            survives_kill,
+            ..ended.clone()
         };
         !matches!(
             self.queue.try_send(Note::Finish(Box::new(ended))),
@@ -278,7 +252,7 @@ struct OpenConnection {
     uid: Option<u32>,
 }
 
-/// The writer's side: turns notes, or captured packets, into events.
+/// Turns notes, or captured packets, into events.
 #[derive(Debug)]
 pub(crate) struct Writer {
     page_by: Arc<[String]>,
@@ -288,8 +262,8 @@ pub(crate) struct Writer {
     digests: HashMap<(&'static str, String), u64>,
     next_round_trip: u64,
     event: Recorded,
-    commands: BTreeMap<&'static str, u64>,
-    unknown: BTreeMap<&'static str, u64>,
+    commands: Counts,
+    unknown: Counts,
 }
 
 impl Writer {
@@ -302,31 +276,31 @@ impl Writer {
             digests: HashMap::new(),
             next_round_trip: 1,
             event: Recorded::default(),
-            commands: BTreeMap::new(),
-            unknown: BTreeMap::new(),
+            commands: Counts::new(),
+            unknown: Counts::new(),
         }
     }
 
     /// Process notes until the last one, or until the reader of the events has gone.
     fn run(mut self, notes: &Receiver<Note>) {
         let mut is_yielding = true; // as its thread was started
-        let (mut queued_before, mut written) = (0, Instant::now());
+        let (mut queued_before, mut last_write) = (0, Instant::now());
         loop {
             let queued_bytes = self.queued_bytes.load(Relaxed);
-            let is_at_rest = queued_bytes == queued_before;
-            if is_at_rest || queued_bytes > DEFERRAL_BYTES || written.elapsed() > MAX_DEFERRAL {
+            let is_idle = queued_bytes == queued_before;
+            if is_idle || queued_bytes > DEFERRAL_BYTES || last_write.elapsed() > MAX_DEFERRAL {
                 match self.write_queued(notes, &mut is_yielding) {
                     Ok(true) => {}
                     Ok(false) | Err(_) => return,
                 }
-                written = Instant::now();
+                last_write = Instant::now();
             }
             queued_before = self.queued_bytes.load(Relaxed);
             thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Process all notes that wait; false after the last note.
+    /// Process all queued notes; false after the last note.
     fn write_queued(
         &mut self,
         notes: &Receiver<Note>,
@@ -385,7 +359,7 @@ impl Writer {
         is_new: bool,
     ) {
         let mut conversation = Conversation::new(at_ns, is_new);
-        conversation.name_pages_by(&self.page_by);
+        conversation.set_page_keys(&self.page_by);
         let connection = OpenConnection {
             conversation,
             opened_ns: at_ns,
@@ -423,16 +397,15 @@ impl Writer {
         let Some(mut connection) = self.connections.remove(&id) else {
             return;
         };
-        let last = connection.conversation.close();
+        let last_round_trip = connection.conversation.close();
         let summary = connection.conversation.summary();
-        if let Some(last) = last {
-            self.add_round_trip(id, summary.protocol, last);
+        if let Some(round_trip) = last_round_trip {
+            self.add_round_trip(id, summary.protocol, round_trip);
         }
-        let summary = connection.conversation.summary();
         let (commands, unknown) = connection.conversation.take_counts();
-        for (into, from) in [(&mut self.commands, commands), (&mut self.unknown, unknown)] {
-            for (name, count) in from {
-                *into.entry(name).or_default() += count;
+        for (totals, counts) in [(&mut self.commands, commands), (&mut self.unknown, unknown)] {
+            for (name, count) in counts {
+                *totals.entry(name).or_default() += count;
             }
         }
         self.event.connections.push(RecordedConnection {
@@ -458,7 +431,7 @@ impl Writer {
         self.next_round_trip += 1;
         let digest_id = round_trip
             .digest
-            .and_then(|text| self.digest_id(protocol, text));
+            .and_then(|text| self.assign_digest_id(protocol, text));
         self.event.round_trips.push(RecordedRoundTrip {
             id,
             connection_id,
@@ -478,9 +451,10 @@ impl Writer {
         });
     }
 
-    fn digest_id(&mut self, protocol: &'static str, text: String) -> Option<u64> {
-        let next = self.digests.len() as u64 + 1;
-        if let Some(&id) = self.digests.get(&(protocol, text.clone())) {
+    /// The ID of a digest, which is new if the digest is; None if there are too many digests.
+    fn assign_digest_id(&mut self, protocol: &'static str, text: String) -> Option<u64> {
+        let digest = (protocol, text);
+        if let Some(&id) = self.digests.get(&digest) {
             return Some(id);
         }
         if self.digests.len() >= MAX_DIGESTS {
@@ -490,15 +464,17 @@ impl Writer {
                 .or_default() += 1;
             return None;
         }
+        let id = self.digests.len() as u64 + 1;
         self.event.digests.push(RecordedDigest {
-            id: next,
+            id,
             protocol,
-            text: text.clone(),
+            text: digest.1.clone(),
         });
-        self.digests.insert((protocol, text), next);
-        Some(next)
+        self.digests.insert(digest, id);
+        Some(id)
     }
 
+    /// Write the event so far, unless it is empty.
     pub(crate) fn write(&mut self) -> std::io::Result<()> {
         if self.event.is_empty() {
             return Ok(());
@@ -509,7 +485,7 @@ impl Writer {
     /// Close all connections and write the last event.
     fn finish(&mut self, mut ended: RecordEnded) {
         (ended.commands, ended.unknown) = self.close_all();
-        // This fails if the reader has gone, and then does not matter.
+        // This fails only if the reader has gone.
         let _ = self.write().and_then(|()| emit(&ended));
     }
 

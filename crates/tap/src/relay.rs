@@ -1,7 +1,7 @@
-//! The thread that moves bytes: an epoll, the connections, and a timer for what is due.
+//! The tap that delays: it reads bytes, holds them until they are due, and writes them.
 //!
-//! A timer fires tens of microseconds late, so the thread wakes a little early and spins until the time has come. The time for which
-//! bytes were really held is counted.
+//! A timer fires tens of microseconds late, so the thread wakes a little early and spins until the due time. The time for which bytes
+//! were really held is counted.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use howfar_contract::jobs::Target;
 use howfar_record::Direction;
-use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, Shutdown};
 use rustix::time::{
@@ -19,17 +18,14 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::address::{self, ConnectError};
-use crate::end::{INTEREST, SocketEnd, clear_counter, now_ns};
+use crate::address::ConnectError;
+use crate::connections::{Connection, Connections, LISTENER_TOKEN, Upstream};
+use crate::end::{SocketEnd, clear_counter, now_ns, timespec};
 use crate::flow::{Flow, PassedCounts};
 use crate::jobs::TapCounts;
-use crate::upstream::Upstream;
 
-const MAX_EVENTS: usize = 256;
 const BUFFER_BYTES: usize = 64 * 1024;
-const LISTENER_TOKEN: u64 = u64::MAX;
-const TIMER_TOKEN: u64 = u64::MAX - 1;
-const WAKE_TOKEN: u64 = u64::MAX - 2;
+const TIMER_TOKEN: u64 = LISTENER_TOKEN - 2;
 /// Maximum connections; further ones are closed at once.
 const MAX_CONNECTIONS: usize = 65_536;
 /// Connections accepted in succession before others are served again.
@@ -37,121 +33,87 @@ const ACCEPT_BATCH: usize = 16;
 /// How long before the due time the timer wakes the thread.
 const WAKE_LEAD_NS: u64 = 80_000;
 
+/// The state of a connection.
 #[derive(Debug)]
-struct Connection {
-    client: SocketEnd,
-    server: Upstream,
-    opened_ns: u64,
-    /// Before this time, a client on a real path would still be connecting.
+struct DelayState {
+    /// When a client on a real path would be connected.
     ready_ns: u64,
     to_server: Flow,
     to_client: Flow,
     last_direction: Option<Direction>,
-    /// The time of its valid entry in `Relay::due`; its entries with other times are stale.
+    /// The time of its valid entry in `Relay::due`; its entries with other times are stale. `u64::MAX` without an entry.
     armed_ns: u64,
 }
 
-/// Passes connections on to one server.
+/// Passes connections on to one server with a delay.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    listener: OwnedFd,
-    target: Target,
-    epoll: OwnedFd,
+    connections: Connections<DelayState>,
     timer: OwnedFd,
-    wake: Arc<OwnedFd>,
     delay_ns: u64,
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    /// Times at which connections must be served, and their indices.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     buffer: Vec<u8>,
     to_server: PassedCounts,
     to_client: PassedCounts,
-    counts: TapCounts,
+    /// Clients accepted since the counts were last taken.
+    accepted: u64,
 }
 
 impl Relay {
     /// `wake` becomes readable when [`Relay::process_events`] must return.
     pub(crate) fn new(listener: OwnedFd, target: Target, wake: Arc<OwnedFd>) -> io::Result<Self> {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let connections = Connections::new(listener, target, wake)?;
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        epoll::add(
-            &epoll,
-            &listener,
-            EventData::new_u64(LISTENER_TOKEN),
-            EventFlags::IN,
-        )?;
-        epoll::add(
-            &epoll,
-            &timer,
-            EventData::new_u64(TIMER_TOKEN),
-            EventFlags::IN,
-        )?;
-        epoll::add(
-            &epoll,
-            &*wake,
-            EventData::new_u64(WAKE_TOKEN),
-            EventFlags::IN,
-        )?;
+        connections.watch(&timer, TIMER_TOKEN)?;
         Ok(Self {
-            listener,
-            target,
-            epoll,
+            connections,
             timer,
-            wake,
             delay_ns: 0,
-            connections: Vec::new(),
-            free: Vec::new(),
             due: BinaryHeap::new(),
             buffer: vec![0; BUFFER_BYTES],
             to_server: PassedCounts::default(),
             to_client: PassedCounts::default(),
-            counts: TapCounts::default(),
+            accepted: 0,
         })
     }
 
     /// Set the delay from now on. Returns the counts since the last call.
     pub(crate) fn set_delay(&mut self, delay_ns: u64) -> TapCounts {
         self.delay_ns = delay_ns;
-        let mut counts = std::mem::take(&mut self.counts);
         let to_server = std::mem::take(&mut self.to_server);
         let to_client = std::mem::take(&mut self.to_client);
-        counts.open = self.connections.iter().flatten().count() as u64;
-        counts.round_trips = to_client.runs;
-        counts.bytes_to_server = to_server.bytes;
-        counts.bytes_to_client = to_client.bytes;
-        counts.held_ns = [to_server, to_client]
-            .iter()
-            .map(|passed| passed.held_ns.checked_div(passed.runs).unwrap_or(0))
-            .sum();
-        counts
+        TapCounts {
+            connections: std::mem::take(&mut self.accepted),
+            refused: std::mem::take(&mut self.connections.refused),
+            refusal: self.connections.refusal.take(),
+            open: self.connections.open_count() as u64,
+            round_trips: to_client.runs,
+            bytes_to_server: to_server.bytes,
+            bytes_to_client: to_client.bytes,
+            held_ns: [to_server, to_client]
+                .iter()
+                .map(|passed| passed.held_ns.checked_div(passed.runs).unwrap_or(0))
+                .sum(),
+        }
     }
 
     /// Wait for events and process them. Returns after each wait.
     pub(crate) fn process_events(&mut self) -> io::Result<()> {
         let must_spin = self.arm_timer()?;
-        let mut events = Vec::with_capacity(MAX_EVENTS);
-        let wait = must_spin.then_some(Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        });
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut events),
-            wait.as_ref(),
-        ) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        for event in events {
+        for event in self.connections.wait(must_spin.then_some(0))? {
             match event.data.u64() {
                 LISTENER_TOKEN => self.accept()?,
                 TIMER_TOKEN => clear_counter(&self.timer),
-                WAKE_TOKEN => clear_counter(&self.wake),
-                token => self.handle_readiness(token, event.flags),
+                _ => {
+                    if let Some(index) = self.connections.handle_event(event) {
+                        self.serve(index);
+                    }
+                }
             }
         }
         let now = now_ns();
@@ -160,16 +122,18 @@ impl Relay {
                 break;
             }
             self.due.pop();
-            match self.connections.get_mut(index).and_then(Option::as_mut) {
-                Some(connection) if connection.armed_ns == at_ns => connection.armed_ns = u64::MAX,
-                _ => continue,
+            match self.connections.get_mut(index) {
+                Some(connection) if connection.state.armed_ns == at_ns => {
+                    connection.state.armed_ns = u64::MAX;
+                    self.serve(index);
+                }
+                _ => {}
             }
-            self.serve(index);
         }
         Ok(())
     }
 
-    /// Set the timer for what is due next; true if that is too soon to wait, so that the caller must spin.
+    /// Set the timer for the next due time; true if that is too soon to sleep, so that the caller must spin.
     fn arm_timer(&mut self) -> io::Result<bool> {
         let Some(&Reverse((at_ns, _))) = self.due.peek() else {
             return Ok(false);
@@ -178,30 +142,23 @@ impl Relay {
         if at_ns <= now + WAKE_LEAD_NS {
             return Ok(true);
         }
-        let at = at_ns - WAKE_LEAD_NS;
-        let value = Timespec {
-            tv_sec: (at / 1_000_000_000) as i64,
-            tv_nsec: (at % 1_000_000_000) as i64,
+        let time = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: timespec(at_ns - WAKE_LEAD_NS),
         };
-        let once = Itimerspec {
-            it_interval: Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            },
-            it_value: value,
-        };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
         Ok(false)
     }
 
     fn accept(&mut self) -> io::Result<()> {
         for _ in 0..ACCEPT_BATCH {
-            let Some(socket) = address::accept(&self.listener)? else {
+            let Some(socket) = self.connections.accept()? else {
                 return Ok(());
             };
-            self.counts.connections += 1;
-            if self.connections.len() - self.free.len() >= MAX_CONNECTIONS {
-                self.refuse("the tap has no room for more connections".to_owned());
+            self.accepted += 1;
+            if self.connections.open_count() >= MAX_CONNECTIONS {
+                self.connections
+                    .refuse("the tap has no room for more connections".to_owned());
                 continue;
             }
             let now = now_ns();
@@ -212,84 +169,56 @@ impl Relay {
                     at_ns: now + self.delay_ns + self.delay_ns / 2,
                 },
                 opened_ns: now,
-                ready_ns: now + self.delay_ns,
-                to_server: Flow::default(),
-                to_client: Flow::default(),
-                last_direction: None,
-                armed_ns: u64::MAX,
+                state: DelayState {
+                    ready_ns: now + self.delay_ns,
+                    to_server: Flow::default(),
+                    to_client: Flow::default(),
+                    last_direction: None,
+                    armed_ns: u64::MAX,
+                },
             };
-            let index = self.free.pop().unwrap_or_else(|| {
-                self.connections.push(None);
-                self.connections.len() - 1
-            });
-            let token = EventData::new_u64(index as u64 * 2);
-            epoll::add(&self.epoll, &connection.client.socket, token, INTEREST)?;
-            self.connections[index] = Some(connection);
+            let index = self.connections.add(connection)?;
             self.serve(index);
         }
         Ok(())
     }
 
-    fn handle_readiness(&mut self, token: u64, flags: EventFlags) {
-        let index = (token / 2) as usize;
-        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
-            return;
-        };
-        if token & 1 == 0 {
-            connection.client.handle_readiness(flags);
-        } else {
-            connection.server.handle_readiness(flags);
-        }
-        self.serve(index);
-    }
-
-    /// Move what can be moved now; a connection that is over or broken is closed.
+    /// Move the bytes that can be moved now; a connection that is over or broken is closed.
     fn serve(&mut self, index: usize) {
-        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else {
+        let Some(mut connection) = self.connections.take(index) else {
             return;
         };
-        // What falls due during `advance` is served right after it; what was due and is left waits until the receiver has room.
+        // Bytes that fall due during `advance` are served right after it; due bytes that are left wait until the receiver has room.
         let now = now_ns();
         match self.advance(&mut connection, index) {
             Ok(true) => {
-                let times = [
-                    connection.to_server.next_due_ns(),
-                    connection.to_client.next_due_ns(),
-                ];
+                let state = &mut connection.state;
                 let next = match connection.server {
                     Upstream::Due { at_ns } => Some(at_ns),
                     Upstream::Connecting(_) => None,
-                    Upstream::Open(_) => times
+                    Upstream::Open(_) => [&state.to_server, &state.to_client]
                         .into_iter()
-                        .flatten()
-                        .filter(|&at| at != u64::MAX)
+                        .filter_map(Flow::next_due_ns)
+                        .filter(|&at_ns| at_ns != u64::MAX)
                         .min(),
                 };
-                let sooner = |&at_ns: &u64| at_ns > now && at_ns < connection.armed_ns;
-                if let Some(at_ns) = next.filter(sooner) {
-                    connection.armed_ns = at_ns;
+                if let Some(at_ns) = next.filter(|&at_ns| at_ns > now && at_ns < state.armed_ns) {
+                    state.armed_ns = at_ns;
                     self.due.push(Reverse((at_ns, index)));
                 }
-                self.connections[index] = Some(connection);
+                self.connections.put_back(index, connection);
             }
-            Ok(false) => self.free.push(index),
-            Err(error) => {
-                if !matches!(connection.server, Upstream::Open(_)) {
-                    self.refuse(error.to_string());
-                }
-                self.free.push(index);
-            }
+            outcome => self.connections.free(index, &connection, outcome.err()),
         }
     }
 
-    fn refuse(&mut self, reason: String) {
-        self.counts.refused += 1;
-        self.counts.refusal = Some(reason);
-    }
-
-    /// True while the connection lives.
-    fn advance(&mut self, connection: &mut Connection, index: usize) -> Result<bool, ConnectError> {
-        self.connect(connection, index)?;
+    /// Move the bytes that can be moved now; false if the connection is over.
+    fn advance(
+        &mut self,
+        connection: &mut Connection<DelayState>,
+        index: usize,
+    ) -> Result<bool, ConnectError> {
+        self.connections.connect(connection, index, |_| ())?;
         let half_ns = self.delay_ns / 2;
         loop {
             let read = self.read_both(connection, half_ns)?;
@@ -297,14 +226,15 @@ impl Relay {
                 return Ok(true);
             };
             let now = now_ns();
-            let written = pass_due(&mut connection.to_server, server, now, &mut self.to_server)?
+            let state = &mut connection.state;
+            let written = pass_due(&mut state.to_server, server, now, &mut self.to_server)?
                 | pass_due(
-                    &mut connection.to_client,
+                    &mut state.to_client,
                     &mut connection.client,
                     now,
                     &mut self.to_client,
                 )?;
-            if connection.to_server.is_over() && connection.to_client.is_over() {
+            if state.to_server.is_over() && state.to_client.is_over() {
                 return Ok(false);
             }
             if !read && !written {
@@ -313,63 +243,56 @@ impl Relay {
         }
     }
 
+    /// Read from both sides; true if anything was read.
     fn read_both(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut Connection<DelayState>,
         half_ns: u64,
     ) -> Result<bool, ConnectError> {
         let mut has_read = false;
-        while connection.client.readable && connection.to_server.has_room() {
+        let state = &mut connection.state;
+        while connection.client.readable && state.to_server.has_room() {
             let Some(count) = reset_as_end(connection.client.read(&mut self.buffer))? else {
                 break;
             };
             let now = now_ns();
-            let from = now.max(connection.ready_ns);
+            let start_ns = now.max(state.ready_ns);
             has_read = true;
             if count == 0 {
-                connection.to_server.record_end(from, half_ns);
+                state.to_server.record_end(start_ns, half_ns);
                 break;
             }
-            // What is sent during the connect also waits for the connect, so its time held is not that of a round trip.
-            let begins_run = connection.last_direction != Some(Direction::ToServer)
-                && now >= connection.ready_ns;
-            connection.last_direction = Some(Direction::ToServer);
-            connection
+            // Bytes sent during the connect also wait for the connect, so the time for which they are held is not that of a round trip.
+            let begins_run =
+                state.last_direction != Some(Direction::ToServer) && now >= state.ready_ns;
+            state.last_direction = Some(Direction::ToServer);
+            state
                 .to_server
-                .push(&self.buffer[..count], from, half_ns, begins_run);
+                .push(&self.buffer[..count], start_ns, half_ns, begins_run);
         }
         if let Upstream::Open(server) = &mut connection.server {
-            while server.readable && connection.to_client.has_room() {
+            while server.readable && state.to_client.has_room() {
                 let Some(count) = reset_as_end(server.read(&mut self.buffer))? else {
                     break;
                 };
                 let now = now_ns();
                 has_read = true;
                 if count == 0 {
-                    connection.to_client.record_end(now, half_ns);
+                    state.to_client.record_end(now, half_ns);
                     break;
                 }
-                let begins_run = connection.last_direction == Some(Direction::ToServer);
-                connection.last_direction = Some(Direction::ToClient);
-                connection
+                let begins_run = state.last_direction == Some(Direction::ToServer);
+                state.last_direction = Some(Direction::ToClient);
+                state
                     .to_client
                     .push(&self.buffer[..count], now, half_ns, begins_run);
             }
         }
         Ok(has_read)
     }
-
-    fn connect(&mut self, connection: &mut Connection, index: usize) -> Result<(), ConnectError> {
-        let (client, opened_ns) = (&connection.client.socket, connection.opened_ns);
-        let server = &mut connection.server;
-        server.connect(&self.target, client, opened_ns, |socket| {
-            let token = EventData::new_u64(index as u64 * 2 + 1);
-            epoll::add(&self.epoll, socket, token, INTEREST)
-        })
-    }
 }
 
-/// Treat a reset as the end of the stream: what the side sent before must still be passed on.
+/// Treat a reset as the end of the stream: bytes that the peer sent before must still be passed on.
 fn reset_as_end(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<Option<usize>> {
     match read {
         Err(Errno::CONNRESET) => Ok(Some(0)),
@@ -377,10 +300,10 @@ fn reset_as_end(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<O
     }
 }
 
-/// Pass on what is due, then the end of the stream; true if anything was passed on.
+/// Pass on the bytes that are due, then the end of the stream; true if anything was passed on.
 fn pass_due(
     flow: &mut Flow,
-    to: &mut SocketEnd,
+    receiver: &mut SocketEnd,
     now_ns: u64,
     total: &mut PassedCounts,
 ) -> Result<bool, Errno> {
@@ -388,7 +311,7 @@ fn pass_due(
         return Ok(false);
     }
     let mut receiver_gone = false;
-    let (passed, emptied) = flow.drain(now_ns, |bytes| match to.write(bytes) {
+    let (passed, emptied) = flow.drain(now_ns, |bytes| match receiver.write(bytes) {
         Err(Errno::PIPE | Errno::CONNRESET) => {
             receiver_gone = true;
             Ok(0)
@@ -397,13 +320,13 @@ fn pass_due(
     })?;
     total.add(passed);
     if receiver_gone {
-        // What the receiver sent before it closed must still be passed on.
+        // Bytes that the receiver sent before it closed must still be passed on.
         flow.abandon();
         return Ok(true);
     }
     if emptied && flow.must_shut_now(now_ns) {
-        // This fails if the receiver has gone, and then does not matter.
-        let _ = net::shutdown(&to.socket, Shutdown::Write);
+        // This fails only if the receiver has gone.
+        let _ = net::shutdown(&receiver.socket, Shutdown::Write);
         return Ok(true);
     }
     Ok(passed.bytes > 0)
@@ -419,37 +342,37 @@ mod tests {
     fn relay(name: &str) -> (Rig, Relay) {
         let (rig, listener) = Rig::new(name);
         let relay = Relay::new(listener, rig.target.clone(), Arc::clone(&rig.wake));
-        (rig, relay.expect("a relay"))
+        (rig, relay.expect("the relay starts"))
     }
 
     /// A large answer keeps bytes waiting all the time: the connection still has only one entry in `due`, however often it is served.
     #[test]
-    fn a_stream_has_one_turn_at_a_time() {
+    fn a_waiting_connection_has_one_entry_in_the_due_queue() {
         const CHUNKS: usize = 400;
         let (rig, mut relay) = relay("relay");
         relay.set_delay(2_000_000);
-        let mut client = rig.client();
+        let mut client = rig.connect();
         let (mut accepted, mut sent, mut received, mut max_entries) = (None, 0, 0, 0);
         let mut buffer = [0; 4096];
         while received < CHUNKS {
-            relay.process_events().expect("a turn");
+            relay.process_events().expect("the events are processed");
             max_entries = max_entries.max(relay.due.len());
             accepted = accepted.or_else(|| rig.server.accept().ok());
             if let Some((stream, _)) = accepted.as_mut().filter(|_| sent < CHUNKS) {
-                sent += stream.write(b"x").expect("room");
+                sent += stream.write(b"x").expect("the socket has room");
             }
             received += client.read(&mut buffer).unwrap_or(0);
         }
         // Entries made stale by an earlier one are removed when their time comes.
-        assert!(max_entries <= 4, "{max_entries} turns of one connection");
+        assert!(max_entries <= 4, "{max_entries} entries of one connection");
     }
 
     #[test]
-    fn a_dead_client_leaves_no_server_waiting() {
+    fn a_server_does_not_wait_for_a_killed_client() {
         let (rig, mut relay) = relay("gone");
         check_client_killed_while_both_wait(&rig, || {
-            rustix::io::write(&*rig.wake, &1u64.to_ne_bytes()).expect("a counter");
-            relay.process_events().expect("a turn");
+            rustix::io::write(&*rig.wake, &1u64.to_ne_bytes()).expect("the counter is not full");
+            relay.process_events().expect("the events are processed");
         });
     }
 }

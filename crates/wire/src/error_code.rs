@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::keyvalue::Word;
+use crate::keyvalue::ErrorWord;
 
 /// MySQL's number, a SQLSTATE, or the first word of a key-value store's error. It is stored as a number and displayed as its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,8 +14,8 @@ const WORD_KIND: u32 = 2 << 30;
 const VALUE_MASK: u32 = (1 << 30) - 1;
 
 impl ErrorCode {
-    /// A SQLSTATE of five digits or capital letters, packed in base 36; None for any other text.
-    pub fn sqlstate(text: [u8; 5]) -> Option<Self> {
+    /// Make a code from a SQLSTATE of five digits or capital letters, packed in base 36; None for any other text.
+    pub fn from_sqlstate(text: [u8; 5]) -> Option<Self> {
         let packed = text.iter().try_fold(0, |packed, &byte| {
             let is_allowed = byte.is_ascii_digit() || byte.is_ascii_uppercase();
             let digit = char::from(byte).to_digit(36).filter(|_| is_allowed)?;
@@ -24,11 +24,11 @@ impl ErrorCode {
         Some(Self(SQLSTATE_KIND | packed))
     }
 
-    pub(crate) fn word(index: u16) -> Self {
+    pub(crate) fn from_word_index(index: u16) -> Self {
         Self(WORD_KIND | u32::from(index))
     }
 
-    /// MySQL's number, if it is one.
+    /// MySQL's number, if the code is one.
     pub fn number(self) -> Option<u16> {
         u16::try_from(self.0).ok()
     }
@@ -45,7 +45,7 @@ impl fmt::Display for ErrorCode {
         let value = self.0 & VALUE_MASK;
         match self.0 & !VALUE_MASK {
             0 => write!(out, "{value}"),
-            WORD_KIND => out.write_str(Word::name_at(value as usize)),
+            WORD_KIND => out.write_str(ErrorWord::name_at(value as usize)),
             _ => (0..5).rev().try_for_each(|exponent| {
                 let digit = char::from_digit(value / 36_u32.pow(exponent) % 36, 36).unwrap_or('0');
                 write!(out, "{}", digit.to_ascii_uppercase())
@@ -60,15 +60,18 @@ mod tests {
 
     #[test]
     fn codes_of_all_protocols_keep_their_text() {
-        let text = |code: Option<ErrorCode>| code.expect("a code").to_string();
+        let text = |code: Option<ErrorCode>| code.expect("the code is valid").to_string();
         assert_eq!(text(Some(1062.into())), "1062");
-        assert_eq!(text(Some(Word::of(b"OOM no memory").code())), "OOM");
+        assert_eq!(
+            text(Some(ErrorWord::from_line(b"OOM no memory").code())),
+            "OOM"
+        );
         for state in [*b"40001", *b"00000", *b"ZZZZZ", *b"XX000"] {
-            let code = ErrorCode::sqlstate(state);
+            let code = ErrorCode::from_sqlstate(state);
             assert_eq!(text(code).as_bytes(), state);
             assert_eq!(code.and_then(ErrorCode::number), None);
         }
-        assert_eq!(ErrorCode::sqlstate(*b"4000a"), None);
+        assert_eq!(ErrorCode::from_sqlstate(*b"4000a"), None);
         assert_eq!(ErrorCode::from(1213).number(), Some(1213));
     }
 }

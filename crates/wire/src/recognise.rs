@@ -1,52 +1,52 @@
-//! Recognises a peer's protocol by its first bytes, for a peer that does not speak the expected one.
+//! Recognises the protocol of a peer that does not speak the expected one, by its first bytes.
 
-/// Protocols whose servers speak first, or answer a request of another protocol in their own.
+/// The protocols that can be recognised: their servers send first, or answer a request of another protocol in their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Speaks {
+pub enum PeerProtocol {
     MySql,
     Postgres,
     Redis,
     Memcached,
-    /// A record of TLS: the server expects TLS from the first byte.
+    /// TLS from the first byte.
     Tls,
     Ssh,
     Http,
-    /// A greeting of SMTP or FTP, which begin alike.
+    /// SMTP or FTP, whose greetings begin alike.
     Mail,
 }
 
-/// Bytes of a peer that are enough to recognise it.
+/// Number of first bytes that suffice to recognise a protocol.
 pub const MAX_FIRST_BYTES: usize = 32;
 
-/// The protocol that begins with these bytes; `None` if they do not show it.
-pub fn recognise(first: &[u8]) -> Option<Speaks> {
-    const PREFIXES: [(&[u8], Speaks); 13] = [
-        (b"SSH-", Speaks::Ssh),
-        (b"HTTP/", Speaks::Http),
-        (b"220 ", Speaks::Mail),
-        (b"220-", Speaks::Mail),
-        (b"VERSION ", Speaks::Memcached),
-        (b"ERROR\r\n", Speaks::Memcached),
-        (b"CLIENT_ERROR ", Speaks::Memcached),
-        (b"SERVER_ERROR ", Speaks::Memcached),
-        (b"+PONG\r\n", Speaks::Redis),
-        // No value for the key that a client of Memcached requested.
-        (b"$-1\r\n", Speaks::Redis),
-        (b"-ERR ", Speaks::Redis),
-        (b"-NOAUTH ", Speaks::Redis),
-        (b"-DENIED ", Speaks::Redis),
+/// Recognise the protocol by a peer's first bytes; `None` if they do not show it.
+pub fn recognise(first: &[u8]) -> Option<PeerProtocol> {
+    const PREFIXES: [(&[u8], PeerProtocol); 13] = [
+        (b"SSH-", PeerProtocol::Ssh),
+        (b"HTTP/", PeerProtocol::Http),
+        (b"220 ", PeerProtocol::Mail),
+        (b"220-", PeerProtocol::Mail),
+        (b"VERSION ", PeerProtocol::Memcached),
+        (b"ERROR\r\n", PeerProtocol::Memcached),
+        (b"CLIENT_ERROR ", PeerProtocol::Memcached),
+        (b"SERVER_ERROR ", PeerProtocol::Memcached),
+        (b"+PONG\r\n", PeerProtocol::Redis),
+        // Redis has no value for the key of a Memcached client's `get`.
+        (b"$-1\r\n", PeerProtocol::Redis),
+        (b"-ERR ", PeerProtocol::Redis),
+        (b"-NOAUTH ", PeerProtocol::Redis),
+        (b"-DENIED ", PeerProtocol::Redis),
     ];
     let match_prefix =
-        |(prefix, speaks): &(&[u8], Speaks)| first.starts_with(prefix).then_some(*speaks);
+        |(prefix, protocol): &(&[u8], PeerProtocol)| first.starts_with(prefix).then_some(*protocol);
     PREFIXES.iter().find_map(match_prefix).or(match first {
-        [0x15 | 0x16, 3, 0..=4, ..] => Some(Speaks::Tls),
+        [0x15 | 0x16, 3, 0..=4, ..] => Some(PeerProtocol::Tls),
         // A packet of less than 64 KiB with number 0: a greeting of protocol version 10, followed by the digits of the server's
         // version, or an error.
         [_, _, 0, 0, 0x0a, b'0'..=b'9', ..] | [_, _, 0, 0, 0xff, _, 3..=0x10, ..] => {
-            Some(Speaks::MySql)
+            Some(PeerProtocol::MySql)
         }
         // An error of less than 64 KiB whose first field is the severity.
-        [b'E', 0, 0, _, _, b'S', b'A'..=b'Z', ..] => Some(Speaks::Postgres),
+        [b'E', 0, 0, _, _, b'S', b'A'..=b'Z', ..] => Some(PeerProtocol::Postgres),
         _ => None,
     })
 }
@@ -59,13 +59,14 @@ pub struct FirstBytes {
 }
 
 impl FirstBytes {
+    /// Append `raw` up to the maximum; later bytes are ignored.
     pub fn keep(&mut self, raw: &[u8]) {
         let added = raw.len().min(MAX_FIRST_BYTES - self.count);
         self.bytes[self.count..self.count + added].copy_from_slice(&raw[..added]);
         self.count += added;
     }
 
-    pub fn recognise(&self) -> Option<Speaks> {
+    pub fn recognise(&self) -> Option<PeerProtocol> {
         recognise(&self.bytes[..self.count])
     }
 }
@@ -76,28 +77,31 @@ mod tests {
 
     #[test]
     fn servers_are_recognised_by_their_first_bytes() {
-        let servers: [(&[u8], Speaks); 12] = [
-            (b"J\0\0\0\x0a5.5.5-10.11.6-MariaDB", Speaks::MySql),
-            (b"I\0\0\0\x0a8.0.36\0", Speaks::MySql),
-            (b"E\0\0\0\xff\x6a\x04Host 'x' is not allowed", Speaks::MySql),
-            (b"E\0\0\0\x8bSFATAL\0VFATAL\0", Speaks::Postgres),
-            (b"$-1\r\n", Speaks::Redis),
-            (b"-NOAUTH Authentication required.\r\n", Speaks::Redis),
-            (b"ERROR\r\nERROR\r\n", Speaks::Memcached),
-            (b"\x15\x03\x01\0\x02\x02\x46", Speaks::Tls),
-            (b"\x16\x03\x03\0\x7a\x02", Speaks::Tls),
-            (b"SSH-2.0-OpenSSH_9.2p1\r\n", Speaks::Ssh),
-            (b"HTTP/1.1 400 Bad Request\r\n", Speaks::Http),
-            (b"220 mail.example ESMTP\r\n", Speaks::Mail),
+        let servers: [(&[u8], PeerProtocol); 12] = [
+            (b"J\0\0\0\x0a5.5.5-10.11.6-MariaDB", PeerProtocol::MySql),
+            (b"I\0\0\0\x0a8.0.36\0", PeerProtocol::MySql),
+            (
+                b"E\0\0\0\xff\x6a\x04Host 'x' is not allowed",
+                PeerProtocol::MySql,
+            ),
+            (b"E\0\0\0\x8bSFATAL\0VFATAL\0", PeerProtocol::Postgres),
+            (b"$-1\r\n", PeerProtocol::Redis),
+            (b"-NOAUTH Authentication required.\r\n", PeerProtocol::Redis),
+            (b"ERROR\r\nERROR\r\n", PeerProtocol::Memcached),
+            (b"\x15\x03\x01\0\x02\x02\x46", PeerProtocol::Tls),
+            (b"\x16\x03\x03\0\x7a\x02", PeerProtocol::Tls),
+            (b"SSH-2.0-OpenSSH_9.2p1\r\n", PeerProtocol::Ssh),
+            (b"HTTP/1.1 400 Bad Request\r\n", PeerProtocol::Http),
+            (b"220 mail.example ESMTP\r\n", PeerProtocol::Mail),
         ];
-        for (bytes, speaks) in servers {
-            assert_eq!(recognise(bytes), Some(speaks), "{bytes:?}");
+        for (bytes, protocol) in servers {
+            assert_eq!(recognise(bytes), Some(protocol), "{bytes:?}");
         }
     }
 
     #[test]
-    fn a_part_or_anything_else_is_not_recognised() {
-        let others: [&[u8]; 7] = [
+    fn incomplete_and_unknown_first_bytes_are_not_recognised() {
+        let unknown: [&[u8]; 7] = [
             b"",
             b"S",
             b"N",
@@ -106,17 +110,17 @@ mod tests {
             b"hello\r\n",
             &[0; 40],
         ];
-        for bytes in others {
+        for bytes in unknown {
             assert_eq!(recognise(bytes), None, "{bytes:?}");
         }
     }
 
     #[test]
-    fn bytes_that_come_in_parts_are_kept_up_to_a_bound() {
+    fn first_bytes_are_kept_up_to_a_bound() {
         let mut first = FirstBytes::default();
         for byte in b"HTTP/1.0 200 OK\r\n".repeat(9) {
             first.keep(&[byte]);
         }
-        assert_eq!(first.recognise(), Some(Speaks::Http));
+        assert_eq!(first.recognise(), Some(PeerProtocol::Http));
     }
 }

@@ -1,5 +1,4 @@
-//! The part of SQL's lexical rules that separates code from quotes and comments, for each dialect, to find where a `?` stands for a
-//! value.
+//! Finds the placeholders (`?`) of a statement, by the lexical rules that separate code from quotes and comments in each dialect.
 
 /// The server whose rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +11,7 @@ pub enum Dialect {
 #[derive(Debug, Clone)]
 pub struct CodeBytes<'a> {
     sql: &'a [u8],
-    at: usize,
+    position: usize,
     dialect: Dialect,
 }
 
@@ -20,33 +19,36 @@ impl<'a> CodeBytes<'a> {
     pub fn new(sql: &'a [u8], dialect: Dialect) -> Self {
         Self {
             sql,
-            at: 0,
+            position: 0,
             dialect,
         }
     }
 
-    fn follows(&self, text: &[u8]) -> bool {
-        self.sql[self.at..].starts_with(text)
+    /// Whether the rest of the statement starts with `text`.
+    fn starts_with(&self, text: &[u8]) -> bool {
+        self.sql[self.position..].starts_with(text)
     }
 
-    /// Skip past the next `end`, or to the end of the text.
-    fn skip_past(&mut self, from: usize, end: &[u8]) {
-        let rest = self.sql.get(from..).unwrap_or_default();
-        let end_position = rest.windows(end.len()).position(|window| window == end);
-        self.at = end_position.map_or(self.sql.len(), |at| from + at + end.len());
+    /// Skip past the next `terminator` at or after `start`, or to the end of the statement.
+    fn skip_past(&mut self, start: usize, terminator: &[u8]) {
+        let rest = self.sql.get(start..).unwrap_or_default();
+        let length = terminator.len();
+        let offset = rest.windows(length).position(|window| window == terminator);
+        self.position = offset.map_or(self.sql.len(), |offset| start + offset + length);
     }
 
-    /// Skip past a quoted text, whose opening quote is `opening` bytes away. A quote inside it is doubled.
-    fn skip_quoted(&mut self, opening: usize, quote: u8, escapes: bool) {
-        self.at += opening + 1;
-        while let Some(&byte) = self.sql.get(self.at) {
-            let doubled = byte == quote && self.sql.get(self.at + 1) == Some(&quote);
-            self.at += if doubled || (escapes && byte == b'\\') {
+    /// Skip past a quoted text after a prefix of `prefix_len` bytes. A quote inside the text is doubled, or follows a backslash if
+    /// `has_escapes`.
+    fn skip_quoted(&mut self, prefix_len: usize, quote: u8, has_escapes: bool) {
+        self.position += prefix_len + 1;
+        while let Some(&byte) = self.sql.get(self.position) {
+            let is_doubled = byte == quote && self.sql.get(self.position + 1) == Some(&quote);
+            self.position += if is_doubled || (has_escapes && byte == b'\\') {
                 2
             } else {
                 1
             };
-            if byte == quote && !doubled {
+            if byte == quote && !is_doubled {
                 return;
             }
         }
@@ -55,33 +57,33 @@ impl<'a> CodeBytes<'a> {
     /// Skip past a nested comment, `/* /* */ */`.
     fn skip_nested_comment(&mut self) {
         let mut depth = 0;
-        while self.at < self.sql.len() {
-            if self.follows(b"/*") {
+        while self.position < self.sql.len() {
+            if self.starts_with(b"/*") {
                 depth += 1;
-                self.at += 2;
-            } else if self.follows(b"*/") {
+                self.position += 2;
+            } else if self.starts_with(b"*/") {
                 depth -= 1;
-                self.at += 2;
+                self.position += 2;
                 if depth == 0 {
                     return;
                 }
             } else {
-                self.at += 1;
+                self.position += 1;
             }
         }
     }
 
-    /// Whether the byte before belongs to a name, so that this one does too.
+    /// Whether the previous byte belongs to a name, so that this byte does too.
     fn is_in_name(&self) -> bool {
-        self.at.checked_sub(1).is_some_and(|before| {
-            let byte = self.sql[before];
+        self.position.checked_sub(1).is_some_and(|previous| {
+            let byte = self.sql[previous];
             byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$') || byte >= 0x80
         })
     }
 
-    /// Length of the `$tag$` that begins here, if one does.
-    fn dollar_tag(&self) -> Option<usize> {
-        let rest = &self.sql[self.at + 1..];
+    /// Length of the `$tag$` that begins here; None if none does.
+    fn dollar_tag_len(&self) -> Option<usize> {
+        let rest = &self.sql[self.position + 1..];
         let end = rest.iter().position(|&byte| byte == b'$')?;
         let tag = &rest[..end];
         let is_name = tag
@@ -91,41 +93,50 @@ impl<'a> CodeBytes<'a> {
         is_name.then_some(end + 2)
     }
 
-    /// Skip past a MySQL quote or comment that begins here. The contents of `/*!` count as code: the server runs them.
+    /// Skip past a MySQL quote or comment that begins here; false if none does. The contents of `/*!` count as code: the server runs
+    /// them.
     fn skip_mysql(&mut self, byte: u8) -> bool {
         match byte {
             b'\'' | b'"' => self.skip_quoted(0, byte, true),
             b'`' => self.skip_quoted(0, byte, false),
-            b'#' => self.skip_past(self.at, b"\n"),
-            b'-' if self.follows(b"--")
-                && self.sql.get(self.at + 2).is_none_or(|&next| next <= b' ') =>
+            b'#' => self.skip_past(self.position, b"\n"),
+            b'-' if self.starts_with(b"--")
+                && self
+                    .sql
+                    .get(self.position + 2)
+                    .is_none_or(|&next| next <= b' ') =>
             {
-                self.skip_past(self.at, b"\n");
+                self.skip_past(self.position, b"\n");
             }
-            b'/' if self.follows(b"/*") && !self.follows(b"/*!") && !self.follows(b"/*M!") => {
-                self.skip_past(self.at + 2, b"*/");
+            b'/' if self.starts_with(b"/*")
+                && !self.starts_with(b"/*!")
+                && !self.starts_with(b"/*M!") =>
+            {
+                self.skip_past(self.position + 2, b"*/");
             }
             _ => return false,
         }
         true
     }
 
-    /// The same for PostgreSQL.
+    /// Skip past a PostgreSQL quote or comment that begins here; false if none does.
     fn skip_postgres(&mut self, byte: u8) -> bool {
         match byte {
             b'\'' | b'"' => self.skip_quoted(0, byte, false),
-            b'e' | b'E' if self.sql.get(self.at + 1) == Some(&b'\'') && !self.is_in_name() => {
+            b'e' | b'E'
+                if self.sql.get(self.position + 1) == Some(&b'\'') && !self.is_in_name() =>
+            {
                 self.skip_quoted(1, b'\'', true);
             }
-            b'$' if !self.is_in_name() => match self.dollar_tag() {
+            b'$' if !self.is_in_name() => match self.dollar_tag_len() {
                 Some(length) => {
-                    let tag = &self.sql[self.at..self.at + length];
-                    self.skip_past(self.at + length, tag);
+                    let tag = &self.sql[self.position..self.position + length];
+                    self.skip_past(self.position + length, tag);
                 }
                 None => return false,
             },
-            b'-' if self.follows(b"--") => self.skip_past(self.at, b"\n"),
-            b'/' if self.follows(b"/*") => self.skip_nested_comment(),
+            b'-' if self.starts_with(b"--") => self.skip_past(self.position, b"\n"),
+            b'/' if self.starts_with(b"/*") => self.skip_nested_comment(),
             _ => return false,
         }
         true
@@ -137,14 +148,14 @@ impl Iterator for CodeBytes<'_> {
 
     fn next(&mut self) -> Option<(usize, u8)> {
         loop {
-            let byte = *self.sql.get(self.at)?;
+            let byte = *self.sql.get(self.position)?;
             let skipped = match self.dialect {
                 Dialect::Mysql => self.skip_mysql(byte),
                 Dialect::Postgres => self.skip_postgres(byte),
             };
             if !skipped {
-                self.at += 1;
-                return Some((self.at - 1, byte));
+                self.position += 1;
+                return Some((self.position - 1, byte));
             }
         }
     }
@@ -152,36 +163,37 @@ impl Iterator for CodeBytes<'_> {
 
 /// A `?` outside of quotes and comments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
-    /// It stands for a value.
-    Value(usize),
-    /// The first of `??`, which stands for one `?`: an operator of PostgreSQL.
+pub enum QuestionMark {
+    /// A placeholder for a value, at this offset.
+    Placeholder(usize),
+    /// The first of `??` at this offset, which stands for PostgreSQL's operator `?`.
     Escaped(usize),
 }
 
-/// The marks of a statement, in order. PostgreSQL's operators `?|` and `?&`, and a `?` before a string, are not marks: no value can
-/// stand there.
-pub fn marks(sql: &str, dialect: Dialect) -> Vec<Mark> {
+/// Find the placeholders and escaped question marks of a statement, in order. PostgreSQL's operators `?|` and `?&`, and a `?` before a
+/// string, are left out: no value can stand there.
+pub fn find_question_marks(sql: &str, dialect: Dialect) -> Vec<QuestionMark> {
     let sql = sql.as_bytes();
-    let mut placeholders = Vec::new();
-    let mut from = 0;
-    for (at, _) in CodeBytes::new(sql, dialect).filter(|&(_, byte)| byte == b'?') {
-        if at < from {
+    let mut found = Vec::new();
+    let mut next_position = 0;
+    for (position, _) in CodeBytes::new(sql, dialect).filter(|&(_, byte)| byte == b'?') {
+        if position < next_position {
             continue;
         }
-        let rest = &sql[at + 1..];
+        let rest = &sql[position + 1..];
         if dialect == Dialect::Mysql {
-            placeholders.push(Mark::Value(at));
+            found.push(QuestionMark::Placeholder(position));
         } else if rest.starts_with(b"?") {
-            placeholders.push(Mark::Escaped(at));
-            from = at + 2;
+            found.push(QuestionMark::Escaped(position));
+            next_position = position + 2;
         } else if !is_operator(rest) {
-            placeholders.push(Mark::Value(at));
+            found.push(QuestionMark::Placeholder(position));
         }
     }
-    placeholders
+    found
 }
 
+/// Whether a `?` before `rest` is an operator of PostgreSQL.
 fn is_operator(rest: &[u8]) -> bool {
     let next = rest.trim_ascii_start();
     rest.starts_with(b"&")
@@ -199,10 +211,10 @@ mod tests {
 
     // [load-14]
     #[test]
-    fn values_are_counted_by_the_rules_of_the_server() {
+    fn placeholders_are_counted_by_the_rules_of_the_server() {
         for line in CASES.lines().skip(1) {
             let [server, values, sql] = line.split('\t').collect::<Vec<_>>()[..] else {
-                panic!("three columns: {line}");
+                panic!("{line} has three columns");
             };
             let dialects: &[Dialect] = match server {
                 "mysql" => &[Dialect::Mysql],
@@ -210,9 +222,9 @@ mod tests {
                 _ => &[Dialect::Mysql, Dialect::Postgres],
             };
             for dialect in dialects {
-                let count = marks(&sql.replace('⏎', "\n"), *dialect)
+                let count = find_question_marks(&sql.replace('⏎', "\n"), *dialect)
                     .iter()
-                    .filter(|mark| matches!(mark, Mark::Value(_)))
+                    .filter(|placeholder| matches!(placeholder, QuestionMark::Placeholder(_)))
                     .count();
                 assert_eq!(count.to_string(), values, "{dialect:?}: {sql}");
             }
@@ -221,11 +233,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_has_its_marks_in_order(sql in r#"[?'"`$eE/*\-#|& a\\\n;é!]{0,40}"#, postgres: bool) {
+        fn placeholders_of_any_text_are_in_order(sql in r#"[?'"`$eE/*\-#|& a\\\n;é!]{0,40}"#, postgres: bool) {
             let dialect = if postgres { Dialect::Postgres } else { Dialect::Mysql };
-            let positions: Vec<usize> = marks(&sql, dialect)
+            let positions: Vec<usize> = find_question_marks(&sql, dialect)
                 .iter()
-                .map(|mark| match mark { Mark::Value(at) | Mark::Escaped(at) => *at })
+                .map(|placeholder| match placeholder { QuestionMark::Placeholder(at) | QuestionMark::Escaped(at) => *at })
                 .collect();
             prop_assert!(positions.is_sorted());
             prop_assert!(positions.iter().all(|&at| sql.as_bytes()[at] == b'?'));

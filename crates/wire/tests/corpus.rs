@@ -1,32 +1,35 @@
-//! Replays the inputs that the fuzzers found worth keeping, with the fuzzers' own checks.
+//! Replays the stored inputs of the fuzzers, with the fuzzers' checks.
 
 use std::path::Path;
 
 #[path = "../../../fuzz/src/wire.rs"]
-#[allow(unreachable_pub)] // what the fuzzers call from outside
+#[allow(unreachable_pub)] // the fuzzers call it from outside
 mod checks;
 
 #[path = "../../../fuzz/src/keyvalue.rs"]
-#[allow(unreachable_pub)] // what the fuzzers call from outside
+#[allow(unreachable_pub)] // the fuzzers call it from outside
 mod keyvalue;
 
 #[path = "../../../fuzz/src/postgres.rs"]
-#[allow(unreachable_pub)] // what the fuzzers call from outside
+#[allow(unreachable_pub)] // the fuzzers call it from outside
 mod postgres;
 
 #[path = "../../../fuzz/src/fastcgi.rs"]
-#[allow(unreachable_pub)] // what the fuzzers call from outside
+#[allow(unreachable_pub)] // the fuzzers call it from outside
 mod fastcgi;
 
 fn replay(target: &str, check: fn(&[u8])) {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let entries = std::fs::read_dir(place.join(target)).expect("the corpus");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let entries = std::fs::read_dir(corpus.join(target)).expect("the corpus exists");
     let mut count = 0;
     for entry in entries {
-        check(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+        check(
+            &std::fs::read(entry.expect("the entry is readable").path())
+                .expect("the file is readable"),
+        );
         count += 1;
     }
-    assert!(count > 0, "an empty corpus tests nothing");
+    assert!(count > 0, "the corpus has inputs");
 }
 
 #[test]

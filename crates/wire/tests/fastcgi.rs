@@ -1,7 +1,7 @@
-//! A reply over FastCGI means the same in any split and in any records; a request contains its parameters; garbage never causes a
-//! panic.
+//! The split of a FastCGI reply into pieces and records does not change its meaning; a request contains its parameters; garbage never
+//! causes a panic.
 
-use howfar_wire::fastcgi::{End, Malformed, ProtocolStatus, Reply, Response, request};
+use howfar_wire::fastcgi::{End, Malformed, ProtocolStatus, Reply, write_request};
 use proptest::prelude::*;
 
 fn record(out: &mut Vec<u8>, kind: u8, padding: u8, content: &[u8]) {
@@ -21,7 +21,10 @@ fn feed(reply: &mut Reply, mut stream: &[u8], sizes: &[usize]) -> Result<bool, M
         let (piece, rest) = stream.split_at(size.min(stream.len()));
         stream = rest;
         ended = reply.feed(piece)?;
-        assert!(!ended || stream.is_empty(), "the reply ended early");
+        assert!(
+            !ended || stream.is_empty(),
+            "the reply ends with the last piece"
+        );
     }
     Ok(ended)
 }
@@ -51,7 +54,7 @@ fn headers(status: Option<u16>, reported: &[(String, u64)], end: &str) -> String
 
 proptest! {
     #[test]
-    fn a_reply_is_read_whatever_its_records_and_its_pieces(
+    fn the_records_and_pieces_of_a_reply_do_not_change_its_content(
         status in prop::option::of(100_u16..600),
         reported in reported(),
         end in prop_oneof![Just("\r\n"), Just("\n")],
@@ -67,9 +70,9 @@ proptest! {
         let mut stream = Vec::new();
         let mut rest = &content[..];
         for &(size, padding) in parts.iter().cycle() {
-            let (part, behind) = rest.split_at(size.min(rest.len()));
+            let (part, tail) = rest.split_at(size.min(rest.len()));
             record(&mut stream, 6, padding, part);
-            rest = behind;
+            rest = tail;
             if part.is_empty() {
                 break;
             }
@@ -82,17 +85,17 @@ proptest! {
         record(&mut stream, 3, parts[0].1, &last);
 
         let mut reply = Reply::new(tail);
-        // Twice: no state of the first request may be left in the second.
+        // The reply is read twice: no state of the first request may be left in the second.
         for _ in 0..2 {
             reply.begin();
             prop_assert_eq!(feed(&mut reply, &stream, &sizes), Ok(true));
-            let Response { status: read, reported: heard, .. } = reply.response().expect("headers").clone();
-            prop_assert_eq!(read, status.unwrap_or(200));
-            prop_assert_eq!(&heard, &reported);
+            let response = reply.response().expect("the headers have come");
+            prop_assert_eq!(response.status, status.unwrap_or(200));
+            prop_assert_eq!(&response.reported, &reported);
             prop_assert_eq!(reply.body_bytes(), body.len() as u64);
-            prop_assert_eq!(reply.body_begins(), &body[..body.len().min(800)]);
-            prop_assert_eq!(reply.body_ends(), &body[body.len().saturating_sub(tail)..]);
-            prop_assert!(reply.errors_begin().starts_with(&errors));
+            prop_assert_eq!(reply.body_start(), &body[..body.len().min(800)]);
+            prop_assert_eq!(reply.body_end(), &body[body.len().saturating_sub(tail)..]);
+            prop_assert!(reply.errors_start().starts_with(&errors));
             let end = End { protocol: ProtocolStatus::Complete, application };
             prop_assert_eq!(reply.end(), Some(end));
         }
@@ -100,45 +103,45 @@ proptest! {
 
     #[test]
     fn garbage_never_panics(stream in prop::collection::vec(any::<u8>(), 0..400), sizes in sizes()) {
-        in_any_pieces(&stream, &sizes)?;
+        check_any_pieces(&stream, &sizes)?;
     }
 
-    /// Records with valid or nearly valid heads and any content, of any type, cut anywhere.
+    /// Records of any type and content with valid or nearly valid headers, cut anywhere.
     #[test]
     fn records_of_garbage_never_panic(
         records in prop::collection::vec((0_u8..12, any::<u8>(), garbage()), 0..12),
         flipped in prop::option::of((any::<prop::sample::Index>(), 0_u8..8)),
-        kept in 0.0..1.2_f64,
+        kept_share in 0.0..1.2_f64,
         sizes in sizes(),
     ) {
         let mut stream = Vec::new();
         for (kind, padding, content) in &records {
-            // Half of them on the stream of the response.
+            // Half of the records belong to the response stream.
             record(&mut stream, if *kind < 6 { 6 } else { kind - 4 }, *padding, content);
         }
-        stream.truncate((stream.len() as f64 * kept) as usize);
+        stream.truncate((stream.len() as f64 * kept_share) as usize);
         if let Some((at, bit)) = flipped.filter(|_| !stream.is_empty()) {
             let at = at.index(stream.len());
             stream[at] ^= 1 << bit;
         }
-        in_any_pieces(&stream, &sizes)?;
+        check_any_pieces(&stream, &sizes)?;
     }
 
     #[test]
-    fn a_request_holds_its_parameters(
+    fn a_request_contains_its_parameters(
         parameters in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..300), prop::collection::vec(any::<u8>(), 0..300)),
             0..20,
         ),
-        long in 0_usize..200_000,
-        keep in any::<bool>(),
+        long_value_bytes in 0_usize..200_000,
+        keep_connection in any::<bool>(),
     ) {
         let mut parameters = parameters;
-        parameters.push((b"LONG".to_vec(), vec![b'x'; long]));
+        parameters.push((b"LONG".to_vec(), vec![b'x'; long_value_bytes]));
         let mut out = Vec::new();
         let pairs = parameters.iter().map(|(name, value)| (&name[..], &value[..]));
-        request(&mut out, pairs, keep);
-        prop_assert_eq!(read_request(&out), (keep, parameters));
+        write_request(&mut out, pairs, keep_connection);
+        prop_assert_eq!(read_request(&out), (keep_connection, parameters));
     }
 }
 
@@ -162,46 +165,50 @@ fn garbage() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Check that one piece and many have the same outcome: an end, an error, or a wait for more.
-fn in_any_pieces(stream: &[u8], sizes: &[usize]) -> Result<(), TestCaseError> {
-    let mut one = Reply::new(9);
-    let whole = one.feed(stream);
-    let mut many = Reply::new(9);
-    let (mut ended, mut rest) = (Ok(false), stream);
+/// Check that one piece and many pieces have the same outcome: an end, an error, or a wait for more.
+fn check_any_pieces(stream: &[u8], sizes: &[usize]) -> Result<(), TestCaseError> {
+    let mut single = Reply::new(9);
+    let single_outcome = single.feed(stream);
+    let mut split = Reply::new(9);
+    let (mut split_outcome, mut rest) = (Ok(false), stream);
     for &size in sizes.iter().cycle() {
-        let (piece, behind) = rest.split_at(size.min(rest.len()));
-        rest = behind;
-        if piece.is_empty() || ended.is_err() {
+        let (piece, tail) = rest.split_at(size.min(rest.len()));
+        rest = tail;
+        if piece.is_empty() || split_outcome.is_err() {
             break;
         }
-        ended = many.feed(piece);
+        split_outcome = split.feed(piece);
     }
-    prop_assert_eq!(&whole, &ended);
-    if whole.is_ok() {
-        prop_assert_eq!(one.response(), many.response());
-        prop_assert_eq!(one.body_ends(), many.body_ends());
-        prop_assert_eq!(one.end(), many.end());
+    prop_assert_eq!(&single_outcome, &split_outcome);
+    if single_outcome.is_ok() {
+        prop_assert_eq!(single.response(), split.response());
+        prop_assert_eq!(single.body_end(), split.body_end());
+        prop_assert_eq!(single.end(), split.end());
     }
     Ok(())
 }
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Parse a request as an application does.
+/// Parse a request as an application does; returns whether the connection is kept, and the parameters.
 fn read_request(mut stream: &[u8]) -> (bool, Pairs) {
     let mut records = Vec::new();
     while !stream.is_empty() {
-        let (head, rest) = stream.split_at(8);
-        let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
-        assert_eq!((head[0], &head[2..4]), (1, &[0, 1][..]));
+        let (header, rest) = stream.split_at(8);
+        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        assert_eq!((header[0], &header[2..4]), (1, &[0, 1][..]));
         let (content, rest) = rest.split_at(length);
-        records.push((head[1], content));
-        stream = &rest[usize::from(head[6])..];
+        records.push((header[1], content));
+        stream = &rest[usize::from(header[6])..];
     }
     let (kind, begin) = records.remove(0);
     assert_eq!((kind, &begin[..2], begin.len()), (1, &[0, 1][..], 8));
-    assert_eq!(records.pop(), Some((5, &[][..])), "no body");
-    assert_eq!(records.pop(), Some((4, &[][..])), "the parameters end");
+    assert_eq!(records.pop(), Some((5, &[][..])), "the request has no body");
+    assert_eq!(
+        records.pop(),
+        Some((4, &[][..])),
+        "an empty record ends the parameters"
+    );
     let mut content = Vec::new();
     for (kind, part) in records {
         assert!(kind == 4 && !part.is_empty());
@@ -210,22 +217,25 @@ fn read_request(mut stream: &[u8]) -> (bool, Pairs) {
     let mut rest = &content[..];
     let mut pairs = Vec::new();
     while !rest.is_empty() {
-        let name = length(&mut rest);
-        let value = length(&mut rest);
-        let (name, behind) = rest.split_at(name);
-        let (value, behind) = behind.split_at(value);
+        let name_bytes = read_length(&mut rest);
+        let value_bytes = read_length(&mut rest);
+        let (name, tail) = rest.split_at(name_bytes);
+        let (value, tail) = tail.split_at(value_bytes);
         pairs.push((name.to_vec(), value.to_vec()));
-        rest = behind;
+        rest = tail;
     }
     (begin[2] & 1 == 1, pairs)
 }
 
-fn length(rest: &mut &[u8]) -> usize {
-    let bytes = if rest[0] < 0x80 { 1 } else { 4 };
-    let (length, behind) = rest.split_at(bytes);
-    *rest = behind;
+fn read_length(rest: &mut &[u8]) -> usize {
+    let width = if rest[0] < 0x80 { 1 } else { 4 };
+    let (length, tail) = rest.split_at(width);
+    *rest = tail;
     match *length {
         [short] => usize::from(short),
-        _ => (u32::from_be_bytes(length.try_into().expect("four")) & !(1 << 31)) as usize,
+        _ => {
+            (u32::from_be_bytes(length.try_into().expect("the length has four bytes")) & !(1 << 31))
+                as usize
+        }
     }
 }

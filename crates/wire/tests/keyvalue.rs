@@ -1,4 +1,4 @@
-//! Replies of Redis and Memcached mean the same in any split, and no bytes make the codecs panic.
+//! The split of the replies of Redis and Memcached does not change their meaning, and no bytes make the codecs panic.
 
 use howfar_wire::keyvalue::{CommandCounts, Expected, Expects as _, Malformed};
 use howfar_wire::memcached::{self, Dialect};
@@ -38,16 +38,16 @@ fn value() -> impl Strategy<Value = Value> {
         (any::<[u8; 3]>(), bytes()).prop_map(|(kind, text)| Value::Verbatim(kind, text)),
     ];
     leaf.prop_recursive(6, 60, 6, |inner| {
-        let some = prop::collection::vec(inner.clone(), 0..6);
+        let elements = prop::collection::vec(inner.clone(), 0..6);
         prop_oneof![
-            some.clone().prop_map(Value::Array),
-            some.prop_map(Value::Set),
+            elements.clone().prop_map(Value::Array),
+            elements.prop_map(Value::Set),
             prop::collection::vec((inner.clone(), inner), 0..4).prop_map(Value::Map),
         ]
     })
 }
 
-fn write(value: &Value, out: &mut Vec<u8>) {
+fn write_value(value: &Value, out: &mut Vec<u8>) {
     let mut line = |first: char, text: &[u8]| {
         out.push(first as u8);
         out.extend_from_slice(text);
@@ -58,7 +58,7 @@ fn write(value: &Value, out: &mut Vec<u8>) {
         Value::Simple(text) => line('+', text),
         Value::Error(text) => line('-', text),
         Value::Integer(number) => line(':', number.to_string().as_bytes()),
-        Value::Boolean(yes) => line('#', if *yes { b"t" } else { b"f" }),
+        Value::Boolean(boolean) => line('#', if *boolean { b"t" } else { b"f" }),
         Value::Double(number) => line(',', number.to_string().as_bytes()),
         Value::BigNumber(digits) => line('(', digits),
         Value::Bulk(text) => {
@@ -80,21 +80,21 @@ fn write(value: &Value, out: &mut Vec<u8>) {
                 _ => '>',
             };
             line(first, values.len().to_string().as_bytes());
-            for one in values {
-                write(one, out);
+            for element in values {
+                write_value(element, out);
             }
         }
         Value::Map(pairs) => {
             line('%', pairs.len().to_string().as_bytes());
             for (key, value) in pairs {
-                write(key, out);
-                write(value, out);
+                write_value(key, out);
+                write_value(value, out);
             }
         }
     }
 }
 
-fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Value>, Option<Malformed>) {
+fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Value>, Option<Malformed>) {
     let (mut decoder, mut found) = (Decoder::new(1 << 20), Vec::new());
     for mut piece in pieces {
         loop {
@@ -110,7 +110,7 @@ fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Value>, Option<Ma
 
 // ---------------------------------------------------------------- replies to a request
 
-/// A command, with the values that the server has for it.
+/// A command and the result of its reply.
 #[derive(Debug, Clone)]
 enum Exchange {
     Get(Option<Vec<u8>>),
@@ -120,10 +120,10 @@ enum Exchange {
 }
 
 fn exchange() -> impl Strategy<Value = Exchange> {
-    let found = prop::option::of(bytes());
+    let value = prop::option::of(bytes());
     prop_oneof![
-        found.clone().prop_map(Exchange::Get),
-        prop::collection::vec(found, 1..5).prop_map(Exchange::MultiGet),
+        value.clone().prop_map(Exchange::Get),
+        prop::collection::vec(value, 1..5).prop_map(Exchange::MultiGet),
         Just(Exchange::Write),
         prop_oneof![
             Just(Expected::Get),
@@ -135,7 +135,7 @@ fn exchange() -> impl Strategy<Value = Exchange> {
 }
 
 impl Exchange {
-    fn expected(&self) -> Expected {
+    fn expected_reply(&self) -> Expected {
         match self {
             Self::Get(_) => Expected::Get,
             Self::MultiGet(keys) => Expected::MultiGet(keys.len() as u16),
@@ -152,14 +152,15 @@ impl Exchange {
         }
     }
 
-    fn resp(&self, three: bool, out: &mut Vec<u8>) {
+    /// Write the reply in RESP2 or RESP3.
+    fn write_resp(&self, is_resp3: bool, out: &mut Vec<u8>) {
         if let Self::MultiGet(values) = self {
             out.extend_from_slice(format!("*{}\r\n", values.len()).as_bytes());
         }
         for value in self.values() {
             match value {
-                Some(value) => write(&Value::Bulk(value.clone()), out),
-                None => out.extend_from_slice(if three { b"_\r\n" } else { b"$-1\r\n" }),
+                Some(value) => write_value(&Value::Bulk(value.clone()), out),
+                None => out.extend_from_slice(if is_resp3 { b"_\r\n" } else { b"$-1\r\n" }),
             }
         }
         match self {
@@ -169,19 +170,20 @@ impl Exchange {
         }
     }
 
-    fn memcached(&self, dialect: Dialect, out: &mut Vec<u8>) {
-        let text = dialect == Dialect::Text;
+    /// Write the reply in a dialect of Memcached.
+    fn write_memcached(&self, dialect: Dialect, out: &mut Vec<u8>) {
+        let is_text = dialect == Dialect::Text;
         for value in self.values().iter().flatten() {
-            let head = if text {
+            let header = if is_text {
                 format!("VALUE k 0 {}\r\n", value.len())
             } else {
                 format!("VA {} kk\r\n", value.len())
             };
-            out.extend_from_slice(head.as_bytes());
+            out.extend_from_slice(header.as_bytes());
             out.extend_from_slice(value);
             out.extend_from_slice(b"\r\n");
         }
-        out.extend_from_slice(match (self, text) {
+        out.extend_from_slice(match (self, is_text) {
             (Self::Get(_) | Self::MultiGet(_), true) => b"END\r\n",
             (Self::Get(None), false) => b"EN\r\n",
             (Self::Get(Some(_)), false) => b"",
@@ -194,84 +196,84 @@ impl Exchange {
     }
 }
 
-/// The sum of the exchanges: commands that read and write, keys found and not found, errors, and the values' bytes.
-type Sum = ([u32; 4], usize, Vec<u8>);
+/// The totals of exchanges: counts of reading commands, writing commands, keys found and keys not found; errors; the values' bytes.
+type Totals = ([u32; 4], usize, Vec<u8>);
 
-fn expected(exchanges: &[Exchange]) -> Sum {
-    let (mut counts, mut errors, mut seen) = ([0; 4], 0, Vec::new());
-    for one in exchanges {
-        match one {
+fn expected_totals(exchanges: &[Exchange]) -> Totals {
+    let (mut counts, mut errors, mut bytes) = ([0; 4], 0, Vec::new());
+    for exchange in exchanges {
+        match exchange {
             Exchange::Get(_) | Exchange::MultiGet(_) => counts[0] += 1,
             Exchange::Write => counts[1] += 1,
             Exchange::Refused(_) => errors += 1,
         }
-        for value in one.values() {
+        for value in exchange.values() {
             counts[if value.is_some() { 2 } else { 3 }] += 1;
-            seen.extend(value.iter().flatten());
+            bytes.extend(value.iter().flatten());
         }
     }
-    (counts, errors, seen)
+    (counts, errors, bytes)
 }
 
-fn sum(counts: &CommandCounts, seen: Vec<u8>) -> Sum {
+fn counted_totals(counts: &CommandCounts, bytes: Vec<u8>) -> Totals {
     let sums = [counts.reads, counts.writes, counts.hits, counts.misses];
-    (sums, counts.refused.len(), seen)
+    (sums, counts.refused.len(), bytes)
 }
 
 proptest! {
     #[test]
-    fn values_come_back_in_any_split(values in prop::collection::vec(value(), 1..5), sizes in sizes()) {
+    fn written_values_are_decoded_in_any_split(values in prop::collection::vec(value(), 1..5), sizes in sizes()) {
         let mut stream = Vec::new();
-        for one in &values {
-            write(one, &mut stream);
+        for value in &values {
+            write_value(value, &mut stream);
         }
-        prop_assert_eq!(decoded(cut(&stream, &sizes)), (values, None));
+        prop_assert_eq!(decode_all(cut(&stream, &sizes)), (values, None));
     }
 
     #[test]
-    fn replies_of_redis_in_any_split(
-        exchanges in prop::collection::vec(exchange(), 1..8), three in any::<bool>(), sizes in sizes(),
+    fn replies_of_redis_are_counted_in_any_split(
+        exchanges in prop::collection::vec(exchange(), 1..8), is_resp3 in any::<bool>(), sizes in sizes(),
     ) {
         let (mut stream, mut replies) = (Vec::new(), redis::Replies::default());
         replies.begin();
-        for one in &exchanges {
-            one.resp(three, &mut stream);
-            replies.expect(one.expected());
+        for exchange in &exchanges {
+            exchange.write_resp(is_resp3, &mut stream);
+            replies.expect(exchange.expected_reply());
         }
-        let (mut seen, mut left) = (Vec::new(), stream.len());
+        let (mut bytes, mut bytes_left) = (Vec::new(), stream.len());
         for piece in cut(&stream, &sizes) {
-            left -= piece.len();
-            let ended = replies.feed(piece, |part| seen.extend_from_slice(part)).expect("well formed");
-            prop_assert_eq!(ended, left == 0);
+            bytes_left -= piece.len();
+            let ended = replies.feed(piece, |part| bytes.extend_from_slice(part)).expect("the replies are valid");
+            prop_assert_eq!(ended, bytes_left == 0);
         }
-        prop_assert_eq!(sum(replies.counts(), seen), expected(&exchanges));
+        prop_assert_eq!(counted_totals(replies.counts(), bytes), expected_totals(&exchanges));
     }
 
     #[test]
-    fn replies_of_memcached_in_any_split(
-        exchanges in prop::collection::vec(exchange(), 1..8), meta in any::<bool>(), sizes in sizes(),
+    fn replies_of_memcached_are_counted_in_any_split(
+        exchanges in prop::collection::vec(exchange(), 1..8), is_meta in any::<bool>(), sizes in sizes(),
     ) {
-        let dialect = if meta { Dialect::Meta } else { Dialect::Text };
+        let dialect = if is_meta { Dialect::Meta } else { Dialect::Text };
         let (mut stream, mut replies) = (Vec::new(), memcached::Replies::new(dialect));
         replies.begin();
-        for one in &exchanges {
-            one.memcached(dialect, &mut stream);
-            replies.expect(one.expected());
+        for exchange in &exchanges {
+            exchange.write_memcached(dialect, &mut stream);
+            replies.expect(exchange.expected_reply());
         }
-        let (mut seen, mut left) = (Vec::new(), stream.len());
+        let (mut bytes, mut bytes_left) = (Vec::new(), stream.len());
         for piece in cut(&stream, &sizes) {
-            left -= piece.len();
-            let ended = replies.feed(piece, |part| seen.extend_from_slice(part)).expect("well formed");
-            prop_assert_eq!(ended, left == 0);
+            bytes_left -= piece.len();
+            let ended = replies.feed(piece, |part| bytes.extend_from_slice(part)).expect("the replies are valid");
+            prop_assert_eq!(ended, bytes_left == 0);
         }
-        prop_assert_eq!(sum(replies.counts(), seen), expected(&exchanges));
+        prop_assert_eq!(counted_totals(replies.counts(), bytes), expected_totals(&exchanges));
     }
 
     #[test]
-    fn any_bytes_mean_the_same_in_any_split(
+    fn the_split_of_any_bytes_does_not_change_their_values(
         stream in "([+:$*_#,(!=~%|>-]?(-?[0-9]{0,3}|VA|VALUE k 0|END|MN)( [0-9])?(\r\n|\n)?){0,20}", sizes in sizes(),
     ) {
         let stream = stream.as_bytes();
-        prop_assert_eq!(decoded(cut(stream, &[stream.len().max(1)])), decoded(cut(stream, &sizes)));
+        prop_assert_eq!(decode_all(cut(stream, &[stream.len().max(1)])), decode_all(cut(stream, &sizes)));
     }
 }

@@ -1,34 +1,46 @@
-//! Any split of a stream means the same; garbage is refused and never causes a panic.
+//! The split of a stream does not change its meaning, plain or through compressed frames; garbage is refused and never causes a panic.
 
-use howfar_wire::mysql::answer::Done;
+use howfar_wire::mysql::answer::AnswerCounts;
+use howfar_wire::mysql::compress::{Algorithm, Codec, Unpacker};
 use howfar_wire::mysql::handshake::{Account, Greeting};
 use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{Answer, Framer, Malformed, Outcome, command, frame};
 use proptest::prelude::*;
 
-/// Feed `stream` in pieces of the given sizes (repeated as needed).
+/// `bytes` in pieces of the given sizes, repeated as needed.
+fn cut<'a>(mut bytes: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+    sizes.iter().cycle().map_while(move |&size| {
+        let (piece, rest) = bytes.split_at(size.min(bytes.len()));
+        bytes = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// The outcome of an answer, which must come with the last of the pieces.
+fn answer_outcome<'a>(
+    mut answer: Answer,
+    types: &[u8],
+    pieces: impl Iterator<Item = &'a [u8]>,
+    mut work: Work,
+) -> Result<Option<Outcome>, Malformed> {
+    let mut outcome = None;
+    for piece in pieces {
+        assert!(outcome.is_none(), "the answer ends with the last piece");
+        outcome = answer.feed(piece, types, &mut work)?;
+    }
+    Ok(outcome)
+}
+
+/// The outcome of an answer of binary rows with one column, fed in pieces of the given sizes, repeated as needed.
 fn outcome(
     stream: &[u8],
     sizes: &[usize],
-    caches: bool,
-    mut work: Work,
+    caches_metadata: bool,
+    work: Work,
 ) -> Result<Option<Outcome>, Malformed> {
-    let mut answer = Answer::new(caches);
+    let mut answer = Answer::new(caches_metadata);
     answer.begin(true);
-    let mut rest = stream;
-    let mut sizes = sizes.iter().cycle();
-    while !rest.is_empty() {
-        let size = sizes
-            .next()
-            .map_or(rest.len(), |&size| size.clamp(1, rest.len()));
-        let (piece, tail) = rest.split_at(size);
-        rest = tail;
-        if let Some(outcome) = answer.feed(piece, &[254], &mut work)? {
-            assert!(rest.is_empty(), "the answer ended early");
-            return Ok(Some(outcome));
-        }
-    }
-    Ok(None)
+    answer_outcome(answer, &[254], cut(stream, sizes), work)
 }
 
 fn definition() -> Vec<u8> {
@@ -37,15 +49,15 @@ fn definition() -> Vec<u8> {
     payload
 }
 
-fn result_set(rows: &[Vec<u8>], with_definitions: bool, caches: bool) -> Vec<u8> {
+fn result_set(rows: &[Vec<u8>], has_definitions: bool, caches_metadata: bool) -> Vec<u8> {
     let mut out = Vec::new();
-    let count: &[u8] = if caches {
-        &[1, u8::from(with_definitions)]
+    let header: &[u8] = if caches_metadata {
+        &[1, u8::from(has_definitions)]
     } else {
         &[1]
     };
-    let mut sequence = frame::write_packet(&mut out, 1, count);
-    if with_definitions {
+    let mut sequence = frame::write_packet(&mut out, 1, header);
+    if has_definitions {
         sequence = frame::write_packet(&mut out, sequence, &definition());
     }
     sequence = frame::write_packet(&mut out, sequence, b"\xFE\0\0\x02\0");
@@ -64,16 +76,16 @@ fn result_set(rows: &[Vec<u8>], with_definitions: bool, caches: bool) -> Vec<u8>
     out
 }
 
-/// One result with columns and this number of `rows`.
-fn read(rows: u64) -> Outcome {
-    Outcome::Done(Done {
+/// The outcome of one result with columns and this number of `rows`.
+fn read_outcome(rows: u64) -> Outcome {
+    Outcome::Done(AnswerCounts {
         rows,
         reads: 1,
-        ..Done::default()
+        ..AnswerCounts::default()
     })
 }
 
-fn works() -> [Work; 3] {
+fn all_works() -> [Work; 3] {
     [Work::Skip, Work::touch(), Work::Decode]
 }
 
@@ -82,12 +94,12 @@ proptest! {
     fn any_split_counts_the_same_rows(
         rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 0..12),
         sizes in prop::collection::vec(1_usize..200, 1..20),
-        caches in any::<bool>(),
-        defined in any::<bool>(),
+        caches_metadata in any::<bool>(),
+        has_definitions in any::<bool>(),
     ) {
-        let stream = result_set(&rows, defined || !caches, caches);
-        for work in works() {
-            prop_assert_eq!(outcome(&stream, &sizes, caches, work), Ok(Some(read(rows.len() as u64))));
+        let stream = result_set(&rows, has_definitions || !caches_metadata, caches_metadata);
+        for work in all_works() {
+            prop_assert_eq!(outcome(&stream, &sizes, caches_metadata, work), Ok(Some(read_outcome(rows.len() as u64))));
         }
     }
 
@@ -95,15 +107,15 @@ proptest! {
     fn a_truncated_answer_never_ends(rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), cut in any::<prop::sample::Index>()) {
         let stream = result_set(&rows, true, true);
         let cut = cut.index(stream.len());
-        for work in works() {
+        for work in all_works() {
             prop_assert_eq!(outcome(&stream[..cut], &[7], true, work), Ok(None));
         }
     }
 
     #[test]
-    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..600), sizes in prop::collection::vec(1_usize..50, 1..5), caches in any::<bool>()) {
-        for work in works() {
-            drop(outcome(&bytes, &sizes, caches, work));
+    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..600), sizes in prop::collection::vec(1_usize..50, 1..5), caches_metadata in any::<bool>()) {
+        for work in all_works() {
+            drop(outcome(&bytes, &sizes, caches_metadata, work));
         }
         drop(Greeting::parse(&bytes));
         let mut framer = Framer::new(1000);
@@ -116,38 +128,31 @@ proptest! {
         let mut stream = result_set(&rows, true, true);
         let at = at.index(stream.len());
         stream[at] = to;
-        for work in works() {
-            let mut answer = Answer::new(true);
-            answer.begin(true);
-            let mut work = work;
-            drop(answer.feed(&stream, &[254], &mut work));
+        for work in all_works() {
+            drop(outcome(&stream, &[stream.len()], true, work));
         }
     }
 
     #[test]
-    fn framing_round_trips(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8), sizes in prop::collection::vec(1_usize..60, 1..9)) {
+    fn written_packets_are_read_back(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8), sizes in prop::collection::vec(1_usize..60, 1..9)) {
         let mut stream = Vec::new();
         let mut sequence = 0;
         for payload in &payloads {
             sequence = frame::write_packet(&mut stream, sequence, payload);
         }
         let mut framer = Framer::new(1 << 20);
-        let mut got = Vec::new();
-        let mut rest = stream.as_slice();
-        for &size in sizes.iter().cycle() {
-            if rest.is_empty() { break; }
-            let (mut piece, tail) = rest.split_at(size.min(rest.len()));
-            rest = tail;
-            while let Some(payload) = framer.next(&mut piece).expect("well formed") {
-                got.push(payload.to_vec());
+        let mut found = Vec::new();
+        for mut piece in cut(&stream, &sizes) {
+            while let Some(payload) = framer.next(&mut piece).expect("the packets are valid") {
+                found.push(payload.to_vec());
             }
         }
-        prop_assert_eq!(got, payloads);
+        prop_assert_eq!(found, payloads);
         prop_assert!(framer.is_idle());
     }
 
     #[test]
-    fn execute_carries_its_values(statement in any::<u32>(), values in prop::collection::vec(any::<i64>(), 0..40), first in any::<bool>()) {
+    fn an_execute_contains_its_values(statement in any::<u32>(), values in prop::collection::vec(any::<i64>(), 0..40), first in any::<bool>()) {
         let mut packet = vec![0xAA];
         let mut execute = command::Execute::begin(&mut packet, statement, first, values.len());
         for value in &values {
@@ -155,7 +160,7 @@ proptest! {
         }
         execute.end();
         let packet = &packet[1..];
-        prop_assert_eq!(packet.len() - frame::HEADER, frame::header([packet[0], packet[1], packet[2], packet[3]]).0);
+        prop_assert_eq!(packet.len() - frame::HEADER_LEN, frame::parse_header([packet[0], packet[1], packet[2], packet[3]]).0);
         prop_assert_eq!(&packet[5..9], statement.to_le_bytes());
         let tail = &packet[packet.len() - 8 * values.len()..];
         for (at, value) in values.iter().enumerate() {
@@ -165,19 +170,19 @@ proptest! {
 }
 
 #[test]
-fn a_payload_of_16_mib_goes_in_several_packets() {
+fn a_payload_of_16_mib_is_split_over_packets() {
     for extra in [0, 1, 77] {
         let payload = vec![7; frame::MAX_PAYLOAD + extra];
         let mut stream = Vec::new();
         assert_eq!(frame::write_packet(&mut stream, 0, &payload), 2);
-        assert_eq!(stream.len(), payload.len() + 2 * frame::HEADER);
+        assert_eq!(stream.len(), payload.len() + 2 * frame::HEADER_LEN);
         let mut framer = Framer::new(1 << 25);
         let mut rest = stream.as_slice();
         assert_eq!(
             framer
                 .next(&mut rest)
-                .expect("well formed")
-                .expect("whole")
+                .expect("the packets are valid")
+                .expect("the payload is complete")
                 .len(),
             payload.len()
         );
@@ -197,16 +202,19 @@ fn a_row_of_16_mib_is_one_row() {
     sequence = frame::write_packet(&mut stream, sequence, &vec![0; frame::MAX_PAYLOAD + 9]);
     frame::write_packet(&mut stream, sequence, b"\xFE\0\0\x02\0");
     for work in [Work::Skip, Work::touch()] {
-        assert_eq!(outcome(&stream, &[4096, 3], true, work), Ok(Some(read(1))));
+        assert_eq!(
+            outcome(&stream, &[4096, 3], true, work),
+            Ok(Some(read_outcome(1)))
+        );
     }
 }
 
 #[test]
-fn errors_and_trailing_bytes_are_seen() {
+fn errors_are_returned_and_trailing_bytes_refused() {
     let mut stream = Vec::new();
     frame::write_packet(&mut stream, 1, b"\xFF\xBD\x04#40001Deadlock found");
     let Ok(Some(Outcome::Failed(error))) = outcome(&stream, &[3], true, Work::Skip) else {
-        panic!("an error")
+        panic!("the outcome is an error")
     };
     assert_eq!(
         (error.code, error.state.as_str(), error.message.as_str()),
@@ -220,18 +228,21 @@ fn errors_and_trailing_bytes_are_seen() {
         outcome(&wrong_number, &[1], true, Work::Skip),
         Err(Malformed::Sequence {
             expected: 1,
-            got: 2
+            received: 2
         })
     );
 }
 
 #[test]
-fn a_greeting_is_read_and_answered_without_tls_or_compression() {
+fn a_greeting_is_parsed_and_answered_without_tls_or_compression() {
     let mut payload = b"\x0a5.5.5-10.11.19-MariaDB\0\x05\0\0\0FeL.>-g?\0".to_vec();
     payload.extend_from_slice(b"\xfe\xff\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\x1d\0\0\0Ct?yfs02J^zj\0mysql_native_password\0");
-    let greeting = Greeting::parse(&payload).expect("a greeting");
+    let greeting = Greeting::parse(&payload).expect("the greeting is valid");
     assert_eq!(greeting.version, "5.5.5-10.11.19-MariaDB");
-    assert_eq!((greeting.connection, greeting.extended), (5, 0x1D));
+    assert_eq!(
+        (greeting.connection_id, greeting.extended_capabilities),
+        (5, 0x1D)
+    );
     assert_eq!(&greeting.scramble, b"FeL.>-g?Ct?yfs02J^zj");
     assert_eq!(greeting.plugin, "mysql_native_password");
     let session = greeting.session();
@@ -252,5 +263,105 @@ fn a_greeting_is_read_and_answered_without_tls_or_compression() {
     assert!(!format!("{account:?}").contains("hidden"));
     for cut in 0..payload.len() - 22 {
         assert!(Greeting::parse(&payload[..cut]).is_err());
+    }
+}
+
+/// The result of one of several statements.
+#[derive(Debug, Clone)]
+enum StatementResult {
+    Affected(u8),
+    Rows(Vec<Vec<u8>>),
+}
+
+fn statement_results() -> impl Strategy<Value = Vec<StatementResult>> {
+    let row = prop::collection::vec(any::<u8>(), 0..250);
+    let result = prop_oneof![
+        (0_u8..3).prop_map(StatementResult::Affected),
+        prop::collection::vec(row, 0..6).prop_map(StatementResult::Rows),
+    ];
+    prop::collection::vec(result, 1..7)
+}
+
+/// The packets of all results, numbered consecutively, and their counts.
+fn write_results(results: &[StatementResult]) -> (Vec<u8>, AnswerCounts) {
+    let (mut out, mut sequence, mut counts) = (Vec::new(), 1, AnswerCounts::default());
+    for (number, result) in results.iter().enumerate() {
+        // Status flags: autocommit, and whether another result follows.
+        let status = 2 | if number + 1 < results.len() { 8 } else { 0 };
+        match result {
+            StatementResult::Affected(count) => {
+                let ok = [0, *count, 0, status, 0, 0, 0];
+                sequence = frame::write_packet(&mut out, sequence, &ok);
+                counts.affected += u64::from(*count);
+                counts.writes += u32::from(*count > 0);
+                counts.others += u32::from(*count == 0);
+            }
+            StatementResult::Rows(rows) => {
+                sequence = frame::write_packet(&mut out, sequence, &[1]);
+                sequence = frame::write_packet(&mut out, sequence, &definition());
+                sequence = frame::write_packet(&mut out, sequence, b"\xFE\0\0\x02\0");
+                for row in rows {
+                    let row = [&[row.len() as u8], row.as_slice()].concat();
+                    sequence = frame::write_packet(&mut out, sequence, &row);
+                }
+                let end = [0xFE, 0, 0, status, 0];
+                sequence = frame::write_packet(&mut out, sequence, &end);
+                counts.rows += rows.len() as u64;
+                counts.reads += 1;
+            }
+        }
+    }
+    (out, counts)
+}
+
+/// The outcome of an answer of text rows.
+fn text_outcome<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    work: Work,
+) -> Result<Option<Outcome>, Malformed> {
+    let mut answer = Answer::new(false);
+    answer.begin(false);
+    answer_outcome(answer, &[], pieces, work)
+}
+
+fn piece_sizes() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(1_usize..300, 1..8)
+}
+
+proptest! {
+    #[test]
+    fn any_split_of_several_results_has_the_same_counts(results in statement_results(), sizes in piece_sizes()) {
+        let (stream, counts) = write_results(&results);
+        for work in all_works() {
+            prop_assert_eq!(text_outcome(cut(&stream, &sizes), work), Ok(Some(Outcome::Done(counts))));
+        }
+    }
+
+    #[test]
+    fn compressed_frames_do_not_change_the_counts(
+        results in statement_results(),
+        frame_sizes in piece_sizes(),
+        sizes in piece_sizes(),
+        is_zstd in any::<bool>(),
+    ) {
+        let algorithm = if is_zstd { Algorithm::Zstd { level: 3 } } else { Algorithm::Zlib { level: 6 } };
+        let mut codec = Codec::new(algorithm).expect("the level is valid");
+        let (stream, counts) = write_results(&results);
+        let mut frames = Vec::new();
+        for (number, piece) in cut(&stream, &frame_sizes).enumerate() {
+            codec.write_frame((number + 1) as u8, piece, &mut frames);
+        }
+        let mut unpacker = Unpacker::default();
+        unpacker.expect_answers(1);
+        let mut unpacked = Vec::new();
+        for piece in cut(&frames, &sizes) {
+            let mut out = Vec::new();
+            unpacker.feed(&mut codec, piece, &mut out).expect("the frames are valid");
+            unpacked.push(out);
+        }
+        for work in all_works() {
+            let pieces = unpacked.iter().map(Vec::as_slice).filter(|piece| !piece.is_empty());
+            prop_assert_eq!(text_outcome(pieces, work), Ok(Some(Outcome::Done(counts))));
+        }
     }
 }

@@ -4,7 +4,7 @@
     python -m howfar.contract.generate   # writes messages.py, *_messages.py and plan/engine_limits.py
 
 The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
-concern several fields are in `rules.py`.
+concern several fields are the engine's: `engine.process.check_job` asks it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +38,18 @@ _PING_MESSAGES: Final = (
     "PingJob", "OpenConnection", "AskInTurn", "FetchAnswer", "Opened", "NotOpened", "Asked", "Fetched", "Failed", "NullJob",
     "NullReady", "Info",
 )  # fmt: skip
-_RECEIPT_MESSAGES: Final = ("Receipt", "DirectionStats", "Account")
+_STORED_FIELDS: Final = {
+    "WindowFigures": (
+        "Finished",
+        ("elapsed_ns", "transactions", "queries", "turns", "rows", "bytes", "errors", "cpu", "histograms", "services", "told"),
+    ),
+    "IntervalFigures": (
+        "Interval",
+        ("start_ns", "length_ns", "transactions", "queries", "errors", "p50_ns", "p95_ns", "p99_ns", "max_ns"),
+    ),
+}  # fmt: skip
+"""The messages of which run files keep some fields, and these fields, by the name of the type that has them alone."""
+_RECEIPT_MESSAGES: Final = ("Receipt", "DirectionStats", "Account", *_STORED_FIELDS)
 _NAMED_ENUMS: Final = {
     "PsMode": "PsMode",
     "Sysbench.kind": "SysbenchKind",
@@ -86,7 +98,9 @@ from howfar.contract.message import Message
 """
 _RECEIPT_IMPORT_LINES: Final = """from typing import Literal
 
-from howfar.contract.message import Message
+from pydantic import Field
+
+from howfar.contract.message import Count, Message
 """
 _UNITS_TEXT: Final = """
 One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times are integers of nanoseconds, sizes bytes, rates bits
@@ -99,18 +113,25 @@ class Generator:
 
     def __init__(self, schema: JsonSchema) -> None:
         self.schema = schema
-        self.defs: dict[str, JsonSchema] = schema["$defs"]
+        self.defs: dict[str, JsonSchema] = {**schema["$defs"]}
+        for name, (message, fields) in _STORED_FIELDS.items():
+            self.defs[name] = _with_fields(self.defs[message], fields) | {
+                "description": f"The fields of `{message}` that a run file keeps."
+            }
         self.done: set[str] = set()
         self.parts: list[str] = []
         self.tagged: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
         self.bounded = True
+        self.counts = False
+        """Whether whole numbers from 0 on are of the type `Count`."""
 
     def texts(self) -> dict[Path, str]:
         """The modules of messages, before they are formatted."""
         ping_parts = self._group(_PING_MESSAGES)
         events = self._by_tag("PING_EVENTS", "event")
         receipt_parts = self._group(_RECEIPT_MESSAGES)
-        # First the messages that the engine reads: their bounds are checked. Those that it writes have none.
+        # First the messages that the engine reads: their bounds are checked. Of those that it writes, only what a run file keeps has
+        # bounds.
         names = sorted(self.defs, key=lambda name: ("event" in self.defs[name].get("properties", {}), name))
         for name in names:
             self._define(name)
@@ -131,7 +152,7 @@ class Generator:
         return {
             PING_TARGET: _HEADER.format("The messages that time a server: a part of `messages.py`.", "")
             + "\n\n".join([_IMPORT_LINES.replace(", get_args", ""), version, *ping_parts, events])
-            + "\n\nfrom howfar.contract import ping_rules as ping_rules  # their rules\n",
+            + "\n",
             RECEIPT_TARGET: _HEADER.format("The messages that receipts hold: a part of `messages.py`.", "")
             + "\n\n".join([_RECEIPT_IMPORT_LINES, *receipt_parts]),
             TARGET: _HEADER.format("The messages between Python and the engine.", _UNITS_TEXT)
@@ -141,7 +162,7 @@ class Generator:
             + "\n\n"
             + constants
             + "\n\n".join([*self.parts, *unions])
-            + "\n\nfrom howfar.contract import rules as rules  # their rules\n",
+            + "\n",
         }
 
     def _group(self, names: tuple[str, ...]) -> list[str]:
@@ -185,7 +206,8 @@ class Generator:
         return f'{name} = Annotated[{" | ".join(kinds)}, Field(discriminator="{tag}")]'
 
     def _model(self, name: str, part: JsonSchema) -> str:
-        self.bounded = "event" not in part.get("properties", {}) and name in self._sent_names
+        self.counts = name in self._stored_names
+        self.bounded = self.counts or ("event" not in part.get("properties", {}) and name in self._sent_names)
         lines = [f"class {name}(Message):"]
         if "description" in part:
             lines.append(_docstring(part["description"]))
@@ -209,7 +231,18 @@ class Generator:
     @cached_property
     def _sent_names(self) -> set[str]:
         """Definitions that jobs and commands refer to."""
-        to_visit = [name for name, part in self.defs.items() if {"job", "command"} & set(part.get("properties", {}))]
+        return self._reachable(
+            name for name, part in self.defs.items() if {"job", "command"} & set(part.get("properties", {}))
+        )
+
+    @cached_property
+    def _stored_names(self) -> set[str]:
+        """Definitions of which a run file keeps all fields."""
+        return self._reachable(_STORED_FIELDS)
+
+    def _reachable(self, names: Iterable[str]) -> set[str]:
+        """These definitions and all that they refer to."""
+        to_visit = list(names)
         visited: set[str] = set()
         while to_visit:
             name = to_visit.pop()
@@ -235,6 +268,8 @@ class Generator:
             return f"tuple[Annotated[{inner}, Field({', '.join(bounds)})], ...]" if bounds else f"tuple[{inner}, ...]"
         if json_type == "object":
             return f"dict[str, {self._type(kind['additionalProperties'])}]"
+        if self.counts and _is_count(kind):
+            return "Count"
         return {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}[json_type]
 
     def _type_of_definition(self, name: str) -> str:
@@ -251,7 +286,7 @@ class Generator:
         bounds = [
             f"{pydantic_name}={_number(kind[schema_name])}"
             for schema_name, pydantic_name in _BOUNDS.items()
-            if schema_name in kind
+            if schema_name in kind and not (_is_count(kind) and self.counts and kind[schema_name] == 0)
         ]
         return [*bounds, f'pattern=r"{kind["pattern"]}"'] if "pattern" in kind else bounds
 
@@ -297,6 +332,17 @@ class Generator:
 
 def _target(kind: JsonSchema) -> str:
     return str(kind["$ref"]).removeprefix("#/$defs/")
+
+
+def _is_count(kind: JsonSchema) -> bool:
+    """Whether the type has whole numbers from 0, or from a higher minimum, on."""
+    return "minimum" in kind and "integer" in kind["type"]
+
+
+def _with_fields(part: JsonSchema, fields: Sequence[str]) -> JsonSchema:
+    """The definition of a message with only these fields."""
+    required = [field for field in part["required"] if field in fields]
+    return {**part, "properties": {field: part["properties"][field] for field in fields}, "required": required}
 
 
 def _references(part: Any) -> list[str]:

@@ -37,9 +37,16 @@ from howfar.contract.ping_messages import (
 )
 from howfar.contract.receipt_messages import (
     Account as Account,
+    Bytes as Bytes,
+    CpuUse as CpuUse,
     DirectionStats as DirectionStats,
     Drops as Drops,
+    Histogram as Histogram,
+    IntervalFigures as IntervalFigures,
     Receipt as Receipt,
+    ServiceName as ServiceName,
+    ServiceUse as ServiceUse,
+    WindowFigures as WindowFigures,
 )
 
 
@@ -318,31 +325,12 @@ class BurstLoss(Message):
     loss_bad: float = Field(default=1.0, ge=0.0, le=1.0)
 
 
-class Bytes(Message):
-    """Protocol bytes before compression and encryption."""
-
-    to_server: int
-    to_client: int
-
-
 class Classes(Message):
     """Statements by what came back, as sysbench sorts them: rows: read; rows affected: write; neither: other."""
 
     read: int
     write: int
     other: int
-
-
-class CpuUse(Message):
-    """On-CPU time over the measured window, from /proc/PID/task/*/schedstat."""
-
-    role: str
-    cpu_ns: int
-    runnable_wait_ns: int
-    busiest_thread_ns: int
-    threads: int
-    voluntary_switches: int
-    involuntary_switches: int
 
 
 class CustomStep(Message):
@@ -493,34 +481,6 @@ class GoodputJob(Message):
     direction: Towards
     warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
     measure_ns: int = Field(ge=1, le=86_400_000_000_000)
-
-
-class Histogram(Message):
-    """`data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
-
-    kind: str
-    """`transaction`: closed loop: from its first byte sent; open loop: from the moment it was due (response time), with the ages of
-    the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `in_flight`: ages, from
-    the first byte sent, of transactions under way at the end of the window; in a closed loop in no other histogram. `lateness`:
-    open loop, from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection
-    under load. `statement.NAME`, `command.NAME`: from the first byte sent to the last byte parsed; commands that were answered
-    well, and more than one at once as `command.pipeline`. `stage.wait`, `stage.transfer`, `stage.parse`: of a statement, sent to
-    first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`,
-    `simple_range`, … as in `Sysbench`.
-
-    In a page job `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`: from
-    `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
-    turns; `told.NAME`: what a FastCGI application's pages reported, for each name that ends in `_ns`; `connect.application`:
-    connecting to it, and `queue.application`: of that, a wait for room in its full queue of new connections.
-    """
-    count: int
-    min_ns: int
-    mean_ns: float
-    p50_ns: int
-    p95_ns: int
-    p99_ns: int
-    max_ns: int
-    data: str
 
 
 class LinkJob(Message):
@@ -870,26 +830,6 @@ class RttJob(Message):
     port: int = Field(ge=0, le=65_535)
     count: int = Field(ge=1)
     timeout_ns: int = Field(default=10_000_000_000, ge=1)
-
-
-ServiceName = Literal["mysql", "postgresql", "redis", "memcached"]
-
-
-class ServiceUse(Message):
-    """What the pages of the measured window did with one service."""
-
-    service: ServiceName
-    connects: int
-    """Connections opened within pages."""
-    requests: int
-    """Statements, or commands on keys."""
-    turns: int
-    """Requests that were waited for one by one; handshakes are not among them."""
-    bytes: Bytes
-    """Bytes of these requests and their answers; handshakes are not among them."""
-    hits: int
-    misses: int
-    """Keys that were read, by whether they had a value."""
 
 
 class SetLink(Message):
@@ -1441,5 +1381,3 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "watching": Watching,
 }
 """By the field `event`."""
-
-from howfar.contract import rules as rules  # their rules

@@ -312,5 +312,3 @@ PING_EVENTS: Final[dict[str, type[Message]]] = {
     "opened": Opened,
 }
 """By the field `event`."""
-
-from howfar.contract import ping_rules as ping_rules  # their rules

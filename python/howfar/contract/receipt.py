@@ -5,11 +5,14 @@ Each part belongs to one writer. A field that is unset was not recorded: older v
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from howfar.contract.receipt_messages import Account, DirectionStats, Drops, Receipt
+from howfar.plan.quantities import rtt_tolerance_ns, rtt_void_ns
+from howfar.units import format_duration_ns
 
 DirectionName = Literal["to_server", "to_client"]
 DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
@@ -18,6 +21,10 @@ Number = int | float
 MAX_HALTS_PER_S = 10.0
 """Maximum rate of halts of a CPU that should poll. The kernel's limit applies from a CPU's next idle period on; after that no halts
 are expected."""
+MEAN_MAX_SHARE = 0.02
+"""Maximum mean lateness of a link as a share of a round trip. A closed loop waits for each round trip, so its throughput is off by
+this share at most, whatever the distribution. A bound on the 99th percentile alone would allow the other 99 packets to be just below
+it."""
 
 
 class ReceiptPart(BaseModel):
@@ -70,7 +77,7 @@ class ByDirection(ReceiptPart):
     to_server: Number | None = None
     to_client: Number | None = None
 
-    def of(self, direction: DirectionName) -> Number | None:
+    def in_direction(self, direction: DirectionName) -> Number | None:
         return self.to_server if direction == "to_server" else self.to_client
 
     @property
@@ -119,11 +126,52 @@ class LinkCalibration(ReceiptPart):
         return max(self.rtt_from_idle_p50_ns - self.rtt_p50_ns, 0)
 
 
+@dataclass(frozen=True)
+class LatenessLimits:
+    """Bounds on how late packets may leave, and on the error of the RTT at rest."""
+
+    strict_rtt: bool
+    """Whether the RTT at rest must be within `rtt_tolerance_ns`, or only within the larger `rtt_void_ns`, which makes a trial void."""
+    p999_ns: int
+    p999_share: float
+    """Bound on the lateness of all but one packet in a thousand: `p999_ns`, or this share of the RTT, whichever is more."""
+    mean_ns: float | None
+    """Bound on the mean lateness, summed over both directions; None if it is not judged."""
+
+
 class LinkCounters(ReceiptPart):
     """The emulator's counters since the load began."""
 
     to_server: DirectionStats
     to_client: DirectionStats
+
+    def violations(self, rtt_ns: int, limits: LatenessLimits) -> tuple[str, ...]:
+        """Packets that were lost or late beyond `limits`, on a link with the requested RTT `rtt_ns`."""
+        limit_ns = max(limits.p999_ns, limits.p999_share * rtt_ns)
+        violations = []
+        for name, direction in (("to server", self.to_server), ("to client", self.to_client)):
+            drops, lateness_ns = direction.drops, direction.lateness_p999_ns
+            if drops.arena or drops.socket or drops.transmit:
+                socket = "unknown" if drops.socket is None else str(drops.socket)
+                violations.append(
+                    f"the link {name} lost what no queue explains "
+                    f"(segments: arena {drops.arena}, transmit {drops.transmit}; packets: socket {socket})"
+                )
+            if lateness_ns > limit_ns:
+                violations.append(
+                    f"the link {name} was late by {format_duration_ns(lateness_ns)} (p99.9, "
+                    f"allowed {format_duration_ns(limit_ns)}): the machine was too busy, or the emulator was stopped"
+                )
+        return (*violations, *self._mean_violations(limits.mean_ns))
+
+    def _mean_violations(self, limit_ns: float | None) -> tuple[str, ...]:
+        means = (self.to_server.lateness_mean_ns, self.to_client.lateness_mean_ns)
+        if limit_ns is None or means[0] is None or means[1] is None or abs(mean_ns := means[0] + means[1]) <= limit_ns:
+            return ()
+        longer_or_shorter, allowed = "longer" if mean_ns > 0 else "shorter", format_duration_ns(limit_ns)
+        sentence = f"the link made each round trip {format_duration_ns(abs(mean_ns))} {longer_or_shorter} on average"
+        reason = "the machine was too busy for the emulator"
+        return (f"{sentence} (allowed {allowed}, {MEAN_MAX_SHARE:.0%} of a round trip): {reason}",)
 
 
 class EffectShare(ReceiptPart):
@@ -195,7 +243,7 @@ class LinkReceipt(ReceiptPart):
     def slower_bps(self) -> Number:
         """Goodput of a real link in its slower direction."""
         assert self.goodput_bps is not None, "only of a link between hosts"
-        return min(bps for to in DIRECTIONS if (bps := self.goodput_bps.of(to)) is not None)
+        return min(bps for to in DIRECTIONS if (bps := self.goodput_bps.in_direction(to)) is not None)
 
     @property
     def rest_rtt_ns(self) -> int | None:
@@ -206,6 +254,30 @@ class LinkReceipt(ReceiptPart):
     def expected_rtt_ns(self) -> int | None:
         """Expected RTT of a ping over the requested link; for a real link, its RTT before the run."""
         return None if self.requested is None else self.requested.rest_rtt_ns
+
+    def violations(self, limits: LatenessLimits) -> tuple[str, ...]:
+        """Differences between an emulated link and the request. Without counters only the RTT at rest is checked."""
+        if self.counters is None or self.requested is None:
+            return self.rtt_violations(limits)
+        return (*self.rtt_violations(limits), *self.counters.violations(self.requested.rtt_ns or 0, limits))
+
+    def rtt_violations(self, limits: LatenessLimits) -> tuple[str, ...]:
+        """The violation if the RTT at rest is not as requested. Real links and bare cables have no requested RTT."""
+        requested, measured_ns = self.requested, self.rest_rtt_ns
+        if self.real or self.backend == "none" or requested is None or measured_ns is None:
+            return ()
+        rtt_ns, expected_ns = requested.rtt_ns or 0, requested.rest_rtt_ns or 0
+        # The strict limit applies only if a delay was requested: without one the path's own time cannot be subtracted from the delay.
+        allowed_ns = rtt_tolerance_ns(rtt_ns) if limits.strict_rtt and rtt_ns else rtt_void_ns(rtt_ns)
+        if abs(measured_ns - expected_ns) <= allowed_ns:
+            return ()
+        violation = (
+            f"the link's RTT at rest was {format_duration_ns(measured_ns)}, requested {format_duration_ns(rtt_ns)}"
+        )
+        transmission_ns = expected_ns - rtt_ns
+        if transmission_ns > allowed_ns / 10:
+            violation += f" and {format_duration_ns(transmission_ns)} for the ping's own bytes at the rate"
+        return (violation,)
 
 
 class SessionView(ReceiptPart):
@@ -331,7 +403,7 @@ class ReplicaFacts(ReceiptPart):
     """Errant transactions: in the replica's history but not in the primary's."""
 
 
-class PrimaryEnd(ReceiptPart):
+class PrimaryState(ReceiptPart):
     """A primary's report about acknowledgements. Counters are totals since it started."""
 
     enabled: bool
@@ -398,7 +470,7 @@ class Snapshot(ReceiptPart):
 
     position: str
     """Position of the primary."""
-    primary: PrimaryEnd | None
+    primary: PrimaryState | None
     """None if it does not support semi-synchronous replication."""
     replicas: tuple[ReplicaFacts, ...]
     sent: dict[str, int] = Field(default_factory=dict)
@@ -469,11 +541,11 @@ class HostsReceipt(ReceiptPart):
     replicas: list[str] = Field(default_factory=list)
     start: dict[str, HostReport] = Field(default_factory=dict)
     """By host of a client."""
-    counted: BothCounts | str | None = None
+    counted: StatementCounts | str | None = None
     """How many statements the clients and the server counted, or why that is unknown."""
 
 
-class BothCounts(ReceiptPart):
+class StatementCounts(ReceiptPart):
     """The number of statements, transactions or requests, as clients and server counted it."""
 
     of: str

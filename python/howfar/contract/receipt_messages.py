@@ -3,7 +3,9 @@
 # ruff: noqa: E402, I001, RUF100
 from typing import Literal
 
-from howfar.contract.message import Message
+from pydantic import Field
+
+from howfar.contract.message import Count, Message
 
 
 class Receipt(Message):
@@ -105,3 +107,108 @@ class Account(Message):
     failed: int
     """Lost with a connection, or given up."""
     backlog_max: int
+
+
+class Bytes(Message):
+    """Protocol bytes before compression and encryption."""
+
+    to_server: Count
+    to_client: Count
+
+
+class CpuUse(Message):
+    """On-CPU time over the measured window, from /proc/PID/task/*/schedstat."""
+
+    role: str
+    cpu_ns: Count
+    runnable_wait_ns: Count
+    busiest_thread_ns: Count
+    threads: Count
+    voluntary_switches: Count
+    involuntary_switches: Count
+
+
+class Histogram(Message):
+    """`data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
+
+    kind: str
+    """`transaction`: closed loop: from its first byte sent; open loop: from the moment it was due (response time), with the ages of
+    the unanswered in it. `service`: open loop, from the first byte sent. `unanswered`: those ages alone. `in_flight`: ages, from
+    the first byte sent, of transactions under way at the end of the window; in a closed loop in no other histogram. `lateness`:
+    open loop, from the moment when a request was due and a connection free, to its first byte. `connect`: opening a connection
+    under load. `statement.NAME`, `command.NAME`: from the first byte sent to the last byte parsed; commands that were answered
+    well, and more than one at once as `command.pipeline`. `stage.wait`, `stage.transfer`, `stage.parse`: of a statement, sent to
+    first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`,
+    `simple_range`, … as in `Sysbench`.
+
+    In a page job `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`: from
+    `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
+    turns; `told.NAME`: what a FastCGI application's pages reported, for each name that ends in `_ns`; `connect.application`:
+    connecting to it, and `queue.application`: of that, a wait for room in its full queue of new connections.
+    """
+    count: Count
+    min_ns: Count
+    mean_ns: float = Field(ge=0.0)
+    p50_ns: Count
+    p95_ns: Count
+    p99_ns: Count
+    max_ns: Count
+    data: str
+
+
+ServiceName = Literal["mysql", "postgresql", "redis", "memcached"]
+
+
+class ServiceUse(Message):
+    """What the pages of the measured window did with one service."""
+
+    service: ServiceName
+    connects: Count | None
+    """Connections opened within pages. None: a load of keys, for which they are not counted."""
+    requests: Count
+    """Statements, or commands on keys."""
+    turns: Count
+    """Requests that were waited for one by one; handshakes are not among them."""
+    bytes: Bytes
+    """Bytes of these requests and their answers; handshakes are not among them."""
+    hits: Count
+    misses: Count
+    """Keys that were read, by whether they had a value."""
+
+
+class WindowFigures(Message):
+    """The fields of `Finished` that a run file keeps."""
+
+    elapsed_ns: Count = Field(ge=1)
+    transactions: Count
+    queries: Count
+    turns: Count
+    """Changes of direction client -> server -> client: what a round trip time multiplies."""
+    rows: Count
+    bytes: Bytes
+    errors: dict[str, Count]
+    """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
+    `disconnect`: connections lost."""
+    cpu: tuple[CpuUse, ...]
+    """Role `client` is the engine itself; then one for each observed role, pids of a role summed."""
+    histograms: tuple[Histogram, ...]
+    services: tuple[ServiceUse, ...] = ()
+    """Services of a page script. Transactions are then pages, queries requests, and those and turns and bytes are sums over the
+    services. Where an application is asked, a page is a request and a turn to it, and bytes are FastCGI's."""
+    told: dict[str, Count] = Field(default={})
+    """What the pages of a FastCGI application reported, summed over the window's good pages."""
+
+
+class IntervalFigures(Message):
+    """The fields of `Interval` that a run file keeps."""
+
+    start_ns: Count
+    """From the start of the measured window."""
+    length_ns: Count
+    transactions: Count
+    queries: Count
+    errors: Count
+    p50_ns: Count
+    p95_ns: Count
+    p99_ns: Count
+    max_ns: Count

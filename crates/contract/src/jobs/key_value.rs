@@ -89,7 +89,7 @@ const fn one_u32() -> u32 {
 
 impl Sizes {
     /// Length of the longest possible value.
-    pub fn most(&self) -> u32 {
+    pub fn max_bytes(&self) -> u32 {
         match self {
             Self::Fixed { bytes } => *bytes,
             Self::Uniform { high, .. } => *high,
@@ -165,7 +165,7 @@ pub struct KeyValue {
 
 impl KeyValue {
     /// The defaults, in a protocol.
-    pub fn of(protocol: Protocol) -> Self {
+    pub fn with_defaults(protocol: Protocol) -> Self {
         Self {
             protocol,
             keys: default_keys(),
@@ -268,7 +268,7 @@ impl KeyValue {
     /// Bytes of this many of the longest values, with their keys.
     fn max_bytes(&self, keys: u16) -> u64 {
         let bytes_per_key =
-            u64::from(self.value.most()) + self.key_prefix.len() as u64 + KEY_DIGITS;
+            u64::from(self.value.max_bytes()) + self.key_prefix.len() as u64 + KEY_DIGITS;
         bytes_per_key * u64::from(keys)
     }
 
@@ -312,17 +312,17 @@ mod tests {
 
     fn load(change: &str) -> KeyValue {
         let text = format!(r#"{{"protocol":"resp3"{change}}}"#);
-        serde_json::from_str(&text).expect("well formed")
+        serde_json::from_str(&text).expect("the JSON is valid")
     }
 
-    fn is_good(load: &KeyValue) -> bool {
+    fn is_valid(load: &KeyValue) -> bool {
         check_rules(load, load.rules()).is_ok()
     }
 
     #[test]
     fn bounds_are_checked() {
-        assert!(is_good(&load("")));
-        assert!(is_good(&load(
+        assert!(is_valid(&load("")));
+        assert!(is_valid(&load(
             r#","pipeline":63,"value":{"kind":"fixed","bytes":1048576}"#
         )));
         for bad in [
@@ -339,22 +339,22 @@ mod tests {
             r#","pipeline":64,"value":{"kind":"fixed","bytes":1048576}"#,
             r#","multi_get":1,"keys_each":64,"value":{"kind":"fixed","bytes":1048576}"#,
         ] {
-            assert!(!is_good(&load(bad)), "{bad}");
+            assert!(!is_valid(&load(bad)), "{bad}");
         }
     }
 
     #[test]
-    fn a_session_asks_for_what_there_is() {
-        let may = |protocol, account| {
+    fn sessions_request_only_features_of_their_protocol() {
+        let is_allowed = |protocol, account| {
             let mut load = load("");
             load.protocol = protocol;
             let rules = load.session_rules(&SessionJob::default(), account);
             rules.iter().all(|(holds, _)| *holds)
         };
-        assert!(may(Protocol::Resp2, ("me", "secret", "3")));
-        assert!(may(Protocol::MemcachedText, ("", "", "")));
-        assert!(!may(Protocol::MemcachedMeta, ("", "secret", "")));
-        assert!(!may(Protocol::Resp3, ("me", "", "")));
-        assert!(!may(Protocol::Resp3, ("", "", "shop")));
+        assert!(is_allowed(Protocol::Resp2, ("me", "secret", "3")));
+        assert!(is_allowed(Protocol::MemcachedText, ("", "", "")));
+        assert!(!is_allowed(Protocol::MemcachedMeta, ("", "secret", "")));
+        assert!(!is_allowed(Protocol::Resp3, ("me", "", "")));
+        assert!(!is_allowed(Protocol::Resp3, ("", "", "shop")));
     }
 }

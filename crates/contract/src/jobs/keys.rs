@@ -42,7 +42,7 @@ mod tests {
             r#"{{"kind":"custom","statements":[{{"name":"a","sql":"x","parameters":[{parameters}]}},{{"name":"b","sql":"y"}}],
                 "transactions":[{{"name":"t","steps":[{steps}]}},{{"name":"u","steps":[{{"statement":"b"}}]}}]}}"#
         ))
-        .expect("well formed");
+        .expect("the JSON is valid");
         workload.is_keyed()
     }
 
@@ -63,7 +63,7 @@ mod tests {
         let insert = |auto_inc: bool| {
             let text = format!(r#"{{"kind":"oltp_insert","auto_inc":{auto_inc}}}"#);
             serde_json::from_str::<Workload>(&text)
-                .expect("well formed")
+                .expect("the JSON is valid")
                 .is_keyed()
         };
         assert!(

@@ -26,10 +26,10 @@ pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
 pub use password::Password;
 pub use ping::{PingCommand, PingJob, PingProtocol, PingRequest};
-pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, opened_before};
+pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, find_preopened_connections};
 pub use session::{
     Algorithm, ChannelBinding, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob,
-    Target, Tls, TlsVerify, TlsVersions, numeric, socket_address,
+    Target, Tls, TlsVerify, TlsVersions, parse_numeric_address, socket_address,
 };
 pub use sql::SqlProtocol;
 pub use tables::{Action, TablesJob};
@@ -122,7 +122,7 @@ impl Default for IgnoredErrors {
 
 impl IgnoredErrors {
     /// Whether `code`, a number or a SQLSTATE, is ignored.
-    pub fn holds(&self, code: &str) -> bool {
+    pub fn contains(&self, code: &str) -> bool {
         match self {
             Self::Codes(codes) => codes.iter().any(|ignored| ignored.matches(code)),
             Self::All(_) => true,
@@ -253,14 +253,18 @@ fn check_rules(
         let violation = rules.into_iter().find(|(holds, _)| !holds);
         violation.map(|(_, rule)| rule.to_owned())
     };
-    match bounds::find_violation(job).or_else(violated_rule) {
-        None => Ok(()),
-        Some(rule) => Err(Failed::new(
+    refuse(bounds::find_violation(job).or_else(violated_rule))
+}
+
+/// Refuse a job that violates this rule, if any.
+fn refuse(violation: Option<String>) -> Result<(), Failed> {
+    violation.map_or(Ok(()), |rule| {
+        Err(Failed::new(
             FailCode::BadJob,
-            format!("the job does not follow the contract: {rule}"),
-            "Correct the plan or the option that gave this value.",
-        )),
-    }
+            rule,
+            "Correct the plan, the workload or the option that gave this value.",
+        ))
+    })
 }
 
 fn unique_names(statements: &[CustomStatement]) -> Rule {
@@ -298,7 +302,8 @@ impl LoadJob {
                     self.workload
                         .session_rules(&self.session, (&self.user, &self.password, &self.database)),
                 ),
-        )
+        )?;
+        refuse(self.workload.custom().and_then(Custom::find_violation))
     }
 
     fn rules(&self) -> Vec<Rule> {
@@ -332,14 +337,17 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fill_what_is_not_said() {
-        let job = parse(JOB).expect("a good job");
-        let load = job.workload.sysbench().expect("one of sysbench's");
+    fn missing_fields_have_defaults() {
+        let job = parse(JOB).expect("the job is valid");
+        let load = job
+            .workload
+            .sysbench()
+            .expect("the workload is of sysbench");
         assert_eq!((load.tables, load.point_selects), (3, 10));
-        let ignored = |code| job.ignore_errors.holds(code);
+        let ignored = |code| job.ignore_errors.contains(code);
         assert!(ignored("1213") && ignored("40001") && !ignored("1064"));
         assert_eq!(job.client_work, ClientWork::Touch);
-        job.check().expect("in bounds");
+        job.check().expect("the job is in bounds");
         assert!(!format!("{job:?}").contains("secret"));
     }
 
@@ -361,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_and_version_come_before_fields() {
+    fn kind_and_version_are_checked_before_fields() {
         let other =
             parse(&JOB.replace("\"version\":2", "\"version\":3,\"new\":0")).expect_err("version 3");
         assert!(other.message.contains("version 3"), "{}", other.message);
@@ -400,7 +408,7 @@ mod tests {
                 "{\"kind\":\"select_only\"}",
             ),
         ] {
-            let job = parse(&JOB.replace(from, to)).expect("well formed");
+            let job = parse(&JOB.replace(from, to)).expect("the JSON is valid");
             assert_eq!(job.check().expect_err(to).code, FailCode::BadJob);
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, Observed, Password,
-    PsMode, Rule, SessionJob, SqlProtocol, Target, Tls, Workload, check_rules, one_second,
+    PsMode, Rule, SessionJob, SqlProtocol, Target, Tls, Workload, check_rules, one_second, refuse,
     ten_seconds, thirty_seconds, unique_names,
 };
 use crate::events::Failed;
@@ -215,7 +215,15 @@ impl PageJob {
     /// Check the bounds that the types do not enforce.
     pub fn check(&self) -> Result<(), Failed> {
         let rules = self.application.rules().into_iter();
-        check_rules(self, rules.chain([Observed::rule(&self.observe)]))
+        check_rules(self, rules.chain([Observed::rule(&self.observe)]))?;
+        match &self.application {
+            Application::Script(script) => refuse(
+                script
+                    .queries()
+                    .and_then(|queries| queries.find_violation()),
+            ),
+            Application::FastCgi(_) => Ok(()),
+        }
     }
 }
 
@@ -305,7 +313,7 @@ impl PageScript {
             unique_names(&self.statements),
             (
                 self.round_trips() <= MAX_ROUND_TRIPS,
-                "a page has at most 100000 turns",
+                "a page has at most 100000 round trips",
             ),
         ];
         if let Some(queries) = self.queries() {

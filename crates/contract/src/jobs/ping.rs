@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_closed() {
+    fn unknown_fields_and_commands_are_refused() {
         let parse = |text: &str| serde_json::from_str::<PingCommand>(text);
         assert_eq!(
             parse(r#"{"command":"open"}"#).expect("a command"),

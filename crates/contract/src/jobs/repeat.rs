@@ -1,4 +1,4 @@
-//! The repeat job, and that which finds statements for it.
+//! The repeat job, and the job that finds statements for it.
 
 use std::collections::BTreeSet;
 
@@ -96,17 +96,17 @@ impl RepeatJob {
     }
 }
 
-/// Connections of a replay that one of its steps, each a connection and whether it opens it, uses before any step has opened them.
-pub fn opened_before(steps: impl Iterator<Item = (u32, bool)>) -> BTreeSet<u32> {
-    let (mut before, mut opened) = (BTreeSet::new(), BTreeSet::new());
+/// Find the connections of a replay that a step uses before any step opens them. A step is a connection and whether the step opens it.
+pub fn find_preopened_connections(steps: impl Iterator<Item = (u32, bool)>) -> BTreeSet<u32> {
+    let (mut preopened, mut opened) = (BTreeSet::new(), BTreeSet::new());
     for (connection, opens) in steps {
         if opens {
             opened.insert(connection);
         } else if !opened.contains(&connection) {
-            before.insert(connection);
+            preopened.insert(connection);
         }
     }
-    before
+    preopened
 }
 
 /// Take the literals out of statements, as the recorder does.
@@ -127,8 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_that_no_step_opens_first_are_open_before() {
+    fn connections_used_before_they_are_opened_are_preopened() {
         let steps = [(1, true), (1, false), (2, false), (2, true), (3, false)];
-        assert_eq!(opened_before(steps.into_iter()), BTreeSet::from([2, 3]));
+        assert_eq!(
+            find_preopened_connections(steps.into_iter()),
+            BTreeSet::from([2, 3])
+        );
     }
 }

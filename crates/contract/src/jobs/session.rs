@@ -50,7 +50,7 @@ impl From<Listen> for Target {
 }
 
 /// Parse a `host`, which must be a numeric address.
-pub fn numeric(host: &str) -> Result<IpAddr, Failed> {
+pub fn parse_numeric_address(host: &str) -> Result<IpAddr, Failed> {
     host.parse().map_err(|_| {
         Failed::new(
             FailCode::BadJob,

@@ -55,7 +55,7 @@ impl SqlProtocol {
             ),
             (
                 session.pipeline <= 1 && mode != PsMode::Multi || !workload.has_think_time(),
-                "think_ns needs statements that are sent one at a time",
+                "think needs statements that are sent one at a time: neither db_ps_mode=multi nor a pipeline",
             ),
         ]);
         rules

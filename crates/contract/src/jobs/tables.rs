@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, SqlProtocol, Target, Workload, check_rules, ten_seconds};
+use super::{
+    Custom, Password, SessionJob, SqlProtocol, Target, Workload, check_rules, refuse, ten_seconds,
+};
 use crate::events::Failed;
 
 /// What is done with a workload's tables.
@@ -72,6 +74,7 @@ impl TablesJob {
                     self.workload
                         .session_rules(&self.session, (&self.user, &self.password, &self.database)),
                 ),
-        )
+        )?;
+        refuse(self.workload.custom().and_then(Custom::find_violation))
     }
 }

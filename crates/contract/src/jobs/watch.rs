@@ -59,7 +59,7 @@ pub struct WatchJob {
     pub stall_timeout_ns: u64,
 }
 
-/// A name that can stand in backticks.
+/// Whether a table or column name needs no escaping.
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn names_and_bounds_are_checked() {
-        let job: WatchJob = parse_job("watch", JOB).expect("a good job");
-        job.check().expect("in bounds");
+        let job: WatchJob = parse_job("watch", JOB).expect("the job is valid");
+        job.check().expect("the job is in bounds");
         assert!(!format!("{job:?}").contains("secret"));
         for (from, to) in [
             ("\"inserted\"", "\"a`b\""),
@@ -104,7 +104,8 @@ mod tests {
             ("\"/k\"", "\"\""),
             ("\"watch_ns\":1", "\"watch_ns\":0"),
         ] {
-            let job: WatchJob = parse_job("watch", &JOB.replace(from, to)).expect("well formed");
+            let job: WatchJob =
+                parse_job("watch", &JOB.replace(from, to)).expect("the JSON is valid");
             job.check().expect_err(to);
         }
     }

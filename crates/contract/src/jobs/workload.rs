@@ -397,6 +397,13 @@ impl Workload {
         }
     }
 
+    pub(super) fn custom(&self) -> Option<&Custom> {
+        match self {
+            Self::Custom(custom) => Some(custom),
+            _ => None,
+        }
+    }
+
     pub(super) fn rules(&self) -> Vec<Rule> {
         match self {
             Self::Custom(custom) => custom.rules(),
@@ -405,7 +412,7 @@ impl Workload {
                 let multi = load.db_ps_mode == PsMode::Multi;
                 vec![(
                     !multi || load.max_request_bytes() <= MAX_SQL_BYTES,
-                    TOO_LONG,
+                    "with db_ps_mode=multi a transaction has at most 16 MiB with its values",
                 )]
             }),
         }
@@ -414,8 +421,6 @@ impl Workload {
 
 /// Maximum bytes of a statement, or of a transaction that is one text: MySQL's protocol needs several packets for more.
 const MAX_SQL_BYTES: u64 = (1 << 24) - 256;
-const TOO_LONG: &str =
-    "a statement, or with db_ps_mode=multi a transaction, has at most 16 MiB with its values";
 
 impl Sysbench {
     /// Maximum bytes of a transaction that is one text. Only statements with a configurable count can add up; `bulk_insert` splits its
@@ -440,8 +445,47 @@ impl Sysbench {
 }
 
 impl Custom {
-    /// Maximum bytes that are sent at once: a statement with its values, quoted or not, or a transaction that is one text.
-    fn max_request_bytes(&self) -> u64 {
+    /// The first statement or transaction that refers to something that is not there, or is too long, in words.
+    pub(super) fn find_violation(&self) -> Option<String> {
+        self.find_broken_reference()
+            .or_else(|| self.find_too_long())
+    }
+
+    fn find_broken_reference(&self) -> Option<String> {
+        let find = |name: &str| {
+            self.statements
+                .iter()
+                .find(|statement| statement.name == name)
+        };
+        let repeats_nothing = |values: &Values| match values {
+            Values::Same { statement, index } => {
+                find(statement).is_none_or(|source| *index as usize >= source.parameters.len())
+            }
+            _ => false,
+        };
+        for statement in &self.statements {
+            if statement.parameters.iter().any(repeats_nothing) {
+                return Some(format!(
+                    "statement {} repeats a parameter that is not there",
+                    statement.name
+                ));
+            }
+        }
+        for transaction in &self.transactions {
+            for step in &transaction.steps {
+                if find(&step.statement).is_none() {
+                    return Some(format!(
+                        "transaction {} names statement {}, which is not there",
+                        transaction.name, step.statement
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// What is sent at once is a statement with its values, quoted or not, or a transaction that is one text.
+    fn find_too_long(&self) -> Option<String> {
         const OVERHEAD_PER_VALUE: u64 = 32;
         let max_value_bytes = self
             .parameters()
@@ -460,32 +504,37 @@ impl Custom {
                 (statement.name.as_str(), statement.sql.len() as u64 + values)
             })
             .collect();
-        let longest = if self.db_ps_mode == PsMode::Multi {
-            let texts = self.transactions.iter().map(|transaction| {
-                let step_bytes =
-                    |step: &CustomStep| sizes.get(step.statement.as_str()).copied().unwrap_or(0);
-                let steps = transaction.steps.iter();
-                steps
-                    .map(|step| u64::from(step.repeat) * step_bytes(step))
-                    .sum()
-            });
-            texts.max()
-        } else {
-            sizes.values().copied().max()
+        let is_too_long =
+            |statement: &&CustomStatement| sizes[statement.name.as_str()] > MAX_SQL_BYTES;
+        if let Some(statement) = self.statements.iter().find(is_too_long) {
+            return Some(format!(
+                "statement {} has more than 16 MiB with its values",
+                statement.name
+            ));
+        }
+        if self.db_ps_mode != PsMode::Multi {
+            return None;
+        }
+        let text_bytes = |transaction: &CustomTransaction| {
+            let steps = transaction.steps.iter();
+            steps
+                .map(|step| u64::from(step.repeat) * sizes[step.statement.as_str()])
+                .sum::<u64>()
         };
-        longest.unwrap_or(0)
+        let transaction = self
+            .transactions
+            .iter()
+            .find(|transaction| text_bytes(transaction) > MAX_SQL_BYTES)?;
+        Some(format!(
+            "transaction {} is one text (db_ps_mode=multi) of more than 16 MiB",
+            transaction.name
+        ))
     }
 
     fn parameters(&self) -> impl Iterator<Item = &Values> {
         self.statements
             .iter()
             .flat_map(|statement| &statement.parameters)
-    }
-
-    fn declares(&self, name: &str) -> bool {
-        self.statements
-            .iter()
-            .any(|statement| statement.name == name)
     }
 
     pub(super) fn rules(&self) -> Vec<Rule> {
@@ -502,23 +551,12 @@ impl Custom {
                 "a transaction has a weight and steps",
             ),
             (
-                self.transactions
-                    .iter()
-                    .flat_map(|transaction| &transaction.steps)
-                    .all(|step| step.repeat > 0 && self.declares(&step.statement)),
-                "a step names a statement that is there",
-            ),
-            (
                 self.parameters().all(|values| match values {
                     Values::Integer { low, high, .. } => low <= high,
-                    Values::Sequence { .. } | Values::Text { .. } | Values::Constant { .. } => true,
-                    Values::Same { statement, index } => self.statements.iter().any(|declared| {
-                        declared.name == *statement && (*index as usize) < declared.parameters.len()
-                    }),
+                    _ => true,
                 }),
                 "a parameter's values are out of bounds",
             ),
-            (self.max_request_bytes() <= MAX_SQL_BYTES, TOO_LONG),
         ]
     }
 }

@@ -1,4 +1,4 @@
-//! Every way in which a load job can go wrong ends in a `failed` event with its code, never in a panic.
+//! Tests that each failure of a load job ends in a `failed` event with its code, never in a panic.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -6,10 +6,11 @@ use std::thread;
 use serde_json::json;
 
 use crate::drivers::drivers;
-use crate::fake::{Fake, Reply, packet, refusal};
-use crate::process::{engine_on, failure, job, success};
+use crate::fake::{FakeServer, Reply, login_error, packet};
+use crate::process::{failure, job, run_load, success};
 
-fn fails_with(job: &serde_json::Value, code: &str, fragment: &str) {
+/// Check that the job fails with this code, this text in its message, and advice.
+fn check_failure_of(job: &serde_json::Value, code: &str, fragment: &str) {
     let failed = failure(job);
     assert_eq!(failed["code"], code, "{failed}");
     assert!(
@@ -27,7 +28,7 @@ fn fails_with(job: &serde_json::Value, code: &str, fragment: &str) {
 }
 
 #[test]
-fn bad_jobs_are_told() {
+fn bad_jobs_are_refused() {
     for input in [
         "",
         "\n",
@@ -35,7 +36,7 @@ fn bad_jobs_are_told() {
         "{\"job\":\"link\",\"version\":1}\n",
         "{\"job\":\"load\",\"version\":99}\n",
     ] {
-        let (code, events) = engine_on(input);
+        let (code, events) = run_load(input);
         assert_eq!(
             (code, &events[0]["code"]),
             (Some(1), &serde_json::json!("bad_job")),
@@ -44,62 +45,63 @@ fn bad_jobs_are_told() {
     }
     let mut unknown = job("/nowhere");
     unknown["sead"] = 1.into();
-    fails_with(&unknown, "bad_job", "unknown field");
-    let mut none = job("/nowhere");
-    none["connections"] = 0.into();
-    fails_with(&none, "bad_job", "connections");
-    fails_with(&job(&"x".repeat(200)), "bad_job", "107 bytes");
-    let mut name = job("");
-    name["target"] = serde_json::json!({"kind": "tcp", "host": "localhost", "port": 1});
-    fails_with(&name, "bad_job", "numeric");
+    check_failure_of(&unknown, "bad_job", "unknown field");
+    let mut unconnected = job("/nowhere");
+    unconnected["connections"] = 0.into();
+    check_failure_of(&unconnected, "bad_job", "connections");
+    check_failure_of(&job(&"x".repeat(200)), "bad_job", "107 bytes");
+    let mut by_name = job("");
+    by_name["target"] = serde_json::json!({"kind": "tcp", "host": "localhost", "port": 1});
+    check_failure_of(&by_name, "bad_job", "numeric");
 }
 
 #[test]
-fn nobody_listens() {
-    fails_with(&job("/nowhere/s"), "connect", "/nowhere/s");
+fn a_server_that_does_not_listen() {
+    check_failure_of(&job("/nowhere/s"), "connect", "/nowhere/s");
     let mut refused = job("");
     refused["target"] = serde_json::json!({"kind": "tcp", "host": "127.0.0.1", "port": 1});
-    fails_with(&refused, "connect", "127.0.0.1:1");
+    check_failure_of(&refused, "connect", "127.0.0.1:1");
 }
 
 #[test]
 fn a_server_that_never_greets() {
-    let fake = Fake::listening("mute", std::mem::forget);
+    let fake = FakeServer::listening("mute", std::mem::forget);
     let mut job = job(&fake.path);
     job["connect_timeout_ns"] = 200_000_000.into();
-    fails_with(&job, "connect", "its greeting");
+    check_failure_of(&job, "connect", "its greeting");
 }
 
 #[test]
-fn not_a_database_server() {
-    let fake = Fake::listening("http", |mut stream| {
+fn a_server_that_is_not_a_database() {
+    let fake = FakeServer::listening("http", |mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         std::mem::forget(stream);
     });
-    fails_with(&job(&fake.path), "other_protocol", "HTTP");
+    check_failure_of(&job(&fake.path), "other_protocol", "HTTP");
 }
 
 #[test]
-fn logins_are_refused_for_different_reasons() {
+fn refused_logins_have_the_code_of_their_reason() {
     for (code, text, fail_code) in [
         (1045, "Access denied", "auth"),
         (1040, "Too many connections", "server_error"),
         (1130, "Host is not allowed to connect", "server_error"),
         (1049, "Unknown database", "server_error"),
     ] {
-        let fake = Fake::with_login(&format!("refuses-{code}"), refusal(code, text), |_| {
-            Reply::Ok
-        });
-        fails_with(&job(&fake.path), fail_code, text);
+        let fake =
+            FakeServer::with_login(&format!("refuses-{code}"), login_error(code, text), |_| {
+                Reply::Ok
+            });
+        check_failure_of(&job(&fake.path), fail_code, text);
     }
     let switch = packet(2, b"\xfeauth_gssapi_client\0abc\0");
-    let fake = Fake::with_login("plugin", switch, |_| Reply::Ok);
-    fails_with(&job(&fake.path), "auth", "auth_gssapi_client");
+    let fake = FakeServer::with_login("plugin", switch, |_| Reply::Ok);
+    check_failure_of(&job(&fake.path), "auth", "auth_gssapi_client");
 }
 
 #[test]
 fn errors_that_sysbench_retries_are_counted() {
-    let fake = Fake::new("deadlock", |query| {
+    let fake = FakeServer::new("deadlock", |query| {
         if query % 50 == 7 {
             Reply::Error(1213, "Deadlock")
         } else {
@@ -107,7 +109,7 @@ fn errors_that_sysbench_retries_are_counted() {
         }
     });
     let events = success(&job(&fake.path));
-    let finished = events.last().expect("events");
+    let finished = events.last().expect("the engine writes events");
     let retried = finished["errors"]["1213"]
         .as_u64()
         .expect("counted by code");
@@ -131,61 +133,64 @@ fn errors_that_sysbench_retries_are_counted() {
     assert_eq!(receipt["address_family"], "unix");
     assert_eq!(receipt["peer_address"], fake.path.as_str());
     assert_eq!(receipt["tls_cipher"], serde_json::Value::Null);
-    // BEGIN could not be prepared here: six of seven kinds were, on each of three connections.
+    // The fake server cannot prepare BEGIN: six of seven kinds are prepared on each of three connections.
     assert_eq!(events[0]["prepared_statements"], 18);
 }
 
 #[test]
 fn other_errors_end_the_job() {
-    let fake = Fake::new("syntax", |query| {
+    let fake = FakeServer::new("syntax", |query| {
         if query == 40 {
             Reply::Error(1064, "You have an error")
         } else {
             Reply::Ok
         }
     });
-    fails_with(&job(&fake.path), "server_error", "1064");
+    check_failure_of(&job(&fake.path), "server_error", "1064");
 }
 
 #[test]
-fn the_server_goes_away_or_falls_silent_or_mad() {
-    for (connections, driver) in drivers().into_iter().flat_map(|one| [(1, one), (3, one)]) {
-        let with = |fake: &Fake| {
+fn a_server_that_closes_or_stalls_or_breaks_the_protocol() {
+    for (connections, driver) in drivers()
+        .into_iter()
+        .flat_map(|driver| [(1, driver), (3, driver)])
+    {
+        let make_job = |fake: &FakeServer| {
             let mut job = job(&fake.path);
             job["connections"] = connections.into();
             job["driver"] = driver.into();
             job
         };
-        let fake = Fake::new(
+        let fake = FakeServer::new(
             "gone",
             |query| if query == 40 { Reply::Close } else { Reply::Ok },
         );
-        fails_with(&with(&fake), "server_gone", "closed the connection");
-        let fake = Fake::new("silent", |query| {
+        check_failure_of(&make_job(&fake), "server_gone", "closed the connection");
+        let fake = FakeServer::new("silent", |query| {
             if query == 40 {
                 Reply::Silence
             } else {
                 Reply::Ok
             }
         });
-        let mut silent = with(&fake);
+        let mut silent = make_job(&fake);
         silent["stall_timeout_ns"] = 50_000_000.into();
-        fails_with(&silent, "stalled", "waited more than");
-        let fake = Fake::new("mad", |query| {
+        check_failure_of(&silent, "stalled", "waited more than");
+        let fake = FakeServer::new("broken", |query| {
             if query == 40 {
                 Reply::Bytes(b"\x05\0\0\x09hello")
             } else {
                 Reply::Ok
             }
         });
-        fails_with(&with(&fake), "protocol", "number 9");
+        check_failure_of(&make_job(&fake), "protocol", "number 9");
     }
 }
 
-/// As twemproxy, which forwards commands on keys and closes a connection that sends any other.
+/// The proxy behaves like twemproxy, which forwards commands on keys and closes a connection that sends another command.
 #[test]
-fn a_proxy_that_does_not_pass_on_questions_leaves_the_server_unknown() {
-    let proxy = Fake::listening("proxy", |mut stream| {
+fn the_server_behind_a_proxy_that_forwards_no_queries_is_unknown() {
+    let proxy = FakeServer::listening("proxy", |mut stream| {
         thread::spawn(move || {
             let mut request = [0; 512];
             while let Ok(count) = stream.read(&mut request) {
@@ -205,7 +210,7 @@ fn a_proxy_that_does_not_pass_on_questions_leaves_the_server_unknown() {
     let receipt = &events[0]["receipt"];
     assert_eq!(receipt["server_version"], "unknown", "{receipt}");
     assert!(receipt["server_connection_id"].is_null(), "{receipt}");
-    let finished = events.last().expect("the end");
+    let finished = events.last().expect("the engine writes events");
     assert_eq!(finished["errors"], json!({}), "{finished}");
     assert!(finished["transactions"].as_u64() > Some(0), "{finished}");
 }

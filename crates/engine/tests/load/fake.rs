@@ -1,4 +1,4 @@
-//! A server that speaks just enough of the protocol to misbehave at the right moment.
+//! A server that implements enough of the MySQL protocol to misbehave during a load.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What the server does with the n-th query of a connection.
+/// The server's reaction to a query.
 pub(crate) enum Reply {
     Ok,
     Error(u16, &'static str),
@@ -16,30 +16,32 @@ pub(crate) enum Reply {
     Silence,
     Close,
     /// An OK after this time.
-    Slow(Duration),
+    DelayedOk(Duration),
     /// An OK, and after this time the end of the connection.
-    Last(Duration),
+    OkThenClose(Duration),
 }
 
 const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 
-static MADE: AtomicU32 = AtomicU32::new(0);
+/// Number of fake servers so far.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// The reaction to the n-th query of a connection.
 type Behaviour = dyn Fn(usize) -> Reply + Send + Sync;
 
 /// A fake server; its directory is removed when it is dropped.
-pub(crate) struct Fake {
+pub(crate) struct FakeServer {
     directory: PathBuf,
     pub(crate) path: String,
 }
 
-impl Fake {
-    /// A server that accepts every login, and then answers as `reply` decides.
+impl FakeServer {
+    /// A server that accepts every login, and answers the n-th query of a connection with `reply(n)`.
     pub(crate) fn new(name: &str, reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::with_login(name, packet(2, b"\0\0\0\x02\0\0\0"), reply)
     }
 
-    /// A server that answers a login with these bytes.
+    /// A server that answers every login with these bytes, and queries as in [`FakeServer::new`].
     pub(crate) fn with_login(
         name: &str,
         login: Vec<u8>,
@@ -54,14 +56,14 @@ impl Fake {
 
     /// A server that calls `accept` with each connection.
     pub(crate) fn listening(name: &str, accept: impl Fn(UnixStream) + Send + 'static) -> Self {
-        // Tests run in parallel, and some use the same name.
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let own = format!("howfar-{name}-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(own);
-        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        // Tests run in parallel and some have the same name.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("howfar-{name}-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("the directory can be created");
         let path = directory.join("s");
         let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).expect("a socket");
+        let listener = UnixListener::bind(&path).expect("the path is free");
         thread::spawn(move || listener.incoming().flatten().for_each(accept));
         Self {
             path: path.display().to_string(),
@@ -70,7 +72,7 @@ impl Fake {
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeServer {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.directory);
     }
@@ -89,7 +91,7 @@ pub(crate) fn error(sequence: u8, code: u16, text: &str) -> Vec<u8> {
     packet(sequence, &payload)
 }
 
-pub(crate) fn refusal(code: u16, text: &str) -> Vec<u8> {
+pub(crate) fn login_error(code: u16, text: &str) -> Vec<u8> {
     error(2, code, text)
 }
 
@@ -101,8 +103,8 @@ pub(crate) fn greeting() -> Vec<u8> {
     packet(0, &payload)
 }
 
-/// An empty result of two columns: this server reports no TLS or compression.
-pub(crate) fn no_status() -> Vec<u8> {
+/// An empty result of two columns: the session status of a server without TLS and compression.
+pub(crate) fn empty_status() -> Vec<u8> {
     let definition = b"\x03def\0\0\0\x01a\0\x0c\x2d\0\0\x01\0\0\xfd\0\0\0\0\0";
     let end = b"\xfe\0\0\x02\0";
     [
@@ -116,9 +118,9 @@ pub(crate) fn no_status() -> Vec<u8> {
 }
 
 pub(crate) fn read_packet(stream: &mut (impl Read + ?Sized)) -> Option<Vec<u8>> {
-    let mut head = [0; 4];
-    stream.read_exact(&mut head).ok()?;
-    let mut payload = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).ok()?;
+    let mut payload = vec![0; u32::from_le_bytes([header[0], header[1], header[2], 0]) as usize];
     stream.read_exact(&mut payload).ok()?;
     Some(payload)
 }
@@ -135,7 +137,7 @@ fn serve(mut stream: UnixStream, login: &[u8], reply: &Behaviour) -> Option<()> 
                 error(1, 1295, "not in the prepared statement protocol")
             }
             0x16 => packet(1, b"\0\x01\0\0\0\0\0\0\0\0\0\0"),
-            0x03 if command.starts_with(b"\x03SHOW") => no_status(),
+            0x03 if command.starts_with(b"\x03SHOW") => empty_status(),
             0x03 | 0x17 => {
                 queries += 1;
                 match reply(queries) {
@@ -144,11 +146,11 @@ fn serve(mut stream: UnixStream, login: &[u8], reply: &Behaviour) -> Option<()> 
                     Reply::Bytes(bytes) => bytes.to_vec(),
                     Reply::Silence => continue,
                     Reply::Close => return None,
-                    Reply::Slow(time) => {
+                    Reply::DelayedOk(time) => {
                         thread::sleep(time);
                         packet(1, OK)
                     }
-                    Reply::Last(time) => {
+                    Reply::OkThenClose(time) => {
                         stream.write_all(&packet(1, OK)).ok()?;
                         thread::sleep(time);
                         return None;

@@ -1,6 +1,6 @@
-//! Malicious servers of every protocol, in clear and over TLS: answers that are slow, endless, cut, inconsistent or followed by more;
-//! and attacks on TLS itself; with two connections under epoll and eight over a ring. Every case ends within the job's own limits,
-//! with a reason, little memory and little CPU time.
+//! Tests with malicious servers of every protocol, in clear text and over TLS, with two connections under epoll and eight over a ring.
+//! Answers are slow, endless, cut, inconsistent or followed by more bytes; other attacks are on TLS itself. Every case ends within the
+//! job's limits, with a reason, little memory and little CPU time.
 //!
 //! Attacks that only MySQL's protocol allows are in `malice`.
 
@@ -16,33 +16,34 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use serde_json::{Value, json};
 
-use crate::drivers::over_a_ring;
-use crate::fake::{Fake, greeting, packet};
+use crate::drivers::make_ring_job;
+use crate::fake::{FakeServer, greeting, packet};
 use crate::malice::{
-    drip, ends, expect_packet, flood_of, harmful, head_of_result, hurried, until_queried,
+    check_failure, drip, expect_packet, impatient_job, result_header, rogue_server, send_forever,
+    serve_login_until_query,
 };
 use crate::rogue_postgres;
 use crate::visitor::{read_request, record};
 
-/// A connection, in clear or over TLS.
+/// A connection, in clear text or over TLS.
 pub(crate) trait Peer: Read + Write {}
 impl<T: Read + Write> Peer for T {}
 
-/// A name, the bytes that begin an answer, and those that then repeat endlessly.
+/// An endless answer: its name, its first bytes, and the bytes that then repeat.
 type Endless = (&'static str, Vec<u8>, Vec<u8>);
 
-/// A server of one protocol up to its first request, and what it may answer then.
+/// A server of one protocol up to the first request, and the answers that it may then give.
 struct Script {
     name: &'static str,
-    /// The exchange in clear before TLS begins; `None` if the protocol has no TLS here.
+    /// Serves the exchange in clear text before TLS; `None` if the protocol has no TLS here.
     before_tls: Option<fn(&mut UnixStream) -> io::Result<()>>,
-    /// The exchange up to the first request, which is read but not answered; over TLS or not.
-    enter: fn(&mut dyn Peer, bool) -> io::Result<()>,
+    /// Serves up to the first request, which is read but not answered. The argument tells whether the connection is over TLS.
+    serve_login: fn(&mut dyn Peer, bool) -> io::Result<()>,
+    /// A valid answer.
     answer: fn() -> Vec<u8>,
-    /// How endless answers begin and continue.
     endless: fn() -> Vec<Endless>,
-    /// Inconsistent answers that are detected at once.
-    lies: fn() -> Vec<(&'static str, Vec<u8>)>,
+    /// Names and bytes of inconsistent answers that the engine detects at once.
+    inconsistent: fn() -> Vec<(&'static str, Vec<u8>)>,
     job: fn(&str) -> Value,
 }
 
@@ -50,38 +51,38 @@ static SCRIPTS: [Script; 7] = [
     Script {
         name: "mysql",
         before_tls: Some(|stream| {
-            stream.write_all(&offering_tls())?;
+            stream.write_all(&greeting_with_tls())?;
             expect_packet(stream).map(drop)
         }),
-        enter: |stream, encrypted| {
+        serve_login: |stream, encrypted| {
             if !encrypted {
                 stream.write_all(&greeting())?;
             }
-            until_queried(stream, 2 + u8::from(encrypted))
+            serve_login_until_query(stream, 2 + u8::from(encrypted))
         },
-        answer: || [head_of_result(), packet(4, b"\x01a"), packet(5, EOF)].concat(),
+        answer: || [result_header(), packet(4, b"\x01a"), packet(5, EOF)].concat(),
         endless: || {
-            let round = (0..=255_u8).flat_map(|number| packet(number.wrapping_add(4), b"\x01a"));
-            vec![("rows", head_of_result(), round.collect())]
+            let rows = (0..=255_u8).flat_map(|number| packet(number.wrapping_add(4), b"\x01a"));
+            vec![("rows", result_header(), rows.collect())]
         },
-        lies: || {
+        inconsistent: || {
             vec![
                 ("misnumbered", packet(9, b"\0\0\0\x02\0\0\0")),
                 ("many-columns", packet(1, b"\xfd\0\0\x10")),
             ]
         },
-        job: hurried,
+        job: impatient_job,
     },
     Script {
         name: "postgres",
         before_tls: Some(|stream| {
             rogue_postgres::read_body(stream)?;
             stream.write_all(b"S")?;
-            // Wait for the client's handshake, so that what follows is not sent together with this.
+            // Wait for the client's handshake, so that the next bytes are not sent together with this.
             recv(stream, &mut [0; 1][..], RecvFlags::PEEK)?;
             Ok(())
         }),
-        enter: |stream, _| rogue_postgres::until_bound(stream),
+        serve_login: |stream, _| rogue_postgres::serve_until_sync(stream),
         answer: rogue_postgres::answer,
         endless: || {
             let row = rogue_postgres::message(b'D', b"\0\x01\0\0\0\x01a");
@@ -92,7 +93,7 @@ static SCRIPTS: [Script; 7] = [
                 ("notices", Vec::new(), notice.repeat(5000)),
             ]
         },
-        lies: || {
+        inconsistent: || {
             let message = rogue_postgres::message;
             vec![
                 ("length", b"D\x7f\xff\xff\xff".to_vec()),
@@ -106,12 +107,12 @@ static SCRIPTS: [Script; 7] = [
                 ("state", message(b'Z', b"X")),
             ]
         },
-        job: rogue_postgres::hurried_job,
+        job: rogue_postgres::impatient_postgres_job,
     },
     Script {
         name: "resp",
         before_tls: Some(|_| Ok(())),
-        enter: |stream, _| until_key_requested(stream, &[REDIS], b"GET"),
+        serve_login: |stream, _| serve_until_key_request(stream, &[REDIS], b"GET"),
         answer: || b"$3\r\nabc\r\n".to_vec(),
         endless: || {
             vec![
@@ -120,7 +121,7 @@ static SCRIPTS: [Script; 7] = [
                 ("attributes", Vec::new(), b"|1\r\n+x\r\n+y\r\n".repeat(5000)),
             ]
         },
-        lies: || {
+        inconsistent: || {
             vec![
                 ("length", b"$99999999999\r\n".to_vec()),
                 ("below-zero", b"$-7\r\n".to_vec()),
@@ -135,9 +136,9 @@ static SCRIPTS: [Script; 7] = [
     Script {
         name: "resp3",
         before_tls: Some(|_| Ok(())),
-        enter: |stream, _| {
+        serve_login: |stream, _| {
             let hello = (&b"HELLO\r\n$1\r\n3\r\n"[..], &b"%1\r\n+proto\r\n:3\r\n"[..]);
-            until_key_requested(stream, &[hello, REDIS], b"GET")
+            serve_until_key_request(stream, &[hello, REDIS], b"GET")
         },
         answer: || b"|1\r\n+ttl\r\n:9\r\n=7\r\ntxt:abc\r\n".to_vec(),
         endless: || {
@@ -152,7 +153,7 @@ static SCRIPTS: [Script; 7] = [
                 ("empty", Vec::new(), b"|0\r\n".repeat(10_000)),
             ]
         },
-        lies: || {
+        inconsistent: || {
             vec![
                 ("length", b"!99999999999\r\n".to_vec()),
                 ("below-zero", b"%-1\r\n".to_vec()),
@@ -172,9 +173,9 @@ static SCRIPTS: [Script; 7] = [
     Script {
         name: "memcached",
         before_tls: Some(|_| Ok(())),
-        enter: |stream, _| {
+        serve_login: |stream, _| {
             let version = (&b"version\r\n"[..], &b"VERSION 1.6.18\r\n"[..]);
-            until_key_requested(stream, &[version], b"get ")
+            serve_until_key_request(stream, &[version], b"get ")
         },
         answer: || b"VALUE k 0 3\r\nabc\r\nEND\r\n".to_vec(),
         endless: || {
@@ -188,7 +189,7 @@ static SCRIPTS: [Script; 7] = [
                 ("values", Vec::new(), value),
             ]
         },
-        lies: || {
+        inconsistent: || {
             vec![
                 ("length", b"VALUE k 0 99999999999\r\n".to_vec()),
                 ("below-zero", b"VALUE k 0 -1\r\n".to_vec()),
@@ -205,9 +206,9 @@ static SCRIPTS: [Script; 7] = [
     Script {
         name: "meta",
         before_tls: Some(|_| Ok(())),
-        enter: |stream, _| {
+        serve_login: |stream, _| {
             let version = (&b"version\r\nmn\r\n"[..], &b"VERSION 1.6.18\r\nMN\r\n"[..]);
-            until_key_requested(stream, &[version], b"mg ")
+            serve_until_key_request(stream, &[version], b"mg ")
         },
         answer: || b"VA 3 kk\r\nabc\r\nMN\r\n".to_vec(),
         endless: || {
@@ -218,7 +219,7 @@ static SCRIPTS: [Script; 7] = [
                 ("flags", b"VA 1".to_vec(), b" kk".repeat(20_000)),
             ]
         },
-        lies: || {
+        inconsistent: || {
             vec![
                 ("length", b"VA 99999999999\r\n".to_vec()),
                 ("below-zero", b"VA -1\r\n".to_vec()),
@@ -243,7 +244,7 @@ static SCRIPTS: [Script; 7] = [
     Script {
         name: "fastcgi",
         before_tls: None,
-        enter: |stream, _| read_request(stream),
+        serve_login: |stream, _| read_request(stream),
         answer: page,
         endless: || {
             let body = record(6, &[b'x'; 200]).repeat(300);
@@ -252,7 +253,7 @@ static SCRIPTS: [Script; 7] = [
                 ("errors", Vec::new(), record(7, &[b'x'; 200]).repeat(300)),
             ]
         },
-        lies: || {
+        inconsistent: || {
             vec![
                 ("version", b"\x02\x06\0\x01\0\x04\0\0abcd".to_vec()),
                 ("request", b"\x01\x06\0\x07\0\x04\0\0abcd".to_vec()),
@@ -281,7 +282,7 @@ fn page() -> Vec<u8> {
 }
 
 fn store(path: &str, protocol: &str) -> Value {
-    let mut job = hurried(path);
+    let mut job = impatient_job(path);
     for account in ["user", "password", "database"] {
         job[account] = "".into();
     }
@@ -289,60 +290,61 @@ fn store(path: &str, protocol: &str) -> Value {
     job
 }
 
-/// The request for Redis' version and connection number, and its answer.
+/// The last bytes of the request for Redis' version and connection id, and the answer.
 const REDIS: (&[u8], &[u8]) = (b"ID\r\n", b"+redis_version:7\r\n:1\r\n");
 
-/// Serve a store's connection: answer these questions until a key is requested.
-fn until_key_requested(
+/// Serve a store's connection until the first request with `command`. Each query is the last bytes of a request, and its answer.
+fn serve_until_key_request(
     stream: &mut dyn Peer,
-    questions: &[(&[u8], &[u8])],
+    queries: &[(&[u8], &[u8])],
     command: &[u8],
 ) -> io::Result<()> {
-    let (mut came, mut buffer) = (Vec::new(), [0; 512]);
+    let (mut request, mut buffer) = (Vec::new(), [0; 512]);
     loop {
         let count = stream.read(&mut buffer)?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        came.extend_from_slice(&buffer[..count]);
-        if let Some((_, answer)) = questions.iter().find(|(asks, _)| came.ends_with(asks)) {
+        request.extend_from_slice(&buffer[..count]);
+        let query = queries.iter().find(|(query, _)| request.ends_with(query));
+        let has_command = request.windows(command.len()).any(|part| part == command);
+        if let Some((_, answer)) = query {
             stream.write_all(answer)?;
-            came.clear();
-        } else if came.ends_with(b"\r\n") && came.windows(command.len()).any(|part| part == command)
-        {
+            request.clear();
+        } else if request.ends_with(b"\r\n") && has_command {
             return Ok(());
         }
     }
 }
 
 /// The greeting with the TLS flag.
-fn offering_tls() -> Vec<u8> {
-    let mut offering = greeting();
-    let flags = offering
-        .windows(2)
-        .position(|two| two == b"\xff\xf7")
-        .expect("flags");
-    offering[flags + 1] = 0xff;
-    offering
+fn greeting_with_tls() -> Vec<u8> {
+    let mut greeting = greeting();
+    let flags = greeting.windows(2).position(|pair| pair == b"\xff\xf7");
+    greeting[flags.expect("the greeting has flags") + 1] = 0xff;
+    greeting
 }
 
-/// A certificate that is never verified: these jobs request TLS without a server name.
-fn certified() -> Arc<ServerConfig> {
+/// TLS with a certificate that is not verified: the jobs request TLS without a server name.
+fn server_config() -> Arc<ServerConfig> {
     let certificate = CertificateDer::from_pem_slice(include_bytes!("certificate.pem"));
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("key.pem"));
     let config =
         ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("versions")
+            .expect("the provider supports the versions")
             .with_no_client_auth()
             .with_single_cert(
-                vec![certificate.expect("a certificate")],
-                key.expect("its key"),
+                vec![certificate.expect("the file is a certificate")],
+                key.expect("the file is a key"),
             );
-    Arc::new(config.expect("they belong together"))
+    Arc::new(config.expect("the key belongs to the certificate"))
 }
 
-fn shaken(stream: &mut UnixStream, config: &Arc<ServerConfig>) -> io::Result<ServerConnection> {
+fn complete_handshake(
+    stream: &mut UnixStream,
+    config: &Arc<ServerConfig>,
+) -> io::Result<ServerConnection> {
     let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     while tls.is_handshaking() {
         tls.complete_io(stream)?;
@@ -350,49 +352,45 @@ fn shaken(stream: &mut UnixStream, config: &Arc<ServerConfig>) -> io::Result<Ser
     Ok(tls)
 }
 
-/// One row of a table, against one protocol, in clear or over TLS, with two connections under epoll or eight over a ring.
+/// One attack of a list on one protocol, in clear text or over TLS, with two connections under epoll or eight over a ring.
 struct Case {
     script: &'static Script,
-    encrypted: bool,
-    ring: bool,
-    row: usize,
+    is_encrypted: bool,
+    has_ring: bool,
+    /// Index of the attack.
+    index: usize,
     name: String,
 }
 
 impl Case {
-    /// All rows that `of` names in clear under epoll; the first two elsewhere, or all in a thorough run; always only the first over a
-    /// ring with TLS, which is slow without optimisation.
-    fn each(of: impl Fn(&Script) -> Vec<String>) -> Vec<Case> {
+    /// The cases of all scripts, whose attacks `attack_names` lists. In clear text under epoll these are all attacks; over a ring with
+    /// TLS, which is slow without optimisation, only the first; else the first two, or all in a thorough run.
+    fn all(attack_names: impl Fn(&Script) -> Vec<String>) -> Vec<Case> {
         let mut cases = Vec::new();
         for script in &SCRIPTS {
-            for (channel, encrypted, ring) in [
+            for (channel, is_encrypted, has_ring) in [
                 ("clear", false, false),
                 ("tls", true, false),
                 ("ring", false, true),
                 ("tls-ring", true, true),
             ] {
-                if encrypted && script.before_tls.is_none()
-                    || ring && over_a_ring(&(script.job)("")).is_none()
+                if is_encrypted && script.before_tls.is_none()
+                    || has_ring && make_ring_job(&(script.job)("")).is_none()
                 {
                     continue;
                 }
-                let most = match (encrypted, ring) {
+                let max_attacks = match (is_encrypted, has_ring) {
                     (true, true) => 1,
                     (false, false) => usize::MAX,
-                    _ => {
-                        if thorough() {
-                            usize::MAX
-                        } else {
-                            2
-                        }
-                    }
+                    _ if is_thorough() => usize::MAX,
+                    _ => 2,
                 };
-                let rows = of(script).into_iter().enumerate().take(most);
-                cases.extend(rows.map(|(row, name)| Case {
+                let names = attack_names(script).into_iter().enumerate();
+                cases.extend(names.take(max_attacks).map(|(index, name)| Case {
                     script,
-                    encrypted,
-                    ring,
-                    row,
+                    is_encrypted,
+                    has_ring,
+                    index,
                     name: format!("{}-{channel}-{name}", script.name),
                 }));
             }
@@ -402,214 +400,217 @@ impl Case {
 
     fn job(&self, path: &str) -> Value {
         let mut job = (self.script.job)(path);
-        if self.encrypted {
+        if self.is_encrypted {
             job["session"] = json!({"tls": {}});
         }
-        if self.ring {
-            job = over_a_ring(&job).expect("a ring");
+        if self.has_ring {
+            job = make_ring_job(&job).expect("a ring is available");
         }
         job
     }
 
-    /// A server that runs `harm` at the first request of each connection.
-    fn server(
+    /// A server that calls `attack` at the first request of each connection.
+    fn start_server(
         &self,
-        harm: impl Fn(&mut dyn Peer) -> io::Result<()> + Send + Sync + Clone + 'static,
-    ) -> Fake {
-        if self.encrypted {
-            return self.breached(move |tls, stream| harm(&mut rustls::Stream::new(tls, stream)));
+        attack: impl Fn(&mut dyn Peer) -> io::Result<()> + Send + Sync + Clone + 'static,
+    ) -> FakeServer {
+        if self.is_encrypted {
+            return self.start_tls_server(move |tls, stream| {
+                attack(&mut rustls::Stream::new(tls, stream))
+            });
         }
-        let enter = self.script.enter;
-        harmful(&self.name, move |stream| {
-            enter(stream, false)?;
-            harm(stream)
+        let serve_login = self.script.serve_login;
+        rogue_server(&self.name, move |stream| {
+            serve_login(stream, false)?;
+            attack(stream)
         })
     }
 
-    /// A server that runs `harm` on the TLS session at the first request of each connection.
-    fn breached(
+    /// A server that calls `attack` with the TLS session at the first request of each connection.
+    fn start_tls_server(
         &self,
-        harm: impl Fn(&mut ServerConnection, &mut UnixStream) -> io::Result<()>
+        attack: impl Fn(&mut ServerConnection, &mut UnixStream) -> io::Result<()>
         + Send
         + Sync
         + Clone
         + 'static,
-    ) -> Fake {
-        let before_tls = self.script.before_tls.expect("it speaks TLS");
-        let (enter, config) = (self.script.enter, certified());
-        harmful(&self.name, move |stream| {
+    ) -> FakeServer {
+        let before_tls = self.script.before_tls.expect("the protocol has TLS");
+        let (serve_login, config) = (self.script.serve_login, server_config());
+        rogue_server(&self.name, move |stream| {
             before_tls(stream)?;
-            let mut tls = shaken(stream, &config)?;
-            enter(&mut rustls::Stream::new(&mut tls, stream), true)?;
-            harm(&mut tls, stream)
+            let mut tls = complete_handshake(stream, &config)?;
+            serve_login(&mut rustls::Stream::new(&mut tls, stream), true)?;
+            attack(&mut tls, stream)
         })
     }
 
-    /// A server that runs `harm` where TLS begins; with a ring only from the third connection on, the first that a worker opens.
-    fn opening(
+    /// A server that calls `attack` where TLS begins; with a ring only from the third connection on, the first that a worker opens.
+    fn start_handshake_server(
         &self,
-        harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
-    ) -> Fake {
-        let before_tls = self.script.before_tls.expect("it speaks TLS");
-        let (enter, config) = (self.script.enter, certified());
-        let (let_in, come) = (if self.ring { 2 } else { 0 }, Arc::new(AtomicU32::new(0)));
-        harmful(&self.name, move |stream| {
+        attack: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
+    ) -> FakeServer {
+        let before_tls = self.script.before_tls.expect("the protocol has TLS");
+        let (serve_login, config) = (self.script.serve_login, server_config());
+        let served_connections = if self.has_ring { 2 } else { 0 };
+        let connections = Arc::new(AtomicU32::new(0));
+        rogue_server(&self.name, move |stream| {
             before_tls(stream)?;
-            if come.fetch_add(1, Ordering::Relaxed) >= let_in {
-                return harm(stream);
+            if connections.fetch_add(1, Ordering::Relaxed) >= served_connections {
+                return attack(stream);
             }
-            let mut tls = shaken(stream, &config)?;
-            enter(&mut rustls::Stream::new(&mut tls, stream), true)?;
-            raw(stream, b"")
+            let mut tls = complete_handshake(stream, &config)?;
+            serve_login(&mut rustls::Stream::new(&mut tls, stream), true)?;
+            send_and_wait(stream, b"")
         })
     }
 
-    /// Check that the job ends with one of these codes, after logins that succeed.
-    fn ends(&self, fake: &Fake, codes: &[&str]) {
+    /// Check that the job ends with one of these codes except `connect`, since its logins succeed.
+    fn check_failure(&self, fake: &FakeServer, codes: &[&str]) {
         let codes: Vec<&str> = codes
             .iter()
             .copied()
             .filter(|code| *code != "connect")
             .collect();
-        ends(&self.name, &self.job(&fake.path), &codes, "");
+        check_failure(&self.name, &self.job(&fake.path), &codes, "");
     }
 }
 
 /// Whether `./test thorough` runs the tests.
-fn thorough() -> bool {
+fn is_thorough() -> bool {
     std::env::var_os("HOWFAR_THOROUGH").is_some()
 }
 
-fn named<T>(parts: Vec<(&'static str, T)>) -> Vec<String> {
-    parts.into_iter().map(|(name, _)| name.to_owned()).collect()
-}
-
 /// Numbers of bytes after which an answer is cut: all but its full length.
-fn cuts(script: &Script) -> Vec<String> {
+fn cut_names(script: &Script) -> Vec<String> {
     (0..(script.answer)().len())
-        .map(|at| at.to_string())
+        .map(|length| length.to_string())
         .collect()
 }
 
 #[test]
-fn an_answer_that_comes_a_byte_at_a_time_for_ever() {
-    for case in Case::each(|_| vec!["slow".to_owned()]) {
-        let (_, begins, goes_on) = (case.script.endless)().swap_remove(0);
-        let fake = case.server(move |stream| drip(stream, &[&begins[..], &goes_on].concat()));
-        case.ends(&fake, &["stalled"]);
+fn an_endless_answer_that_comes_byte_by_byte() {
+    for case in Case::all(|_| vec!["slow".to_owned()]) {
+        let (_, first_bytes, repeated) = (case.script.endless)().swap_remove(0);
+        let bytes = [first_bytes, repeated].concat();
+        let fake = case.start_server(move |stream| drip(stream, &bytes));
+        case.check_failure(&fake, &["stalled"]);
     }
 }
 
 #[test]
-fn an_answer_without_an_end() {
-    for case in Case::each(|script| {
-        let rows = (script.endless)().into_iter();
-        rows.map(|(name, ..)| name.to_owned()).collect()
+fn an_endless_answer() {
+    for case in Case::all(|script| {
+        let answers = (script.endless)().into_iter();
+        answers.map(|(name, ..)| name.to_owned()).collect()
     }) {
-        let (_, begins, goes_on) = (case.script.endless)().swap_remove(case.row);
-        let fake = case.server(move |stream| {
-            stream.write_all(&begins)?;
-            flood_of(stream, &goes_on)
+        let (_, first_bytes, repeated) = (case.script.endless)().swap_remove(case.index);
+        let fake = case.start_server(move |stream| {
+            stream.write_all(&first_bytes)?;
+            send_forever(stream, &repeated)
         });
-        // A gigabyte may come within the limit; what follows it is then invalid.
-        case.ends(&fake, &["stalled", "protocol"]);
+        // A gigabyte may come within the limit; the bytes after it are then invalid.
+        case.check_failure(&fake, &["stalled", "protocol"]);
     }
 }
 
 #[test]
 fn an_answer_cut_anywhere() {
-    // One decoder serves every channel: answers are cut at each byte in clear under epoll, at every fifth elsewhere.
-    let all = Case::each(cuts).into_iter();
-    for case in all.filter(|case| case.row % 5 == 0 || !(case.encrypted || case.ring)) {
-        let (answer, at) = ((case.script.answer)(), case.row);
-        let fake = case.server(move |stream| stream.write_all(&answer[..at]));
-        case.ends(&fake, &["server_gone"]);
+    // All channels have the same decoder: answers are cut at each byte in clear text under epoll, and at every fifth byte elsewhere.
+    let cases = Case::all(cut_names).into_iter();
+    for case in cases.filter(|case| case.index % 5 == 0 || !(case.is_encrypted || case.has_ring)) {
+        let (answer, length) = ((case.script.answer)(), case.index);
+        let fake = case.start_server(move |stream| stream.write_all(&answer[..length]));
+        case.check_failure(&fake, &["server_gone"]);
     }
 }
 
 #[test]
-fn an_answer_that_lies_about_itself() {
-    for case in Case::each(|script| named((script.lies)())) {
-        let (_, lie) = (case.script.lies)().swap_remove(case.row);
-        let fake = case.server(move |stream| {
-            stream.write_all(&lie)?;
+fn an_inconsistent_answer() {
+    for case in Case::all(|script| {
+        let answers = (script.inconsistent)().into_iter();
+        answers.map(|(name, _)| name.to_owned()).collect()
+    }) {
+        let (_, answer) = (case.script.inconsistent)().swap_remove(case.index);
+        let fake = case.start_server(move |stream| {
+            stream.write_all(&answer)?;
             // Wait until the engine closes the connection.
             stream.read(&mut [0; 512]).map(drop)
         });
-        case.ends(&fake, &["protocol"]);
+        case.check_failure(&fake, &["protocol"]);
     }
 }
 
-/// A valid answer, but one that no workload expects.
+/// A valid answer that no workload expects.
 #[test]
-fn a_server_that_asks_for_the_rows_of_a_copy() {
-    for case in Case::each(|script| match script.name {
+fn a_server_that_requests_the_rows_of_a_copy() {
+    for case in Case::all(|script| match script.name {
         "postgres" => vec!["copy-in".to_owned()],
         _ => Vec::new(),
     }) {
-        let fake = case.server(|stream| {
+        let fake = case.start_server(|stream| {
             stream.write_all(&rogue_postgres::message(b'G', b"\0\0\0"))?;
             stream.read(&mut [0; 512]).map(drop)
         });
-        case.ends(&fake, &["server_error"]);
+        case.check_failure(&fake, &["server_error"]);
     }
 }
 
 #[test]
-fn more_behind_the_end_of_an_answer() {
-    for case in Case::each(|_| vec!["more".to_owned()]) {
+fn bytes_after_the_end_of_an_answer() {
+    for case in Case::all(|_| vec!["more".to_owned()]) {
         let answer = (case.script.answer)();
-        let fake = case.server(move |stream| {
+        let fake = case.start_server(move |stream| {
             stream.write_all(&answer.repeat(2))?;
             stream.read(&mut [0; 512]).map(drop)
         });
-        case.ends(&fake, &["protocol"]);
+        case.check_failure(&fake, &["protocol"]);
     }
 }
 
-/// Bad answers to Redis' HELLO; a good one is a map of some hundred bytes.
+/// Malicious answers to Redis' HELLO; a valid answer is a map of a few hundred bytes.
 #[test]
-fn a_hello_that_does_not_end_well() {
-    for (name, begins, goes_on, code) in [
+fn malicious_answers_to_hello() {
+    for (name, first_bytes, repeated, code) in [
         ("map", &b"%1000000000\r\n"[..], &b"+x\r\n"[..], "protocol"),
         ("pushes", b"", b">1\r\n+x\r\n", "connect"),
         ("error", b"-", b"x", "protocol"),
         ("string", b"=1000000000\r\n", b"x", "protocol"),
     ] {
-        let fake = harmful(name, move |stream| {
+        let fake = rogue_server(name, move |stream| {
             stream.read(&mut [0; 512]).map(drop)?;
-            stream.write_all(begins)?;
-            flood_of(stream, &goes_on.repeat(10_000))
+            stream.write_all(first_bytes)?;
+            send_forever(stream, &repeated.repeat(10_000))
         });
-        ends(name, &store(&fake.path, "resp3"), &[code], "");
+        check_failure(name, &store(&fake.path, "resp3"), &[code], "");
     }
-    let fake = harmful("slow-hello", |stream| {
+    let fake = rogue_server("slow-hello", |stream| {
         stream.read(&mut [0; 512]).map(drop)?;
         drip(stream, b"+")
     });
     let job = store(&fake.path, "resp3");
-    ends("slow-hello", &job, &["connect"], "HELLO");
+    check_failure("slow-hello", &job, &["connect"], "HELLO");
 }
 
 /// An attack on TLS after the handshake, and the codes with which the engine may end.
-struct Breach {
+struct TlsAttack {
     name: &'static str,
-    harm: fn(&mut ServerConnection, &mut UnixStream) -> io::Result<()>,
+    attack: fn(&mut ServerConnection, &mut UnixStream) -> io::Result<()>,
     codes: &'static [&'static str],
     fragment: &'static str,
 }
 
-/// Send raw bytes, then wait until the engine closes the connection.
-fn raw(stream: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
+/// Send bytes without TLS, then wait until the engine closes the connection.
+fn send_and_wait(stream: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes)?;
     io::copy(stream, &mut io::sink()).map(drop)
 }
 
-static BREACHES: [Breach; 9] = [
-    Breach {
+static TLS_ATTACKS: [TlsAttack; 9] = [
+    TlsAttack {
         name: "garbage",
-        harm: |_, stream| {
-            raw(
+        attack: |_, stream| {
+            send_and_wait(
                 stream,
                 b"\x17\x03\x03\0\x20no record that anybody has sealed!!",
             )
@@ -617,36 +618,36 @@ static BREACHES: [Breach; 9] = [
         codes: &["tls"],
         fragment: "TLS with",
     },
-    Breach {
+    TlsAttack {
         name: "long-record",
-        harm: |_, stream| {
+        attack: |_, stream| {
             stream.write_all(b"\x17\x03\x03\xff\xff")?;
-            flood_of(stream, &[0; 60_000])
+            send_forever(stream, &[0; 60_000])
         },
         codes: &["tls"],
         fragment: "TLS with",
     },
-    Breach {
+    TlsAttack {
         name: "unknown-record",
-        harm: |_, stream| raw(stream, b"\x63\x03\x03\0\x04abcd"),
+        attack: |_, stream| send_and_wait(stream, b"\x63\x03\x03\0\x04abcd"),
         codes: &["tls"],
         fragment: "TLS with",
     },
-    Breach {
+    TlsAttack {
         name: "renegotiation",
-        harm: |_, stream| raw(stream, b"\x16\x03\x03\0\x04\0\0\0\0"),
+        attack: |_, stream| send_and_wait(stream, b"\x16\x03\x03\0\x04\0\0\0\0"),
         codes: &["tls"],
         fragment: "TLS with",
     },
-    Breach {
+    TlsAttack {
         name: "alert-in-clear",
-        harm: |_, stream| raw(stream, b"\x15\x03\x03\0\x02\x01\0"),
+        attack: |_, stream| send_and_wait(stream, b"\x15\x03\x03\0\x02\x01\0"),
         codes: &["tls"],
         fragment: "TLS with",
     },
-    Breach {
+    TlsAttack {
         name: "key-updates",
-        harm: |tls, stream| {
+        attack: |tls, stream| {
             loop {
                 tls.refresh_traffic_keys().map_err(io::Error::other)?;
                 tls.write_tls(stream)?;
@@ -655,87 +656,92 @@ static BREACHES: [Breach; 9] = [
         codes: &["stalled", "connect", "tls"],
         fragment: "",
     },
-    Breach {
+    TlsAttack {
         name: "half-a-record",
-        harm: |_, stream| {
+        attack: |_, stream| {
             stream.write_all(b"\x17\x03\x03\x40\0")?;
             drip(stream, b"x")
         },
         codes: &["stalled", "connect"],
         fragment: "",
     },
-    Breach {
+    TlsAttack {
         name: "after-close",
-        harm: |tls, stream| {
+        attack: |tls, stream| {
             tls.send_close_notify();
             tls.write_tls(stream)?;
-            flood_of(stream, &[0; 60_000])
+            send_forever(stream, &[0; 60_000])
         },
         codes: &["tls", "server_gone"],
         fragment: "session",
     },
-    Breach {
+    TlsAttack {
         name: "closed-and-held",
-        harm: |tls, stream| {
+        attack: |tls, stream| {
             tls.send_close_notify();
             tls.write_tls(stream)?;
-            raw(stream, b"")
+            send_and_wait(stream, b"")
         },
         codes: &["server_gone"],
         fragment: "end of its TLS",
     },
 ];
 
-/// One case over TLS for every protocol in a thorough run, else only for those that start TLS differently: the rest start it as RESP2
-/// does.
-fn over_tls(name: &str) -> Vec<Case> {
-    let all = Case::each(|_| vec![name.to_owned()]).into_iter();
-    let own = |case: &Case| thorough() || ["mysql", "postgres", "resp"].contains(&case.script.name);
-    all.filter(|case| case.encrypted && own(case)).collect()
+/// One case over TLS for every protocol in a thorough run, else only for the protocols that start TLS differently: the others start it
+/// as RESP2.
+fn tls_cases(name: &str) -> Vec<Case> {
+    let cases = Case::all(|_| vec![name.to_owned()]).into_iter();
+    let is_selected =
+        |case: &Case| is_thorough() || ["mysql", "postgres", "resp"].contains(&case.script.name);
+    cases
+        .filter(|case| case.is_encrypted && is_selected(case))
+        .collect()
 }
 
 #[test]
-fn what_breaks_tls_before_the_login() {
-    for breach in &BREACHES {
-        for case in over_tls(breach.name) {
-            let (config, harm) = (certified(), breach.harm);
-            let fake = case.opening(move |stream| harm(&mut shaken(stream, &config)?, stream));
+fn attacks_on_tls_before_the_login() {
+    for attack in &TLS_ATTACKS {
+        for case in tls_cases(attack.name) {
+            let (config, run_attack) = (server_config(), attack.attack);
+            let fake = case.start_handshake_server(move |stream| {
+                run_attack(&mut complete_handshake(stream, &config)?, stream)
+            });
             let job = case.job(&fake.path);
-            ends(&case.name, &job, breach.codes, breach.fragment);
+            check_failure(&case.name, &job, attack.codes, attack.fragment);
         }
     }
 }
 
 #[test]
-fn what_breaks_tls_under_load() {
-    for breach in &BREACHES {
-        for case in over_tls(breach.name) {
-            let fake = case.breached(breach.harm);
-            case.ends(&fake, breach.codes);
+fn attacks_on_tls_under_load() {
+    for attack in &TLS_ATTACKS {
+        for case in tls_cases(attack.name) {
+            let fake = case.start_tls_server(attack.attack);
+            case.check_failure(&fake, attack.codes);
         }
     }
 }
 
 /// The TLS session ends in the middle of an answer, while the socket stays open.
 #[test]
-fn the_end_of_a_tls_session_within_an_answer() {
-    for case in over_tls("within") {
+fn a_tls_session_that_ends_within_an_answer() {
+    for case in tls_cases("within") {
         let answer = (case.script.answer)();
-        let fake = case.breached(move |tls, stream| {
+        let fake = case.start_tls_server(move |tls, stream| {
             tls.writer().write_all(&answer[..answer.len() - 1])?;
             tls.send_close_notify();
             while tls.wants_write() {
                 tls.write_tls(stream)?;
             }
-            raw(stream, b"")
+            send_and_wait(stream, b"")
         });
-        case.ends(&fake, &["server_gone"]);
+        case.check_failure(&fake, &["server_gone"]);
     }
 }
 
-/// Other bytes in place of the server's side of the handshake.
+/// The server answers the handshake with other bytes.
 #[test]
-fn a_handshake_that_is_none() {
+fn an_invalid_tls_handshake() {
     for (name, bytes, code) in [
         (
             "text",
@@ -747,21 +753,21 @@ fn a_handshake_that_is_none() {
         ("alert", b"\x15\x03\x03\0\x02\x02\x28", "tls"),
         ("begun", b"\x16\x03\x03\x10\0", "connect"),
     ] {
-        for case in over_tls(name) {
-            let fake = case.opening(move |stream| raw(stream, bytes));
-            ends(&case.name, &case.job(&fake.path), &[code], "");
+        for case in tls_cases(name) {
+            let fake = case.start_handshake_server(move |stream| send_and_wait(stream, bytes));
+            check_failure(&case.name, &case.job(&fake.path), &[code], "");
         }
     }
 }
 
-/// The server's genuine side of the handshake, cut, or a byte at a time.
+/// The server's messages of the handshake are cut, or come byte by byte.
 #[test]
 fn a_tls_handshake_cut_or_slow() {
     const CUTS: [usize; 7] = [0, 1, 5, 6, 90, 130, 300];
     for cut in CUTS.map(Some).into_iter().chain([None]) {
-        for case in over_tls(&format!("handshake-{cut:?}")) {
-            let config = certified();
-            let fake = case.opening(move |stream| {
+        for case in tls_cases(&format!("handshake-{cut:?}")) {
+            let config = server_config();
+            let fake = case.start_handshake_server(move |stream| {
                 let flight = first_flight(stream, &config)?;
                 let Some(cut) = cut else {
                     return drip(stream, &flight);
@@ -770,18 +776,14 @@ fn a_tls_handshake_cut_or_slow() {
                 stream.shutdown(Shutdown::Write)?;
                 io::copy(stream, &mut io::sink()).map(drop)
             });
-            let code = if cut.is_some() {
-                "server_gone"
-            } else {
-                "connect"
-            };
+            let code = cut.map_or("connect", |_| "server_gone");
             let job = case.job(&fake.path);
-            ends(&case.name, &job, &[code], "");
+            check_failure(&case.name, &job, &[code], "");
         }
     }
 }
 
-/// All that a server sends in answer to the client's first messages.
+/// The server's answer to the client's first messages.
 fn first_flight(stream: &mut UnixStream, config: &Arc<ServerConfig>) -> io::Result<Vec<u8>> {
     let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     let mut flight = Vec::new();

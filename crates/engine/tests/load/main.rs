@@ -1,4 +1,4 @@
-//! Black box tests of `howfar-engine load`, and of `howfar-engine page` where it visits an application.
+//! Black box tests of `howfar-engine load`, and of `howfar-engine page` with a FastCGI application.
 
 mod agreement;
 mod drivers;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Tells the servers of one process apart.
-static STARTED: AtomicU32 = AtomicU32::new(0);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Number of servers that this process has started.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Server {
     directory: PathBuf,
@@ -20,31 +20,32 @@ pub(crate) struct Server {
     process: Child,
 }
 
-fn found(name: &str) -> Option<PathBuf> {
+/// The path of an installed program; None if it is not installed.
+fn find_program(name: &str) -> Option<PathBuf> {
     ["/usr/sbin", "/usr/bin", "/usr/local/bin"]
         .iter()
-        .map(|place| Path::new(place).join(name))
+        .map(|directory| Path::new(directory).join(name))
         .find(|path| path.exists())
 }
 
 impl Server {
-    /// `None`, with a line on stderr, if MariaDB is not installed.
+    /// Start a server. `None`, with a message on stderr, if MariaDB is not installed.
     pub(crate) fn start(tables: u64, rows: u64) -> Option<Self> {
         let (Some(server), Some(_), Some(install)) = (
-            found("mariadbd"),
-            found("mariadb"),
-            found("mariadb-install-db"),
+            find_program("mariadbd"),
+            find_program("mariadb"),
+            find_program("mariadb-install-db"),
         ) else {
             eprintln!("SKIPPED: mariadbd, mariadb or mariadb-install-db is not installed");
             return None;
         };
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory =
             std::env::temp_dir().join(format!("howfar-db-{}-{number}", std::process::id()));
         let data = format!("--datadir={}", directory.join("data").display());
-        // At its start a server empties its directory for temporary tables, so it must not share that with another server.
+        // A starting server empties its directory for temporary tables, so it must not share the directory with another server.
         let temporary = directory.join("tmp");
-        std::fs::create_dir_all(&temporary).expect("a temporary directory");
+        std::fs::create_dir_all(&temporary).expect("the directory can be created");
         let mut installer = Command::new(install);
         installer.env("TMPDIR", &temporary).args([
             "--no-defaults",
@@ -65,34 +66,34 @@ impl Server {
             command.arg("--user=root");
         }
         let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|free| free.local_addr())
-            .expect("a free port")
+            .and_then(|listener| listener.local_addr())
+            .expect("a port is free")
             .port();
         command.arg(format!("--port={port}"));
         command.arg(format!("--socket={}", directory.join("s").display()));
         command.arg(format!("--pid-file={}", directory.join("pid").display()));
-        let outcome = installer.output().expect("it runs");
+        let outcome = installer.output().expect("mariadb-install-db starts");
         assert!(
             outcome.status.success(),
             "mariadb-install-db failed: {outcome:?}"
         );
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().expect("mariadbd starts");
-        let mut started = Self {
+        let mut server = Self {
             directory,
             port,
             command,
             process,
         };
-        started.wait_until_ready();
-        started.fill(tables, rows);
-        Some(started)
+        server.wait_until_ready();
+        server.create_tables(tables, rows);
+        Some(server)
     }
 
-    /// Kill the server, as in a crash.
+    /// Kill the server to simulate a crash.
     pub(crate) fn crash(&mut self) {
-        self.process.kill().expect("our child");
-        self.process.wait().expect("our child");
+        self.process.kill().expect("the server is a child process");
+        self.process.wait().expect("the server is a child process");
     }
 
     /// Start again on the same data and socket, and wait until it accepts clients.
@@ -102,9 +103,12 @@ impl Server {
     }
 
     fn wait_until_ready(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.client("SELECT 1").is_none() {
-            let ended = self.process.try_wait().expect("our child");
+        let deadline = Instant::now() + START_TIMEOUT;
+        while self.try_query("SELECT 1").is_none() {
+            let ended = self
+                .process
+                .try_wait()
+                .expect("the server is a child process");
             assert!(
                 ended.is_none() && Instant::now() < deadline,
                 "mariadbd did not start: {ended:?}"
@@ -113,16 +117,16 @@ impl Server {
         }
     }
 
-    /// Wait until no other session is left: sessions end some time after their clients.
+    /// Wait until there is no other session; sessions end some time after their clients.
     pub(crate) fn wait_until_alone(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while number(&self.counters()["Threads_connected"]) > 1 {
-            assert!(Instant::now() < deadline, "sessions stay open");
+        let deadline = Instant::now() + START_TIMEOUT;
+        while self.counters()["Threads_connected"].as_u64() > Some(1) {
+            assert!(Instant::now() < deadline, "all other sessions end");
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn fill(&self, tables: u64, rows: u64) {
+    fn create_tables(&self, tables: u64, rows: u64) {
         self.query("CREATE DATABASE sbtest");
         for table in 1..=tables {
             self.query(&format!(
@@ -133,12 +137,14 @@ impl Server {
         }
     }
 
-    /// What the command line client prints, without a header.
+    /// Run `sql` with the command line client; returns its output without a header.
     pub(crate) fn query(&self, sql: &str) -> String {
-        self.client(sql).unwrap_or_else(|| panic!("`{sql}` failed"))
+        self.try_query(sql)
+            .unwrap_or_else(|| panic!("`{sql}` failed"))
     }
 
-    pub(crate) fn client(&self, sql: &str) -> Option<String> {
+    /// As [`Server::query`]; `None` if the client fails.
+    pub(crate) fn try_query(&self, sql: &str) -> Option<String> {
         let output = Command::new("mariadb")
             .args([
                 "--no-defaults",
@@ -151,7 +157,7 @@ impl Server {
                 sql,
             ])
             .output()
-            .expect("the client runs");
+            .expect("the client starts");
         output
             .status
             .success()
@@ -160,8 +166,8 @@ impl Server {
 
     /// The server's global counters by name.
     pub(crate) fn counters(&self) -> Map<String, Value> {
-        let shown = self.query("SHOW GLOBAL STATUS");
-        let pairs = shown.lines().filter_map(|line| line.split_once('\t'));
+        let output = self.query("SHOW GLOBAL STATUS");
+        let pairs = output.lines().filter_map(|line| line.split_once('\t'));
         pairs
             .filter_map(|(name, value)| {
                 Some((name.to_owned(), Value::from(value.parse::<u64>().ok()?)))
@@ -180,12 +186,6 @@ impl Server {
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
-}
-
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is a number"))
 }
 
 impl Drop for Server {

@@ -1,7 +1,7 @@
-//! A real MariaDB that pauses, crashes, comes back, is too slow, or ends sessions while the load continues: an open loop shows all of
-//! it, and accounts for every request.
+//! Tests a load on a real MariaDB that pauses, crashes, restarts, is too slow, or ends sessions: an open loop shows the full effect, and
+//! accounts for every request.
 //!
-//! Skipped, with a line that says so, where no mariadbd is installed.
+//! Skipped, with a message, if no mariadbd is installed.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Lines};
@@ -13,38 +13,40 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::mariadb::Server;
-use crate::peak::started;
-use crate::process::{job, success};
+use crate::peak::start_engine;
+use crate::process::{job, number, success};
 
 const CONNECTIONS: u64 = 4;
 const SECOND: u64 = 1_000_000_000;
 
 /// A running engine.
-struct Running {
+struct RunningEngine {
     engine: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Running {
+impl RunningEngine {
     fn start(job: &Value) -> Self {
-        let mut engine = started(job);
-        let stdout = engine.stdout.take().expect("piped");
+        let mut engine = start_engine(job);
+        let stdout = engine.stdout.take().expect("stdout is a pipe");
         let mut running = Self {
             engine,
             lines: BufReader::new(stdout).lines(),
         };
-        running.until("measuring");
+        running.wait_for("measuring");
         running
     }
 
-    fn next(&mut self) -> Option<Value> {
-        let line = self.lines.next()?.expect("UTF-8");
-        Some(serde_json::from_str(&line).expect("JSON lines"))
+    /// The next event; `None` when the engine has ended.
+    fn next_event(&mut self) -> Option<Value> {
+        let line = self.lines.next()?.expect("events are UTF-8");
+        Some(serde_json::from_str(&line).expect("events are JSON lines"))
     }
 
-    fn until(&mut self, name: &str) -> Value {
+    /// Wait for the event of this name.
+    fn wait_for(&mut self, name: &str) -> Value {
         loop {
-            let event = self.next().expect("an engine that goes on");
+            let event = self.next_event().expect("the engine is running");
             assert_ne!(event["event"], "failed", "{event}");
             if event["event"] == name {
                 return event;
@@ -53,19 +55,22 @@ impl Running {
     }
 
     fn is_alive(&mut self) -> bool {
-        self.engine.try_wait().expect("our child").is_none()
+        self.engine
+            .try_wait()
+            .expect("the engine is a child process")
+            .is_none()
     }
 
-    /// All remaining events, to the end.
-    fn rest(mut self) -> Vec<Value> {
-        let events: Vec<Value> = std::iter::from_fn(|| self.next()).collect();
-        self.engine.wait().expect("our child");
+    /// Wait for the end; returns all remaining events.
+    fn finish(mut self) -> Vec<Value> {
+        let events: Vec<Value> = std::iter::from_fn(|| self.next_event()).collect();
+        self.engine.wait().expect("the engine is a child process");
         events
     }
 }
 
-/// Point selects, one a transaction; `rate` 0 is a closed loop.
-fn load(server: &Server, rate: f64, seconds: u64) -> Value {
+/// A load of point selects, one per transaction. With a `rate_per_s` of 0 it is a closed loop.
+fn load(server: &Server, rate_per_s: f64, seconds: u64) -> Value {
     let mut job = job(&server.socket());
     job["user"] = "root".into();
     job["password"] = "".into();
@@ -76,21 +81,15 @@ fn load(server: &Server, rate: f64, seconds: u64) -> Value {
     job["interval_ns"] = (SECOND / 2).into();
     job["connect_timeout_ns"] = (60 * SECOND).into();
     job["stall_timeout_ns"] = (60 * SECOND).into();
-    if rate > 0.0 {
-        job["arrivals"] = json!({"rate_per_s": rate});
+    if rate_per_s > 0.0 {
+        job["arrivals"] = json!({"rate_per_s": rate_per_s});
     }
     job
 }
 
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is a number"))
-}
-
-/// The last event, after a check that each request due is answered, unanswered or failed.
-fn accounted(events: &[Value]) -> &Value {
-    let finished = events.last().expect("events");
+/// Check that each due request is answered, unanswered or failed; returns the last event.
+fn check_account(events: &[Value]) -> &Value {
+    let finished = events.last().expect("the engine writes events");
     assert_eq!(finished["event"], "finished", "{finished}");
     if let account @ Value::Object(_) = &finished["open_loop"] {
         let outcomes = ["answered", "unanswered", "failed"].map(|name| number(&account[name]));
@@ -104,60 +103,64 @@ fn accounted(events: &[Value]) -> &Value {
     finished
 }
 
-/// Latency of one kind, in ns: median, 95th and 99th percentile, maximum.
-fn latency(finished: &Value, kind: &str) -> [u64; 4] {
-    let all = finished["histograms"].as_array().expect("a list");
-    let histogram = all.iter().find(|histogram| histogram["kind"] == kind);
-    let histogram = histogram.unwrap_or_else(|| panic!("no histogram of {kind}"));
+/// Median, 95th and 99th percentile and maximum of the latencies of one kind, in ns.
+fn latency_quantiles(finished: &Value, kind: &str) -> [u64; 4] {
+    let histograms = finished["histograms"]
+        .as_array()
+        .expect("the field is a list");
+    let histogram = histograms
+        .iter()
+        .find(|histogram| histogram["kind"] == kind);
+    let histogram = histogram.unwrap_or_else(|| panic!("{kind} has a histogram"));
     ["p50_ns", "p95_ns", "p99_ns", "max_ns"].map(|name| number(&histogram[name]))
 }
 
 #[test]
-fn outages_are_seen_in_full() {
+fn latencies_show_the_full_effect_of_outages() {
     let Some(server) = Server::start(1, 100) else {
         return;
     };
-    a_pause_is_waited_for_by_all(&server);
-    overload_is_backlog(&server);
-    sessions_that_are_killed_come_back(&server);
+    a_pause_delays_all_due_requests(&server);
+    overload_builds_a_backlog(&server);
+    killed_sessions_are_opened_again(&server);
 }
 
 #[test]
-fn crashes_are_the_end_or_are_outlived() {
+fn a_crash_ends_the_load_or_is_survived() {
     let Some(mut server) = Server::start(1, 100) else {
         return;
     };
     for rate in [200.0, 0.0] {
-        a_crash_is_the_end(&mut server, rate);
-        a_crash_is_outlived_by_reconnecting(&mut server, rate);
-        a_server_that_stays_away_is_told(&mut server, rate);
+        a_crash_ends_the_load(&mut server, rate);
+        a_crash_is_survived_by_reconnecting(&mut server, rate);
+        a_server_that_stays_down_is_reported(&mut server, rate);
     }
 }
 
-/// 100 requests a second for 6 s; the server is stopped for 2 s of them. Arrivals are uniform, so the share that waits longer than `x`
-/// is (2 - x)/6, and a little more for the queue that is left: 5 % wait longer than 1.7 s, 1 % longer than 1.94 s, and more than half
-/// come outside of the pause. Of 600 requests 1 % is 6 with a standard deviation of 2.4; a request is 0.01 s of pause, so 0.3 s of
-/// tolerance suffice.
-fn a_pause_is_waited_for_by_all(server: &Server) {
-    let running = Running::start(&load(server, 100.0, 6));
-    let pid = Pid::from_raw(server.pid() as i32).expect("a process");
+/// 100 requests per second are due for 6 s, and the server is stopped for 2 s of them. Arrivals are uniform, so the share that waits
+/// longer than `x` is (2 - x)/6, and a little more because of the queue after the pause: 5 % wait longer than 1.7 s, 1 % longer than
+/// 1.94 s, and more than half are due outside of the pause. Of 600 requests 1 % is 6 with a standard deviation of 2.4; a request is
+/// 0.01 s of pause, so 0.3 s of tolerance suffice.
+fn a_pause_delays_all_due_requests(server: &Server) {
+    let running = RunningEngine::start(&load(server, 100.0, 6));
+    let pid = Pid::from_raw(server.pid() as i32).expect("the id is not zero");
     thread::sleep(Duration::from_secs(2));
-    kill_process(pid, Signal::STOP).expect("our child");
-    let stopped = Instant::now();
+    kill_process(pid, Signal::STOP).expect("the server is a child process");
+    let stop_time = Instant::now();
     thread::sleep(Duration::from_secs(2));
-    let pause = stopped.elapsed().as_nanos() as u64;
-    kill_process(pid, Signal::CONT).expect("our child");
-    let events = running.rest();
-    let finished = accounted(&events);
-    let [p50, p95, p99, max] = latency(finished, "transaction");
-    let [_, service_p95, _, service_max] = latency(finished, "service");
+    let pause_ns = stop_time.elapsed().as_nanos() as u64;
+    kill_process(pid, Signal::CONT).expect("the server is a child process");
+    let events = running.finish();
+    let finished = check_account(&events);
+    let [p50, p95, p99, max] = latency_quantiles(finished, "transaction");
+    let [_, service_p95, _, service_max] = latency_quantiles(finished, "service");
     let figures = format!("{p50} {p95} {p99} {max}, service {service_p95} {service_max}");
-    assert!(max >= pause - SECOND / 10, "the whole pause: {figures}");
-    assert!(p99 >= pause - SECOND * 4 / 10, "{figures}");
-    assert!(p95 >= pause - SECOND * 7 / 10, "{figures}");
+    assert!(max >= pause_ns - SECOND / 10, "{figures}");
+    assert!(p99 >= pause_ns - SECOND * 4 / 10, "{figures}");
+    assert!(p95 >= pause_ns - SECOND * 7 / 10, "{figures}");
     assert!(p50 < SECOND, "{figures}");
-    // Each connection had one request with the server; all others waited for a connection, which does not count as service time.
-    assert!(service_max >= pause - SECOND / 2, "{figures}");
+    // The server had one request of each connection; the others waited for a connection, which does not count as service time.
+    assert!(service_max >= pause_ns - SECOND / 2, "{figures}");
     assert!(service_p95 < SECOND, "{figures}");
     assert!(
         number(&finished["open_loop"]["backlog_max"]) > 100,
@@ -165,38 +168,38 @@ fn a_pause_is_waited_for_by_all(server: &Server) {
     );
 }
 
-/// For time T, requests come at three times the rate that can be served: one due at u is answered at 3u, or not at all. The share that
+/// For time T, requests are due at three times the maximum rate: a request due at u is answered at 3u, or not at all. The share that
 /// waits longer than x is 1 - 1.5 x/T, so half wait longer than T/3. Each request sleeps in the server, so no machine serves more.
-fn overload_is_backlog(server: &Server) {
+fn overload_builds_a_backlog(server: &Server) {
     const SLEEP_MS: u64 = 10;
     const SECONDS: u64 = 3;
-    let most_per_s = CONNECTIONS * 1000 / SLEEP_MS;
-    let mut job = load(server, 3.0 * most_per_s as f64, SECONDS);
+    let max_rate_per_s = CONNECTIONS * 1000 / SLEEP_MS;
+    let mut job = load(server, 3.0 * max_rate_per_s as f64, SECONDS);
     job["workload"] = json!({
         "kind": "custom", "db_ps_mode": "disable",
         "statements": [{"name": "sleep", "sql": format!("SELECT SLEEP({})", SLEEP_MS as f64 / 1e3)}],
         "transactions": [{"name": "sleep", "steps": [{"statement": "sleep"}]}],
     });
     let events = success(&job);
-    let finished = accounted(&events);
+    let finished = check_account(&events);
     let account = &finished["open_loop"];
     let (due, answered) = (number(&account["due"]), number(&account["answered"]));
-    // Poisson: the standard deviation is the root of the mean.
-    let expected = (3 * most_per_s * SECONDS) as f64;
+    // Arrivals are Poisson: the standard deviation is the root of the mean.
+    let expected = (3 * max_rate_per_s * SECONDS) as f64;
     assert!(
         (due as f64 - expected).abs() < 6.0 * expected.sqrt() + 1.0,
         "{due} due of {expected}"
     );
     assert!(
-        answered <= most_per_s * SECONDS + CONNECTIONS,
-        "more than can be: {account}"
+        answered <= max_rate_per_s * SECONDS + CONNECTIONS,
+        "the server answers at most its maximum: {account}"
     );
     let backlog: Vec<u64> = events
         .iter()
         .filter(|event| event["event"] == "interval")
-        .map(|slice| number(&slice["backlog"]))
+        .map(|interval| number(&interval["backlog"]))
         .collect();
-    assert!(backlog.is_sorted(), "it only grows: {backlog:?}");
+    assert!(backlog.is_sorted(), "the backlog only grows: {backlog:?}");
     // Besides the queue, each connection may have one request in progress.
     let unanswered = number(&account["unanswered"]);
     assert!(
@@ -204,8 +207,8 @@ fn overload_is_backlog(server: &Server) {
         "{account} {backlog:?}"
     );
     let ([p50, ..], [service, ..]) = (
-        latency(finished, "transaction"),
-        latency(finished, "service"),
+        latency_quantiles(finished, "transaction"),
+        latency_quantiles(finished, "service"),
     );
     assert!(
         p50 > SECOND / 2 && p50 > 10 * service,
@@ -213,92 +216,92 @@ fn overload_is_backlog(server: &Server) {
     );
 }
 
-fn sessions_that_are_killed_come_back(server: &Server) {
+fn killed_sessions_are_opened_again(server: &Server) {
     let mut job = load(server, 500.0, 6);
     job["session"] = json!({"on_disconnect": "reconnect"});
-    let mut running = Running::start(&job);
-    let (mut killed, mut come_back) = (HashSet::new(), 0);
-    // A session that is being ended is still listed, and may be killed again.
-    let others = |killed: &HashSet<String>| {
+    let mut running = RunningEngine::start(&job);
+    let (mut killed, mut reopened) = (HashSet::new(), 0);
+    // A killed session is still listed until it has ended.
+    let find_live_sessions = |killed: &HashSet<String>| {
         let ids = server.query("SELECT id FROM information_schema.processlist WHERE db='sbtest'");
         let ids = ids.split_whitespace().map(str::to_owned);
         ids.filter(|id| !killed.contains(id)).collect::<Vec<_>>()
     };
     for _ in 0..6 {
-        let another = others(&killed).pop();
-        if let Some(id) = another.filter(|id| server.client(&format!("KILL {id}")).is_some()) {
+        let session = find_live_sessions(&killed).pop();
+        if let Some(id) = session.filter(|id| server.try_query(&format!("KILL {id}")).is_some()) {
             killed.insert(id);
-            // On a busy machine the window may be over before the session has come back.
+            // On a busy machine the window may end before the session is opened again.
             while running.is_alive() {
-                if others(&killed).len() as u64 == CONNECTIONS {
-                    come_back += 1;
+                if find_live_sessions(&killed).len() as u64 == CONNECTIONS {
+                    reopened += 1;
                     break;
                 }
             }
         }
     }
-    let events = running.rest();
-    let finished = accounted(&events);
-    let seen = number(&finished["reconnects"]) + number(&finished["lost"]["at_end"]);
-    assert!(come_back > 0, "{finished}");
+    let events = running.finish();
+    let finished = check_account(&events);
+    let lost = number(&finished["reconnects"]) + number(&finished["lost"]["at_end"]);
+    assert!(reopened > 0, "{finished}");
     assert!(
-        (come_back..=killed.len() as u64).contains(&seen),
-        "{come_back} of {killed:?}: {finished}"
+        (reopened..=killed.len() as u64).contains(&lost),
+        "{reopened} of {killed:?}: {finished}"
     );
     assert!(number(&finished["open_loop"]["answered"]) > 0, "{finished}");
 }
 
-fn a_crash_is_the_end(server: &mut Server, rate: f64) {
+fn a_crash_ends_the_load(server: &mut Server, rate: f64) {
     const WINDOW_S: u64 = 12;
-    let running = Running::start(&load(server, rate, WINDOW_S));
+    let running = RunningEngine::start(&load(server, rate, WINDOW_S));
     server.crash();
-    let crashed = Instant::now();
-    let events = running.rest();
-    let failed = events.last().expect("events");
+    let crash_time = Instant::now();
+    let events = running.finish();
+    let failed = events.last().expect("the engine writes events");
     assert_eq!(failed["code"], "server_gone", "{failed}");
     assert!(
-        crashed.elapsed() < Duration::from_secs(WINDOW_S / 2),
-        "it was reported late"
+        crash_time.elapsed() < Duration::from_secs(WINDOW_S / 2),
+        "the crash is reported at once"
     );
     server.restart();
 }
 
-/// An attempt is inconclusive if a worker got no CPU time until the window was nearly over, or the server too little to come back in
-/// it. That happens by chance; an engine that does not reconnect fails every attempt.
-fn a_crash_is_outlived_by_reconnecting(server: &mut Server, rate: f64) {
+/// An attempt is inconclusive if a worker gets no CPU time until the window is nearly over, or the server too little CPU time to restart
+/// in the window. That happens by chance; an engine that does not reconnect fails every attempt.
+fn a_crash_is_survived_by_reconnecting(server: &mut Server, rate: f64) {
     const ATTEMPTS: usize = 3;
     let mut job = load(server, rate, 6);
     job["session"] = json!({"on_disconnect": "reconnect"});
-    let mut seen = Vec::new();
+    let mut attempts = Vec::new();
     for _ in 0..ATTEMPTS {
-        let mut running = Running::start(&job);
-        running.until("interval");
+        let mut running = RunningEngine::start(&job);
+        running.wait_for("interval");
         server.crash();
         server.restart();
-        let events = running.rest();
-        let reconnects = number(&accounted(&events)["reconnects"]);
-        let slices: Vec<u64> = events
+        let events = running.finish();
+        let reconnects = number(&check_account(&events)["reconnects"]);
+        let transactions: Vec<u64> = events
             .iter()
             .filter(|event| event["event"] == "interval")
-            .map(|slice| number(&slice["transactions"]))
+            .map(|interval| number(&interval["transactions"]))
             .collect();
-        if reconnects >= CONNECTIONS && slices.last().is_some_and(|last| *last > 0) {
+        if reconnects >= CONNECTIONS && transactions.last().is_some_and(|last| *last > 0) {
             return;
         }
-        seen.push((reconnects, slices));
+        attempts.push((reconnects, transactions));
     }
-    panic!("no attempt shows {CONNECTIONS} reconnects and a recovery: {seen:?}");
+    panic!("an attempt shows {CONNECTIONS} reconnects and a recovery: {attempts:?}");
 }
 
-/// The server stays down, so nothing is reconnected, and the last failed attempt is reported.
-fn a_server_that_stays_away_is_told(server: &mut Server, rate: f64) {
+/// The server stays down, so no connection is opened again, and the last failed attempt is reported.
+fn a_server_that_stays_down_is_reported(server: &mut Server, rate: f64) {
     let mut job = load(server, rate, 4);
     job["session"] = json!({"on_disconnect": "reconnect"});
-    let mut running = Running::start(&job);
-    running.until("interval");
+    let mut running = RunningEngine::start(&job);
+    running.wait_for("interval");
     server.crash();
-    let events = running.rest();
-    let finished = accounted(&events);
+    let events = running.finish();
+    let finished = check_account(&events);
     assert_eq!(number(&finished["reconnects"]), 0, "{finished}");
     for lost in [
         &finished["errors"]["disconnect"],

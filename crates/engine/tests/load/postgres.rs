@@ -1,6 +1,6 @@
-//! The engine against a real PostgreSQL, removed after the test: the same rows in every mode, logins, TLS, errors in a block, COPY.
+//! Tests the engine with a real PostgreSQL, removed after the test: the same rows in every mode, logins, TLS, errors in transactions, COPY.
 //!
-//! Skipped, with a line that says so, where no PostgreSQL is installed.
+//! Skipped, with a message, if no PostgreSQL is installed.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::process::{engine_for, failure, job, success};
+use crate::process::{failure, job, run_engine, success};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The user of the server, which refuses to run as root.
-const NOBODY: u32 = 65_534;
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The user `nobody`, for the server refuses to run as root.
+const NOBODY_UID: u32 = 65_534;
 
 struct Server {
     directory: PathBuf,
@@ -24,8 +24,8 @@ struct Server {
     process: Child,
 }
 
-/// The folder of programs of the newest version that Debian's packages installed.
-fn programs() -> Option<PathBuf> {
+/// Find the folder of programs of the newest version that Debian's packages installed.
+fn find_programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let mut folders: Vec<PathBuf> = versions
         .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
@@ -35,10 +35,10 @@ fn programs() -> Option<PathBuf> {
     folders.pop()
 }
 
-/// Have the command run as a user whom the server accepts.
-fn unprivileged(command: &mut Command) -> &mut Command {
+/// Run the command as a user that the server accepts.
+fn drop_privileges(command: &mut Command) -> &mut Command {
     if rustix::process::getuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(NOBODY_UID).gid(NOBODY_UID);
     }
     command
         .current_dir("/")
@@ -48,38 +48,40 @@ fn unprivileged(command: &mut Command) -> &mut Command {
 
 impl Server {
     fn start() -> Option<Self> {
-        let Some(programs) = programs() else {
+        let Some(programs) = find_programs() else {
             eprintln!("SKIPPED: no PostgreSQL is installed in /usr/lib/postgresql");
             return None;
         };
         let directory = std::env::temp_dir().join(format!("howfar-pg-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        std::fs::create_dir_all(&directory).expect("the directory can be created");
         if rustix::process::getuid().is_root() {
-            std::os::unix::fs::chown(&directory, Some(NOBODY), Some(NOBODY)).expect("ours");
+            std::os::unix::fs::chown(&directory, Some(NOBODY_UID), Some(NOBODY_UID))
+                .expect("the directory is ours");
         }
         let data = directory.join("data");
         let mut initdb = Command::new(programs.join("initdb"));
         initdb.args(["-U", "u", "-A", "trust", "-E", "UTF8", "--no-sync", "-D"]);
-        let status = unprivileged(initdb.arg(&data)).status();
-        assert!(status.expect("it runs").success(), "initdb failed");
+        let status = drop_privileges(initdb.arg(&data)).status();
+        assert!(status.expect("initdb starts").success(), "initdb failed");
         let hba = "local all scram scram-sha-256\nlocal all hashed md5\nlocal all clear password\nlocal all all trust\n\
                    host all clear 127.0.0.1/32 password\nhost all all 127.0.0.1/32 trust\n";
-        std::fs::write(data.join("pg_hba.conf"), hba).expect("ours");
+        std::fs::write(data.join("pg_hba.conf"), hba).expect("the directory is ours");
         for (name, text) in [
             ("server.crt", include_str!("certificate.pem")),
             ("server.key", include_str!("key.pem")),
         ] {
             let file = data.join(name);
-            std::fs::write(&file, text).expect("ours");
+            std::fs::write(&file, text).expect("the directory is ours");
             let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-            std::fs::set_permissions(&file, private).expect("ours");
+            std::fs::set_permissions(&file, private).expect("the directory is ours");
             if rustix::process::getuid().is_root() {
-                std::os::unix::fs::chown(&file, Some(NOBODY), Some(NOBODY)).expect("ours");
+                std::os::unix::fs::chown(&file, Some(NOBODY_UID), Some(NOBODY_UID))
+                    .expect("the directory is ours");
             }
         }
         let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|free| free.local_addr())
-            .expect("a free port")
+            .and_then(|listener| listener.local_addr())
+            .expect("a port is free")
             .port();
         let mut command = Command::new(programs.join("postgres"));
         command.arg("-D").arg(&data);
@@ -92,20 +94,25 @@ impl Server {
         ] {
             command.args(["-c", &setting]);
         }
-        let process = unprivileged(&mut command).spawn().expect("it starts");
-        let mut started = Self {
+        let process = drop_privileges(&mut command)
+            .spawn()
+            .expect("the server starts");
+        let mut server = Self {
             directory,
             programs,
             port,
             process,
         };
-        let deadline = Instant::now() + PATIENCE;
-        while started.psql("SELECT 1").is_none() {
-            let ended = started.process.try_wait().expect("our child");
+        let deadline = Instant::now() + START_TIMEOUT;
+        while server.psql("SELECT 1").is_none() {
+            let ended = server
+                .process
+                .try_wait()
+                .expect("the server is a child process");
             assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}");
             thread::sleep(Duration::from_millis(20));
         }
-        Some(started)
+        Some(server)
     }
 
     fn psql(&self, sql: &str) -> Option<String> {
@@ -114,9 +121,9 @@ impl Server {
             .arg(&self.directory)
             .args(["-p", &self.port.to_string()])
             .output()
-            .expect("psql runs");
-        let shown = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        output.status.success().then_some(shown)
+            .expect("psql starts");
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
     }
 
     fn query(&self, sql: &str) -> String {
@@ -130,7 +137,7 @@ impl Server {
         job["database"] = "postgres".into();
         job["password"] = "".into();
         job["workload"] = workload.clone();
-        // Enough on a busy machine.
+        // Long enough for a busy machine.
         job["stall_timeout_ns"] = 30_000_000_000_u64.into();
         job["connect_timeout_ns"] = 30_000_000_000_u64.into();
         job
@@ -142,16 +149,16 @@ impl Server {
             "job": "tables", "version": 2, "action": action, "protocol": "postgresql", "target": job["target"],
             "user": "u", "database": "postgres", "workload": workload, "connections": 2, "seed": 1,
         });
-        let (code, mut events) = engine_for("tables", &format!("{tables}\n"));
+        let (code, mut events) = run_engine("tables", &format!("{tables}\n"));
         assert_eq!(code, Some(0), "{events:?}");
-        events.pop().expect("an event")
+        events.pop().expect("the engine writes an event")
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.process);
-        // A fast shutdown, so that none of its processes is left.
+        // The fast shutdown ends all processes of the server.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
@@ -165,10 +172,10 @@ fn the_engine_and_postgresql_agree() {
     };
     every_transaction_is_in_the_tables(&server);
     every_workload_of_sysbench_runs(&server);
-    a_block_that_failed_is_left(&server);
-    copies_and_notices_do_no_harm(&server);
-    logins_are_what_the_server_asks(&server);
-    tls_is_what_the_server_sees(&server);
+    a_failed_transaction_is_rolled_back(&server);
+    copies_and_notices_are_handled(&server);
+    logins_use_the_method_that_the_server_requests(&server);
+    the_receipt_has_the_tls_that_the_server_reports(&server);
 }
 
 /// The balances agree with the history, which has a row for each transaction, in every mode and with pipelining.
@@ -189,7 +196,7 @@ fn every_transaction_is_in_the_tables(server: &Server) {
         job["session"] = json!({"pipeline": pipeline});
         job["transactions"] = 200.into();
         job["measure_ns"] = 60_000_000_000_u64.into();
-        let finished = success(&job).pop().expect("an event");
+        let finished = success(&job).pop().expect("the engine writes an event");
         assert_eq!(
             finished["transactions"], 200,
             "{mode} {pipeline}: {finished}"
@@ -244,14 +251,14 @@ fn every_workload_of_sysbench_runs(server: &Server) {
         job["transactions"] = 20.into();
         job["measure_ns"] = 60_000_000_000_u64.into();
         job["connections"] = 1.into();
-        let finished = success(&job).pop().expect("an event");
+        let finished = success(&job).pop().expect("the engine writes an event");
         assert_eq!(finished["transactions"], 20, "{kind}");
     }
     server.tables("cleanup", &load("oltp_read_write"));
 }
 
 /// Half of the divisions are by zero: such a transaction is repeated after a ROLLBACK.
-fn a_block_that_failed_is_left(server: &Server) {
+fn a_failed_transaction_is_rolled_back(server: &Server) {
     for mode in ["auto", "extended", "disable", "multi"] {
         let mut job = server.job(&json!({
             "kind": "custom", "db_ps_mode": mode,
@@ -267,20 +274,22 @@ fn a_block_that_failed_is_left(server: &Server) {
         assert!(
             refused["message"]
                 .as_str()
-                .expect("a text")
+                .expect("the message is a text")
                 .contains("22012"),
             "{refused}"
         );
         job["ignore_errors"] = json!(["22012"]);
-        let finished = success(&job).pop().expect("an event");
+        let finished = success(&job).pop().expect("the engine writes an event");
         assert_eq!(finished["transactions"], 100, "{mode}");
-        let errors = finished["errors"]["22012"].as_u64().expect("errors");
+        let errors = finished["errors"]["22012"]
+            .as_u64()
+            .expect("the errors are counted");
         assert!((40..400).contains(&errors), "{mode}: {errors}");
     }
 }
 
-fn copies_and_notices_do_no_harm(server: &Server) {
-    let run = |sql: &str, mode: &str| {
+fn copies_and_notices_are_handled(server: &Server) {
+    let make_job = |sql: &str, mode: &str| {
         let mut job = server.job(&json!({
             "kind": "custom", "db_ps_mode": mode, "statements": [{"name": "s", "sql": sql}],
             "transactions": [{"name": "t", "steps": [{"statement": "s"}]}],
@@ -290,24 +299,31 @@ fn copies_and_notices_do_no_harm(server: &Server) {
         job
     };
     for mode in ["auto", "extended", "disable"] {
-        let copied = success(&run("COPY (SELECT generate_series(1, 3)) TO STDOUT", mode));
-        assert_eq!(copied.last().expect("events")["rows"], 30, "{mode}");
-        success(&run("DO $$ BEGIN RAISE NOTICE 'hello'; END $$", mode));
-        let refused = failure(&run("COPY pg_temp.t FROM STDIN", mode));
+        let copied = success(&make_job(
+            "COPY (SELECT generate_series(1, 3)) TO STDOUT",
+            mode,
+        ));
+        assert_eq!(
+            copied.last().expect("the engine writes events")["rows"],
+            30,
+            "{mode}"
+        );
+        success(&make_job("DO $$ BEGIN RAISE NOTICE 'hello'; END $$", mode));
+        let refused = failure(&make_job("COPY pg_temp.t FROM STDIN", mode));
         assert_eq!(refused["code"], "server_error", "{refused}");
         server.query("CREATE TABLE IF NOT EXISTS copied(a int)");
-        let refused = failure(&run("COPY copied FROM STDIN", mode));
+        let refused = failure(&make_job("COPY copied FROM STDIN", mode));
         assert!(
             refused["message"]
                 .as_str()
-                .expect("a text")
+                .expect("the message is a text")
                 .contains("COPY"),
             "{refused}"
         );
     }
 }
 
-fn logins_are_what_the_server_asks(server: &Server) {
+fn logins_use_the_method_that_the_server_requests(server: &Server) {
     server.query("CREATE ROLE scram LOGIN PASSWORD 'sécret'");
     server.query("SET password_encryption = 'md5'; CREATE ROLE hashed LOGIN PASSWORD 'sécret'");
     server.query("CREATE ROLE clear LOGIN PASSWORD 'sécret'");
@@ -349,7 +365,7 @@ fn logins_are_what_the_server_asks(server: &Server) {
         assert!(
             failed["message"]
                 .as_str()
-                .expect("a text")
+                .expect("the message is a text")
                 .contains("not sent"),
             "{failed}"
         );
@@ -359,14 +375,14 @@ fn logins_are_what_the_server_asks(server: &Server) {
     assert_eq!(success(&job)[0]["receipt"]["auth_plugin"], "password");
 }
 
-fn tls_is_what_the_server_sees(server: &Server) {
-    for (versions, shown, turns) in [("1.2", "TLSv1.2", 2), ("1.3", "TLSv1.3", 1)] {
+fn the_receipt_has_the_tls_that_the_server_reports(server: &Server) {
+    for (versions, tls_version, turns) in [("1.2", "TLSv1.2", 2), ("1.3", "TLSv1.3", 1)] {
         let mut job = server.job(&json!({"kind": "oltp_point_select", "db_ps_mode": "disable"}));
         server.tables("prepare", &json!({"kind": "oltp_point_select"}));
         job["target"] = json!({"kind": "tcp", "host": "127.0.0.1", "port": server.port});
         job["session"] = json!({"tls": {"versions": versions, "resumption": false}, "connect": "per_transaction"});
         let receipt = success(&job)[0]["receipt"].clone();
-        assert_eq!(receipt["tls_version"], shown);
+        assert_eq!(receipt["tls_version"], tls_version);
         assert_eq!(
             (&receipt["tls_cipher"], &receipt["tls_version"]),
             (
@@ -378,7 +394,7 @@ fn tls_is_what_the_server_sees(server: &Server) {
             receipt["server_address"],
             format!("127.0.0.1:{}", server.port)
         );
-        // Three are for TCP, the request for TLS and the login; servers before 18 choose another group than the one offered first.
+        // Three round trips are for TCP, the request for TLS and the login. Servers before 18 choose another group than the first offered.
         let retried = u64::from(receipt["tls_retried"] == true);
         assert_eq!(receipt["connect_turns"], 3 + turns + retried);
         server.tables("cleanup", &json!({"kind": "oltp_point_select"}));

@@ -1,4 +1,4 @@
-//! Runs the engine as a process: a job in, events out.
+//! Runs the engine as a process, with a job as input and events as output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -16,42 +16,48 @@ pub(crate) fn job(path: &str) -> Value {
     })
 }
 
-/// Run the engine on one line of input; returns its exit code and its events.
-pub(crate) fn engine_on(input: &str) -> (Option<i32>, Vec<Value>) {
-    engine_for("load", input)
+/// Run `howfar-engine load` with this input; returns its exit code and its events.
+pub(crate) fn run_load(input: &str) -> (Option<i32>, Vec<Value>) {
+    run_engine("load", input)
 }
 
-/// Run the engine on a job of any kind; returns its exit code and its events.
-pub(crate) fn engine_for(kind: &str, input: &str) -> (Option<i32>, Vec<Value>) {
+/// Run the engine with a job of any kind; returns its exit code and its events.
+pub(crate) fn run_engine(kind: &str, input: &str) -> (Option<i32>, Vec<Value>) {
     let mut events = Vec::new();
-    let code = engine_telling(kind, input, |event| events.push(event));
+    let code = run_engine_with(kind, input, |event| events.push(event));
     (code, events)
 }
 
-/// Run the engine on a job of any kind, and pass each event to `hear` as it comes; returns its exit code.
-pub(crate) fn engine_telling(kind: &str, input: &str, mut hear: impl FnMut(Value)) -> Option<i32> {
+/// Run the engine with a job of any kind, and call `on_event` with each event when it comes; returns the exit code.
+pub(crate) fn run_engine_with(
+    kind: &str,
+    input: &str,
+    mut on_event: impl FnMut(Value),
+) -> Option<i32> {
     let mut engine = Command::new(Path::new(env!("CARGO_BIN_EXE_howfar-engine")))
         .arg(kind)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("the engine starts");
-    let mut stdin = engine.stdin.take().expect("piped");
+    let mut stdin = engine.stdin.take().expect("stdin is a pipe");
     stdin
         .write_all(input.as_bytes())
         .expect("the engine reads its job");
     drop(stdin);
-    let events = BufReader::new(engine.stdout.take().expect("piped"));
+    let events = BufReader::new(engine.stdout.take().expect("stdout is a pipe"));
     for line in events.lines() {
-        hear(serde_json::from_str(&line.expect("UTF-8")).expect("JSON lines"));
+        on_event(
+            serde_json::from_str(&line.expect("events are UTF-8")).expect("events are JSON lines"),
+        );
     }
     engine.wait().expect("the engine ends").code()
 }
 
 /// Run a job that fails; returns its `failed` event, after a check that the exit code agrees.
 pub(crate) fn failure(job: &Value) -> Value {
-    let (code, mut events) = engine_on(&format!("{job}\n"));
-    let last = events.pop().expect("an event");
+    let (code, mut events) = run_load(&format!("{job}\n"));
+    let last = events.pop().expect("the engine writes an event");
     assert_eq!(code, Some(1), "{last}");
     assert_eq!(last["event"], "failed", "{last}");
     assert!(!last.to_string().contains("panicked"), "{last}");
@@ -60,7 +66,14 @@ pub(crate) fn failure(job: &Value) -> Value {
 
 /// Run a job that succeeds; returns all its events.
 pub(crate) fn success(job: &Value) -> Vec<Value> {
-    let (code, events) = engine_on(&format!("{job}\n"));
+    let (code, events) = run_load(&format!("{job}\n"));
     assert_eq!(code, Some(0), "{:?}", events.last());
     events
+}
+
+/// The integer in a field of an event.
+pub(crate) fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is a number"))
 }

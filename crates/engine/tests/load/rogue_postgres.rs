@@ -1,11 +1,13 @@
-//! The server side of PostgreSQL's protocol, as far as malicious servers need it, and attacks that only this protocol allows.
+//! The messages of a malicious PostgreSQL server, and tests of attacks that only this protocol allows.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use serde_json::{Value, json};
 
-use crate::malice::{drip, ends, flood_of, harmful, hurried, limited};
+use crate::malice::{
+    check_failure, drip, impatient_job, rogue_server, send_forever, with_needed_limits,
+};
 
 /// A message of this type.
 pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -28,8 +30,8 @@ pub(crate) fn answer() -> Vec<u8> {
     .concat()
 }
 
-pub(crate) fn hurried_job(path: &str) -> Value {
-    let mut job = hurried(path);
+pub(crate) fn impatient_postgres_job(path: &str) -> Value {
+    let mut job = impatient_job(path);
     job["protocol"] = "postgresql".into();
     job
 }
@@ -49,8 +51,8 @@ fn read_message(stream: &mut (impl Read + ?Sized)) -> io::Result<(u8, Vec<u8>)> 
     Ok((kind[0], read_body(stream)?))
 }
 
-/// Serve from the startup to the first request of the load, which is read but not answered.
-pub(crate) fn until_bound(stream: &mut (impl Read + Write + ?Sized)) -> io::Result<()> {
+/// Serve from the startup to the first Sync after a Bind, which is read but not answered.
+pub(crate) fn serve_until_sync(stream: &mut (impl Read + Write + ?Sized)) -> io::Result<()> {
     read_body(stream)?;
     stream.write_all(&message(b'R', &[0; 4]))?;
     stream.write_all(&ready())?;
@@ -67,51 +69,51 @@ pub(crate) fn until_bound(stream: &mut (impl Read + Write + ?Sized)) -> io::Resu
     }
 }
 
-/// As `ends`, for a server that runs `harm` on each connection.
+/// As `check_failure`, for a server that calls `attack` with each connection.
 #[track_caller]
-fn harm_ends(
+fn check_rogue(
     (name, session): (&str, Value),
     code: &str,
     fragment: &str,
-    harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
+    attack: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
 ) {
-    let fake = harmful(&format!("pg-{name}"), harm);
-    let mut job = hurried_job(&fake.path);
+    let fake = rogue_server(&format!("pg-{name}"), attack);
+    let mut job = impatient_postgres_job(&fake.path);
     job["session"] = session;
-    ends(name, &job, &[code], fragment);
+    check_failure(name, &job, &[code], fragment);
 }
 
-/// The authentication message of this code.
+/// An authentication message with this code.
 fn authentication_message(code: u8, rest: &[u8]) -> Vec<u8> {
     message(b'R', &[&[0, 0, 0, code], rest].concat())
 }
 
 #[test]
-fn logins_that_do_not_end_well() {
+fn malicious_logins() {
     let plain = || json!({});
-    harm_ends(
+    check_rogue(
         ("statuses", plain()),
         "protocol",
         "without an end",
         |stream| {
             read_body(stream)?;
-            flood_of(stream, &message(b'S', b"a\0b\0").repeat(1000))
+            send_forever(stream, &message(b'S', b"a\0b\0").repeat(1000))
         },
     );
-    harm_ends(
+    check_rogue(
         ("notices", plain()),
         "protocol",
         "without an end",
         |stream| {
             read_body(stream)?;
-            flood_of(stream, &message(b'N', b"\0").repeat(1000))
+            send_forever(stream, &message(b'N', b"\0").repeat(1000))
         },
     );
-    harm_ends(("huge", plain()), "protocol", "accepted here", |stream| {
+    check_rogue(("huge", plain()), "protocol", "accepted here", |stream| {
         read_body(stream)?;
-        flood_of(stream, b"E\x3f\0\0\0")
+        send_forever(stream, b"E\x3f\0\0\0")
     });
-    harm_ends(
+    check_rogue(
         ("ready-at-once", plain()),
         "protocol",
         "does not belong",
@@ -121,7 +123,7 @@ fn logins_that_do_not_end_well() {
             read_body(stream).map(drop)
         },
     );
-    harm_ends(("dripping", plain()), "connect", "the login", |stream| {
+    check_rogue(("dripping", plain()), "connect", "the login", |stream| {
         read_body(stream)?;
         stream.write_all(b"E\0\0\xff\0")?;
         drip(stream, b"S")
@@ -129,8 +131,8 @@ fn logins_that_do_not_end_well() {
 }
 
 #[test]
-fn answers_to_the_request_for_tls_that_are_none() {
-    harm_ends(
+fn invalid_answers_to_the_request_for_tls() {
+    check_rogue(
         ("silent-about-tls", json!({"tls": {}})),
         "connect",
         "request for TLS",
@@ -139,7 +141,7 @@ fn answers_to_the_request_for_tls_that_are_none() {
             read_message(stream).map(drop)
         },
     );
-    harm_ends(
+    check_rogue(
         ("more-than-s", json!({"tls": {}})),
         "protocol",
         "end of a step",
@@ -149,7 +151,7 @@ fn answers_to_the_request_for_tls_that_are_none() {
             read_message(stream).map(drop)
         },
     );
-    harm_ends(
+    check_rogue(
         ("no-tls", json!({"tls": {}})),
         "tls",
         "offers no TLS",
@@ -161,28 +163,28 @@ fn answers_to_the_request_for_tls_that_are_none() {
     );
 }
 
-/// A server that asks for the password in ways that it should not.
+/// The server requests the password in ways that the protocol does not allow.
 #[test]
-fn passwords_that_are_asked_for_by_rogues() {
+fn malicious_requests_for_the_password() {
     let plain = || json!({});
-    harm_ends(("impostor", plain()), "auth", "did not prove", |stream| {
+    check_rogue(("impostor", plain()), "auth", "did not prove", |stream| {
         read_body(stream)?;
         stream.write_all(&authentication_message(10, b"SCRAM-SHA-256\0\0"))?;
         read_message(stream)?;
         stream.write_all(&authentication_message(0, b""))?;
         read_message(stream).map(drop)
     });
-    harm_ends(("busy", plain()), "auth", "4294967295 rounds", |stream| {
+    check_rogue(("busy", plain()), "auth", "4294967295 rounds", |stream| {
         read_body(stream)?;
         stream.write_all(&authentication_message(10, b"SCRAM-SHA-256\0\0"))?;
-        let (_, begun) = read_message(stream)?;
-        let begun = String::from_utf8_lossy(&begun).into_owned();
-        let nonce = begun.split("r=").nth(1).unwrap_or_default();
+        let (_, body) = read_message(stream)?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        let nonce = text.split("r=").nth(1).unwrap_or_default();
         let challenge = format!("r={nonce}x,s=c2FsdA==,i=4294967295");
         stream.write_all(&authentication_message(11, challenge.as_bytes()))?;
         read_message(stream).map(drop)
     });
-    harm_ends(
+    check_rogue(
         ("again", plain()),
         "protocol",
         "out of its order",
@@ -194,14 +196,14 @@ fn passwords_that_are_asked_for_by_rogues() {
             }
         },
     );
-    harm_ends(("kerberos", plain()), "auth", "Kerberos V5", |stream| {
+    check_rogue(("kerberos", plain()), "auth", "Kerberos V5", |stream| {
         read_body(stream)?;
         stream.write_all(&authentication_message(2, b""))?;
         read_message(stream).map(drop)
     });
 }
 
-/// The connection is closed after each byte, in turn, of the messages that complete a login.
+/// The connection is closed after each number of bytes of the messages that complete a login.
 #[test]
 fn a_login_cut_anywhere() {
     let login_end = [
@@ -212,19 +214,19 @@ fn a_login_cut_anywhere() {
     .concat();
     for cut in 0..login_end.len() {
         let login_end = login_end.clone();
-        let fake = harmful(&format!("pg-cut-{cut}"), move |stream| {
+        let fake = rogue_server(&format!("pg-cut-{cut}"), move |stream| {
             read_body(stream)?;
             stream.write_all(&login_end[..cut])
         });
-        let job = hurried_job(&fake.path);
-        ends("a cut login", &job, &["server_gone"], "closed");
+        let job = impatient_postgres_job(&fake.path);
+        check_failure("a cut login", &job, &["server_gone"], "closed");
     }
 }
 
-/// Messages that a server may send unrequested do no harm, wherever they come.
+/// Messages that a server may send unrequested are accepted wherever they come.
 #[test]
-fn notices_in_the_way_do_no_harm() {
-    let unasked = || {
+fn unrequested_notices_are_accepted() {
+    let unrequested = || {
         [
             message(b'N', b"SNOTICE\0\0"),
             message(b'S', b"TimeZone\0UTC\0"),
@@ -232,13 +234,13 @@ fn notices_in_the_way_do_no_harm() {
         ]
         .concat()
     };
-    let fake = harmful("pg-notices", move |stream| {
+    let fake = rogue_server("pg-notices", move |stream| {
         read_body(stream)?;
         let login_end = [
             authentication_message(0, b""),
-            unasked(),
+            unrequested(),
             ready(),
-            unasked(),
+            unrequested(),
         ];
         stream.write_all(&login_end.concat())?;
         loop {
@@ -250,13 +252,13 @@ fn notices_in_the_way_do_no_harm() {
                 b'S' => ready(),
                 _ => return Ok(()),
             };
-            stream.write_all(&[unasked(), reply, unasked()].concat())?;
+            stream.write_all(&[unrequested(), reply, unrequested()].concat())?;
         }
     });
-    let mut job = hurried_job(&fake.path);
+    let mut job = impatient_postgres_job(&fake.path);
     // Long enough for a busy machine to complete a transaction.
     job["measure_ns"] = 2_000_000_000_u64.into();
-    let events = crate::process::success(&limited(&job, &[]));
-    let finished = events.last().expect("events");
+    let events = crate::process::success(&with_needed_limits(&job, &[]));
+    let finished = events.last().expect("the engine writes events");
     assert!(finished["transactions"].as_u64() > Some(0), "{finished}");
 }

@@ -1,13 +1,13 @@
 //! Duplication on the line: a segment arrives twice, the copy right after it. The copy uses no time on the bottleneck.
 
-use super::draws::Draws;
 use super::random_events::{Independent, RandomEvents};
+use super::random_stream::RandomStream;
 
 /// Which segments arrive twice.
 pub(crate) type Duplicate = RandomEvents<Independent>;
 
 impl Duplicate {
-    pub(crate) fn from_job(chance: f64, draws: Draws) -> Self {
-        Self::new(Independent::new(draws, chance))
+    pub(crate) fn from_job(chance: f64, random: RandomStream) -> Self {
+        Self::new(Independent::new(random, chance))
     }
 }

@@ -1,40 +1,40 @@
 //! Jitter: how the delay of one slice differs from that of another.
 
 use super::Nanos;
-use super::draws::Draws;
+use super::random_stream::RandomStream;
 use crate::job;
 
 /// Maximum extra delay, equal to the contract's maximum delay: a tail without a finite variance reaches it.
 const MAX_EXTRA: f64 = 60e9;
-/// One draw in this many may exceed the extra delay that memory is reserved for: about one a day at 10 000 slices a second.
-const RARE_DRAWS: f64 = 1e9;
-/// A normal value exceeds this many deviations once in `RARE_DRAWS` draws.
+/// One sample in this many may exceed the extra delay that memory is reserved for: about one a day at 10 000 slices a second.
+const RARE_SAMPLES: f64 = 1e9;
+/// A normal value exceeds this many deviations once in `RARE_SAMPLES`.
 const RARE_DEVIATIONS: f64 = 6.0;
 
-/// Draws the extra delay of each slice.
+/// Samples the extra delay of each slice.
 #[derive(Debug)]
 pub(crate) struct Jitter {
     spec: job::Jitter,
-    draws: Draws,
+    random: RandomStream,
 }
 
 impl Jitter {
-    pub(crate) fn new(spec: &job::Jitter, draws: Draws) -> Self {
+    pub(crate) fn new(spec: &job::Jitter, random: RandomStream) -> Self {
         let spec = spec.clone();
-        Self { spec, draws }
+        Self { spec, random }
     }
 
     /// The next value in nanoseconds, rounded to the nearest, so that the mean has no bias. Only normal jitter may be negative.
-    pub(crate) fn draw(&mut self) -> i64 {
+    pub(crate) fn sample(&mut self) -> i64 {
         match &self.spec {
             job::Jitter::Normal { deviation_ns } => {
-                (self.draws.normal() * *deviation_ns as f64).round() as i64
+                (self.random.normal() * *deviation_ns as f64).round() as i64
             }
             job::Jitter::Pareto { mean_ns, shape } => {
-                lomax(self.draws.unit(), *mean_ns, *shape).round() as i64
+                lomax(self.random.unit(), *mean_ns, *shape).round() as i64
             }
             job::Jitter::Empirical { extra_ns } => {
-                extra_ns[self.draws.below(extra_ns.len() as u64) as usize] as i64
+                extra_ns[self.random.below(extra_ns.len() as u64) as usize] as i64
             }
         }
     }
@@ -47,14 +47,14 @@ fn lomax(tail: f64, mean: Nanos, shape: f64) -> f64 {
     (scale * (tail.powf(-1.0 / shape) - 1.0)).min(MAX_EXTRA)
 }
 
-/// The extra delay that is practically never exceeded: memory is reserved for it.
+/// The extra delay that is practically never exceeded, for which memory is reserved.
 pub(crate) fn practical_max(spec: &job::Jitter) -> Nanos {
     match spec {
         job::Jitter::Normal { deviation_ns } => {
             (*deviation_ns as f64 * RARE_DEVIATIONS).min(MAX_EXTRA) as Nanos
         }
         job::Jitter::Pareto { mean_ns, shape } => {
-            lomax(1.0 / RARE_DRAWS, *mean_ns, *shape) as Nanos
+            lomax(1.0 / RARE_SAMPLES, *mean_ns, *shape) as Nanos
         }
         job::Jitter::Empirical { extra_ns } => extra_ns.iter().copied().max().unwrap_or(0),
     }
@@ -69,15 +69,15 @@ mod tests {
     const INTERVAL: f64 = 2.58;
 
     fn values(spec: &job::Jitter, seed: u64) -> Vec<f64> {
-        let mut jitter = Jitter::new(spec, Draws::new(seed, "jitter"));
-        (0..COUNT).map(|_| jitter.draw() as f64).collect()
+        let mut jitter = Jitter::new(spec, RandomStream::new(seed, "jitter"));
+        (0..COUNT).map(|_| jitter.sample() as f64).collect()
     }
 
     fn mean(values: &[f64], transform: impl Fn(f64) -> f64) -> f64 {
         values.iter().map(|value| transform(*value)).sum::<f64>() / values.len() as f64
     }
 
-    /// Check a share of n draws that should be p: binomial. Double the interval is less than 2 % of p, so that an error of 2 %
+    /// Check a share of n samples that should be p: binomial. Double the interval is less than 2 % of p, so that an error of 2 %
     /// would be seen.
     fn assert_share(seen: f64, expected: f64) {
         let interval = INTERVAL * (expected * (1.0 - expected) / f64::from(COUNT)).sqrt();
@@ -146,14 +146,14 @@ mod tests {
         );
         for (value, share) in [(5.0, 0.25), (70.0, 0.25), (900.0, 0.5)] {
             assert_share(
-                mean(&seen, |one| f64::from(u8::from((one - value).abs() < 0.5))),
+                mean(&seen, |sample| f64::from((sample - value).abs() < 0.5)),
                 share,
             );
         }
     }
 
     #[test]
-    fn memory_is_kept_for_nearly_all_of_it() {
+    fn practical_max_covers_nearly_all_samples() {
         let normal = job::Jitter::Normal { deviation_ns: 100 };
         let pareto = job::Jitter::Pareto {
             mean_ns: 1_000,
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_without_end_is_cut() {
-        let wild = job::Jitter::Pareto {
+    fn an_unbounded_tail_is_cut_at_the_maximum() {
+        let heavy_tailed = job::Jitter::Pareto {
             mean_ns: 60_000_000_000,
             shape: 1.01,
         };
         assert!(
-            values(&wild, 2)
+            values(&heavy_tailed, 2)
                 .iter()
                 .all(|value| (0.0..=MAX_EXTRA).contains(value))
         );

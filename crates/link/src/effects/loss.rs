@@ -3,8 +3,8 @@
 //! Loss happens after the bottleneck, like noise on a wire or in the air: a lost segment has used its time on the bottleneck and
 //! its space in the queue. Segments that the queue has no room for are dropped by the queue and counted there.
 
-use super::draws::Draws;
-use super::random_events::{Gap, GapSource, Independent, RandomEvents, geometric};
+use super::random_events::{Gap, GapSource, Independent, RandomEvents, sample_geometric};
+use super::random_stream::RandomStream;
 use crate::job;
 
 /// Which segments are lost.
@@ -17,10 +17,10 @@ pub(crate) enum LossSource {
 }
 
 impl Loss {
-    pub(crate) fn from_job(spec: &job::Loss, draws: Draws) -> Self {
+    pub(crate) fn from_job(spec: &job::Loss, random: RandomStream) -> Self {
         Self::new(match *spec {
             job::Loss::Independent { probability } => {
-                LossSource::Independent(Independent::new(draws, probability))
+                LossSource::Independent(Independent::new(random, probability))
             }
             job::Loss::GilbertElliott {
                 to_bad,
@@ -28,14 +28,14 @@ impl Loss {
                 loss_good,
                 loss_bad,
             } => LossSource::Bursts(Bursts::new(
-                draws,
+                random,
                 State {
-                    leave: to_bad,
-                    loss: loss_good,
+                    leave_chance: to_bad,
+                    loss_chance: loss_good,
                 },
                 State {
-                    leave: to_good,
-                    loss: loss_bad,
+                    leave_chance: to_good,
+                    loss_chance: loss_bad,
                 },
             )),
         })
@@ -54,16 +54,16 @@ impl GapSource for LossSource {
 /// A state of the chain: the chance to leave it after a segment, and to lose a segment in it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct State {
-    leave: f64,
-    loss: f64,
+    leave_chance: f64,
+    loss_chance: f64,
 }
 
 /// The Gilbert-Elliott chain. It begins in the good state; the current state decides on a segment, and then the chain takes its
-/// step. The chain draws how long it stays in a state and, within that stay, the distance to the next loss. Both are geometric and
-/// memoryless, so that the distance may be drawn anew when a stay begins.
+/// step. The length of a stay in a state and, within that stay, the distance to the next loss are sampled. Both are geometric and
+/// memoryless, so that the distance may be sampled anew when a stay begins.
 #[derive(Debug)]
 pub(crate) struct Bursts {
-    draws: Draws,
+    random: RandomStream,
     current: State,
     other: State,
     /// Segments for which the chain stays in its state.
@@ -71,10 +71,10 @@ pub(crate) struct Bursts {
 }
 
 impl Bursts {
-    fn new(mut draws: Draws, good: State, bad: State) -> Self {
-        let stay = draw_stay(&mut draws, good);
+    fn new(mut random: RandomStream, good: State, bad: State) -> Self {
+        let stay = sample_stay(&mut random, good);
         Self {
-            draws,
+            random,
             current: good,
             other: bad,
             stay,
@@ -82,14 +82,14 @@ impl Bursts {
     }
 }
 
-/// Draw how many segments the chain stays in a state: at least the one that finds it there.
-fn draw_stay(draws: &mut Draws, state: State) -> u64 {
-    geometric(draws, state.leave).saturating_add(1)
+/// Sample for how many segments the chain stays in a state: at least one.
+fn sample_stay(random: &mut RandomStream, state: State) -> u64 {
+    sample_geometric(random, state.leave_chance).saturating_add(1)
 }
 
 impl GapSource for Bursts {
     fn next(&mut self) -> Gap {
-        let distance = geometric(&mut self.draws, self.current.loss);
+        let distance = sample_geometric(&mut self.random, self.current.loss_chance);
         let hit = distance < self.stay;
         let clean = distance.min(self.stay);
         // An endless stay (the state is never left) does not run out.
@@ -98,7 +98,7 @@ impl GapSource for Bursts {
         }
         if self.stay == 0 {
             std::mem::swap(&mut self.current, &mut self.other);
-            self.stay = draw_stay(&mut self.draws, self.current);
+            self.stay = sample_stay(&mut self.random, self.current);
         }
         Gap { clean, hit }
     }
@@ -115,7 +115,7 @@ mod tests {
             loss_good,
             loss_bad,
         };
-        Loss::from_job(&spec, Draws::new(seed, "loss"))
+        Loss::from_job(&spec, RandomStream::new(seed, "loss"))
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_never_leaves_is_its_state() {
+    fn a_chain_that_never_leaves_a_state_keeps_its_loss() {
         let mut good = bursts(0.0, 1.0, 0.0, 1.0, 3);
         assert_eq!(good.count_clean(u32::MAX), u32::MAX);
         let mut bad = bursts(1.0, 0.0, 0.0, 1.0, 3);
@@ -142,15 +142,15 @@ mod tests {
     /// number of bursts in n segments is n times the rate of cycles, `1 / (1/to_bad + 1/to_good)`; burst lengths are geometric with
     /// variance (1 - q) / q^2, and so are the gaps between them.
     #[test]
-    fn loss_and_bursts_are_what_was_asked() {
+    fn loss_share_and_burst_length_match_the_request() {
         let (to_bad, to_good, n) = (0.02_f64, 0.25_f64, 20_000_000_u32);
         let mut chain = bursts(to_bad, to_good, 0.0, 1.0, 8);
-        let (mut lost, mut runs, mut before) = (0_u32, 0_u32, false);
+        let (mut lost, mut runs, mut was_hit) = (0_u32, 0_u32, false);
         for _ in 0..n {
-            let hit = chain.step();
-            lost += u32::from(hit);
-            runs += u32::from(hit && !before);
-            before = hit;
+            let is_hit = chain.step();
+            lost += u32::from(is_hit);
+            runs += u32::from(is_hit && !was_hit);
+            was_hit = is_hit;
         }
         let (lost, runs, n) = (f64::from(lost), f64::from(runs), f64::from(n));
         // Mean burst: 4 segments, standard error sqrt(0.75) / 0.25 / sqrt(runs).
@@ -174,34 +174,34 @@ mod tests {
     /// With loss in both states: the shares of losses and of two losses in a row are within 1 % and 1.5 % of those of a chain
     /// stepped naively.
     #[test]
-    fn sojourns_are_the_same_as_single_steps() {
+    fn sampled_stays_lose_as_single_steps_do() {
         let (to_bad, to_good, loss_good, loss_bad) = (0.05, 0.2, 0.1, 0.7);
         let n = 4_000_000;
         let tally = |hit: &mut dyn FnMut() -> bool| {
-            let (mut single, mut double, mut before) = (0_u32, 0_u32, false);
+            let (mut single, mut double, mut was_hit) = (0_u32, 0_u32, false);
             for _ in 0..n {
-                let now = hit();
-                single += u32::from(now);
-                double += u32::from(now && before);
-                before = now;
+                let is_hit = hit();
+                single += u32::from(is_hit);
+                double += u32::from(is_hit && was_hit);
+                was_hit = is_hit;
             }
             (f64::from(single), f64::from(double))
         };
         let mut loss = bursts(to_bad, to_good, loss_good, loss_bad, 21);
-        let drawn = tally(&mut || loss.step());
-        let (mut naive, mut bad) = (Draws::new(22, "naive"), false);
+        let sampled = tally(&mut || loss.step());
+        let (mut naive, mut bad) = (RandomStream::new(22, "naive"), false);
         let single = tally(&mut || {
             let hit = naive.unit() <= if bad { loss_bad } else { loss_good };
             bad ^= naive.unit() <= if bad { to_good } else { to_bad };
             hit
         });
         assert!(
-            (drawn.0 / single.0 - 1.0).abs() < 0.01,
-            "{drawn:?} {single:?}"
+            (sampled.0 / single.0 - 1.0).abs() < 0.01,
+            "{sampled:?} {single:?}"
         );
         assert!(
-            (drawn.1 / single.1 - 1.0).abs() < 0.015,
-            "{drawn:?} {single:?}"
+            (sampled.1 / single.1 - 1.0).abs() < 0.015,
+            "{sampled:?} {single:?}"
         );
     }
 }

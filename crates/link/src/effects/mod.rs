@@ -2,8 +2,7 @@
 //!
 //! Order of the effects along the path, and why:
 //!
-//! 1. `outage`: is the line up when the packet arrives? A line that is down takes nothing, so that neither queue nor bottleneck
-//!    sees the packet.
+//! 1. `outage`: is the line up when the packet arrives? A line that is down loses it before queue and bottleneck.
 //! 2. `queue`: may the segment wait? The queue is before the bottleneck because segments wait for the bottleneck.
 //! 3. `rate` (or `trace`): when has its last bit left the bottleneck?
 //! 4. `faults`, on the line beyond: `loss`, `corrupt`, `duplicate`. A segment lost or corrupted here has used its time on the
@@ -13,20 +12,20 @@
 //! 5. `delay` and `jitter`: when is it at the far end?
 //!
 //! Loss, corruption and duplication apply to each segment; jitter and delay to slices, which take at most 100 µs on the wire,
-//! because the many segments of a super-packet would have come one after the other. Random numbers come from `draws`, a stream for
-//! each effect; `ongoing` decides which numbers are used when the settings change.
+//! because the many segments of a super-packet would have come one after the other. Random numbers come from
+//! `random_stream`, a stream for each effect; `effect_slot` decides which numbers are used when the settings change.
 
 pub(crate) mod corrupt;
 pub(crate) mod delay;
-pub(crate) mod draws;
 pub(crate) mod duplicate;
+pub(crate) mod effect_slot;
 pub(crate) mod faults;
 pub(crate) mod jitter;
 pub(crate) mod loss;
-pub(crate) mod ongoing;
 pub(crate) mod outage;
 pub(crate) mod queue;
 pub(crate) mod random_events;
+pub(crate) mod random_stream;
 pub(crate) mod rate;
 pub(crate) mod trace;
 

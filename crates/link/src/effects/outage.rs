@@ -12,7 +12,7 @@ pub(crate) struct Outages {
     /// Start of the schedule; its times count from here.
     start: Nanos,
     is_down: bool,
-    /// First moment at which the answer may change.
+    /// When `is_down` may change next.
     valid_until: Nanos,
 }
 
@@ -26,7 +26,7 @@ impl Outages {
         }
     }
 
-    /// Is the line down for what arrives at `arrival`?
+    /// Whether the line is down for a packet that arrives at `arrival`.
     pub(crate) fn is_down(&mut self, arrival: Nanos) -> bool {
         if arrival >= self.valid_until {
             self.update_state(arrival.saturating_sub(self.start));
@@ -36,22 +36,25 @@ impl Outages {
 
     fn update_state(&mut self, time: Nanos) {
         let states = self.spec.iter().map(|outage| state_at(outage, time));
-        (self.is_down, self.valid_until) = states.fold((false, Nanos::MAX), |all, one| {
-            let valid_until = self.start.saturating_add(one.1);
-            (all.0 || one.0, all.1.min(valid_until))
-        });
+        (self.is_down, self.valid_until) = states.fold(
+            (false, Nanos::MAX),
+            |(any_down, valid_until), (is_down, until)| {
+                let until = self.start.saturating_add(until);
+                (any_down || is_down, valid_until.min(until))
+            },
+        );
     }
 }
 
-/// Whether one outage lasts at `time`, and when that changes.
+/// Whether one outage lasts at `time`, and until when this holds.
 fn state_at(outage: &Outage, time: Nanos) -> (bool, Nanos) {
-    let Some(since) = time.checked_sub(outage.at_ns) else {
+    let Some(elapsed) = time.checked_sub(outage.at_ns) else {
         return (false, outage.at_ns);
     };
     let phase = match outage.every_ns {
         Some(every) if outage.for_ns >= every => return (true, Nanos::MAX),
-        Some(every) => since % every,
-        None => since,
+        Some(every) => elapsed % every,
+        None => elapsed,
     };
     if phase < outage.for_ns {
         (true, time + (outage.for_ns - phase))
@@ -76,35 +79,35 @@ mod tests {
     }
 
     #[test]
-    fn it_is_down_from_its_first_moment_to_before_its_last() {
+    fn the_line_is_down_from_the_start_to_just_before_the_end() {
         let mut outages = Outages::new(&[outage(100, 10, None)], 1_000);
         let seen = [0, 1_099, 1_100, 1_109, 1_110, 9_999].map(|at| outages.is_down(at));
         assert_eq!(seen, [false, false, true, true, false, false]);
     }
 
     #[test]
-    fn it_comes_again() {
+    fn an_outage_repeats_after_its_period() {
         let mut outages = Outages::new(&[outage(5, 2, Some(10))], 0);
         let down: Vec<_> = (0..40).filter(|at| outages.is_down(*at)).collect();
         assert_eq!(down, [5, 6, 15, 16, 25, 26, 35, 36]);
     }
 
     #[test]
-    fn one_that_is_longer_than_its_period_does_not_end() {
+    fn an_outage_longer_than_its_period_does_not_end() {
         let mut outages = Outages::new(&[outage(5, 10, Some(10))], 0);
         assert!(!outages.is_down(4));
         assert!((5..100).all(|at| outages.is_down(at)));
     }
 
     #[test]
-    fn without_any_it_is_up() {
+    fn without_outages_the_line_is_up() {
         assert!(!Outages::new(&[], 7).is_down(Nanos::MAX - 1));
     }
 
     proptest! {
-        /// Queried from time to time, it agrees with a direct evaluation of every outage.
+        /// Queries at increasing times agree with a direct evaluation of every outage.
         #[test]
-        fn what_is_remembered_is_true(
+        fn the_cached_state_is_correct(
             spec in prop::collection::vec((0_u64..500, 1_u64..60, prop::option::of(1_u64..90)), 0..6),
             pauses in prop::collection::vec(0_u64..40, 1..200), start in 0_u64..50,
         ) {
@@ -114,8 +117,9 @@ mod tests {
             for pause in pauses {
                 now += pause;
                 let time = now.saturating_sub(start);
-                let expected = spec.iter().any(|one| {
-                    time >= one.at_ns && one.every_ns.map_or(time - one.at_ns, |every| (time - one.at_ns) % every) < one.for_ns
+                let expected = spec.iter().any(|outage| {
+                    let Some(elapsed) = time.checked_sub(outage.at_ns) else { return false };
+                    outage.every_ns.map_or(elapsed, |every| elapsed % every) < outage.for_ns
                 });
                 prop_assert_eq!(outages.is_down(now), expected);
             }

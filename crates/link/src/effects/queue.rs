@@ -11,12 +11,12 @@ impl DropTail {
         Self { limit }
     }
 
-    /// May a segment of `wire` bytes join a queue that holds `backlog` bytes? An idle bottleneck takes any segment.
+    /// Whether a segment of `wire` bytes may join a queue that holds `backlog` bytes. An idle bottleneck takes any segment.
     pub(crate) fn admits(&self, backlog: u64, wire: u64) -> bool {
         backlog == 0 || self.fits(backlog + wire)
     }
 
-    /// Do `bytes` fit within the limit?
+    /// Whether a queue of `bytes` is within the limit.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         bytes <= self.limit
     }

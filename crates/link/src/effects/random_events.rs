@@ -1,9 +1,9 @@
-//! Which passing segments an effect hits, found without a draw for each: the distance to the next hit is drawn instead, so that a
-//! chance of one in a million costs nothing for all other segments.
+//! Which passing segments an effect hits, found without a random number for each: the distance to the next hit is random instead, so
+//! that a chance of one in a million costs nothing for all other segments.
 
-use super::draws::Draws;
+use super::random_stream::RandomStream;
 
-/// The number of segments that pass untouched, and whether the next one is hit (true) or still undecided (false).
+/// A number of segments that pass untouched (`clean`), and whether the one after them is hit (true) or still undecided (false).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) clean: u64,
@@ -32,26 +32,26 @@ impl<S: GapSource> RandomEvents<S> {
         Self { source, gap }
     }
 
-    /// How many of the next `within` segments are untouched before one is hit.
-    pub(crate) fn count_clean(&mut self, within: u32) -> u32 {
-        while !self.gap.hit && self.gap.clean < u64::from(within) {
+    /// How many segments pass before one is hit, at most `max`.
+    pub(crate) fn count_clean(&mut self, max: u32) -> u32 {
+        while !self.gap.hit && self.gap.clean < u64::from(max) {
             let next = self.source.next();
             self.gap.clean = self.gap.clean.saturating_add(next.clean);
             self.gap.hit = next.hit;
         }
-        self.gap.clean.min(u64::from(within)) as u32
+        self.gap.clean.min(u64::from(max)) as u32
     }
 
-    /// Pass over segments that [`Self::count_clean`] has counted.
+    /// Skip segments that [`Self::count_clean`] has counted.
     pub(crate) fn skip(&mut self, count: u32) {
         assert!(
             u64::from(count) <= self.gap.clean,
-            "only what is known to be clean is passed over"
+            "skipped segments are known to be clean"
         );
         self.gap.clean -= u64::from(count);
     }
 
-    /// Pass over one segment: is it hit?
+    /// Pass over one segment; returns whether it is hit.
     pub(crate) fn step(&mut self) -> bool {
         let hit = self.count_clean(1) == 0;
         if hit {
@@ -66,29 +66,29 @@ impl<S: GapSource> RandomEvents<S> {
 /// Hits each segment independently with the same chance. The number of clean segments before a hit is geometric.
 #[derive(Debug, Clone)]
 pub(crate) struct Independent {
-    draws: Draws,
+    random: RandomStream,
     chance: f64,
 }
 
 impl Independent {
-    pub(crate) fn new(draws: Draws, chance: f64) -> Self {
-        Self { draws, chance }
+    pub(crate) fn new(random: RandomStream, chance: f64) -> Self {
+        Self { random, chance }
     }
 }
 
 impl GapSource for Independent {
     fn next(&mut self) -> Gap {
         Gap {
-            clean: geometric(&mut self.draws, self.chance),
+            clean: sample_geometric(&mut self.random, self.chance),
             hit: self.chance > 0.0,
         }
     }
 }
 
-/// Draw the number of failures before the first success of trials with `chance`: the smallest k for which (1 - chance)^(k + 1) is
-/// below a uniform draw. Exact for chances 0 (never) and 1 (at once). A draw has 53 bits, so that no result exceeds 36.8 times the
-/// mean.
-pub(crate) fn geometric(draws: &mut Draws, chance: f64) -> u64 {
+/// Sample the number of failures before the first success of trials with `chance`: the smallest k for which (1 - chance)^(k + 1) is
+/// below a uniform random number. Exact for chances 0 (never) and 1 (at once). The random number has 53 bits, so that no result
+/// exceeds 36.8 times the mean.
+pub(crate) fn sample_geometric(random: &mut RandomStream, chance: f64) -> u64 {
     if chance <= 0.0 {
         return u64::MAX;
     }
@@ -96,35 +96,35 @@ pub(crate) fn geometric(draws: &mut Draws, chance: f64) -> u64 {
         return 0;
     }
     // ln_1p: 1 - chance would lose the digits of a small chance. The cast saturates.
-    (draws.unit().ln() / (-chance).ln_1p()) as u64
+    (random.unit().ln() / (-chance).ln_1p()) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hit(chance: f64, seed: u64, count: u32) -> Vec<bool> {
-        let mut events = RandomEvents::new(Independent::new(Draws::new(seed, "test"), chance));
+    fn hits(chance: f64, seed: u64, count: u32) -> Vec<bool> {
+        let mut events =
+            RandomEvents::new(Independent::new(RandomStream::new(seed, "test"), chance));
         (0..count).map(|_| events.step()).collect()
     }
 
     #[test]
     fn never_and_always_are_exact() {
-        assert!(!hit(0.0, 1, 100_000).contains(&true));
-        assert!(!hit(1.0, 1, 100_000).contains(&false));
+        assert!(!hits(0.0, 1, 100_000).contains(&true));
+        assert!(!hits(1.0, 1, 100_000).contains(&false));
     }
 
-    /// Single steps and stretches of any length give the same hits.
     #[test]
-    fn stretches_are_the_same_as_steps() {
-        let steps = hit(0.03, 9, 50_000);
-        let mut events = RandomEvents::new(Independent::new(Draws::new(9, "test"), 0.03));
+    fn skipping_gives_the_same_hits_as_single_steps() {
+        let steps = hits(0.03, 9, 50_000);
+        let mut events = RandomEvents::new(Independent::new(RandomStream::new(9, "test"), 0.03));
         let mut seen = Vec::new();
-        for within in (1..60).cycle() {
-            let clean = events.count_clean(within);
+        for max in (1..60).cycle() {
+            let clean = events.count_clean(max);
             events.skip(clean);
             seen.extend(std::iter::repeat_n(false, clean as usize));
-            if clean < within {
+            if clean < max {
                 seen.push(events.step());
             }
             if seen.len() >= steps.len() {
@@ -134,13 +134,13 @@ mod tests {
         assert_eq!(seen[..steps.len()], steps[..]);
     }
 
-    /// n segments with chance p are hit n p times with the deviation of the binomial; twice the interval of 99 % is still less than
-    /// 2 % of it, so that a chance wrong by 2 % is detected.
+    /// The number of hits among n segments with chance p is binomial with mean n p. Twice the 99 % interval is less than 2 % of the
+    /// mean, so that a chance wrong by 2 % is detected.
     #[test]
-    fn the_chance_is_what_was_asked() {
+    fn the_hit_rate_matches_the_requested_chance() {
         for (chance, count) in [(0.01, 8_000_000_u32), (0.3, 1_000_000), (0.97, 1_000_000)] {
             let n = f64::from(count);
-            let seen = hit(chance, 4, count).iter().filter(|one| **one).count() as f64;
+            let seen = hits(chance, 4, count).iter().filter(|hit| **hit).count() as f64;
             let interval = 2.58 * (n * chance * (1.0 - chance)).sqrt();
             assert!(2.0 * interval < 0.02 * n * chance, "the test can fail");
             assert!(
@@ -150,12 +150,12 @@ mod tests {
         }
     }
 
-    /// A chance of one in a million: 200 000 draws of gaps with mean 1e6 - 1; the standard error is mean / sqrt(200 000).
+    /// A chance of one in a million: 200 000 gaps with mean 1e6 - 1; the standard error is mean / sqrt(200 000).
     #[test]
     fn a_small_chance_keeps_its_digits() {
-        let mut draws = Draws::new(5, "test");
+        let mut random = RandomStream::new(5, "test");
         let mean = (0..200_000)
-            .map(|_| geometric(&mut draws, 1e-6) as f64)
+            .map(|_| sample_geometric(&mut random, 1e-6) as f64)
             .sum::<f64>()
             / 200_000.0;
         assert!(
@@ -164,10 +164,10 @@ mod tests {
         );
     }
 
-    /// Compared with a draw for each segment: the lengths of the gaps between two hits, in classes, by the two-sample chi-square
+    /// Compared with a random number for each segment: the lengths of the gaps between two hits, in classes, by the two-sample chi-square
     /// test. 20 classes, 19 degrees of freedom: 99 % of the values are below 36.19.
     #[test]
-    fn ways_are_distributed_as_by_single_draws() {
+    fn gaps_are_distributed_as_with_single_decisions() {
         const CLASSES: usize = 20;
         let chance = 0.1;
         let classes = |hit: &mut dyn FnMut() -> bool| {
@@ -182,19 +182,24 @@ mod tests {
             }
             counts.map(f64::from)
         };
-        let chi_square = |one: &[f64; CLASSES], other: &[f64; CLASSES]| {
-            let (ones, others) = (one.iter().sum::<f64>(), other.iter().sum::<f64>());
-            let ratio = (others / ones).sqrt();
+        let chi_square = |first: &[f64; CLASSES], second: &[f64; CLASSES]| {
+            let ratio = (second.iter().sum::<f64>() / first.iter().sum::<f64>()).sqrt();
             let term = |(a, b): (&f64, &f64)| (a * ratio - b / ratio).powi(2) / (a + b);
-            one.iter().zip(other).map(term).sum::<f64>()
+            first.iter().zip(second).map(term).sum::<f64>()
         };
-        let mut naive = Draws::new(11, "naive");
+        let mut naive = RandomStream::new(11, "naive");
         let single = classes(&mut || naive.unit() <= chance);
-        let mut events = RandomEvents::new(Independent::new(Draws::new(12, "ways"), chance));
-        let drawn = classes(&mut || events.step());
-        assert!(chi_square(&single, &drawn) < 36.19, "{single:?} {drawn:?}");
+        let mut events = RandomEvents::new(Independent::new(RandomStream::new(12, "ways"), chance));
+        let skipped = classes(&mut || events.step());
+        assert!(
+            chi_square(&single, &skipped) < 36.19,
+            "{single:?} {skipped:?}"
+        );
         // The test can fail: a chance that is 2 % larger does not pass.
-        let mut events = RandomEvents::new(Independent::new(Draws::new(12, "ways"), chance * 1.02));
+        let mut events = RandomEvents::new(Independent::new(
+            RandomStream::new(12, "ways"),
+            chance * 1.02,
+        ));
         let wrong = classes(&mut || events.step());
         assert!(chi_square(&single, &wrong) > 36.19, "{single:?} {wrong:?}");
     }

@@ -1,14 +1,12 @@
 //! The bottleneck: bits leave one after the other, at a constant rate or at one that changes by a schedule.
 
 use super::Nanos;
-use super::trace::Trace;
+use super::trace::{NANOBITS_PER_BYTE, Trace};
 use crate::job::Direction;
 
 /// Maximum wire time of one slice. A super-packet that came at once leaves as a series of slices, so that a slow line does not
 /// deliver 64 KiB in one instant; 100 µs bounds the series to about 10 000 slices a second at any rate.
 pub(crate) const MAX_SLICE_TIME: Nanos = 100_000;
-
-const NANOBITS_PER_BYTE: u128 = 8 * 1_000_000_000;
 
 /// The bottleneck of a direction, where its rate is the limit.
 #[derive(Debug)]
@@ -50,13 +48,13 @@ impl Bottleneck {
     /// Maximum bytes of a slice of a packet that arrives at `arrival`; None if unlimited.
     pub(crate) fn max_slice_bytes(&self, arrival: Nanos) -> Option<u32> {
         match self {
-            Self::Steady(line) => line.slice,
+            Self::Steady(line) => line.max_slice_bytes,
             Self::Changing(line) => Some(saturate(line.bytes_in(arrival, MAX_SLICE_TIME))),
         }
     }
 }
 
-/// Saturate: any number above the size of a packet will do. The caller's division is faster on 32 bits.
+/// Saturate to 32 bits: any number above the size of a packet has the same effect, and the caller's division is faster.
 fn saturate(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -71,8 +69,8 @@ pub(crate) struct SteadyRate {
     free_at: Nanos,
     /// Remainder of that moment, in 1/rate nanoseconds.
     remainder: u64,
-    /// Bytes that leave in a [`MAX_SLICE_TIME`].
-    slice: Option<u32>,
+    /// Bytes that leave in [`MAX_SLICE_TIME`].
+    max_slice_bytes: Option<u32>,
 }
 
 impl SteadyRate {
@@ -82,7 +80,7 @@ impl SteadyRate {
             rate,
             free_at,
             remainder: 0,
-            slice: rate.map(|rate| {
+            max_slice_bytes: rate.map(|rate| {
                 saturate((u128::from(rate) * u128::from(MAX_SLICE_TIME) / NANOBITS_PER_BYTE) as u64)
             }),
         }

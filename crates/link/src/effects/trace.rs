@@ -8,54 +8,54 @@ use super::Nanos;
 use crate::job::RateStep;
 
 /// Billionths of a bit in one byte.
-const NANOBITS_PER_BYTE: u128 = 8 * 1_000_000_000;
-/// A moment that is never reached: 146 years after the machine's start.
+pub(crate) const NANOBITS_PER_BYTE: u128 = 8 * 1_000_000_000;
+/// A time that is never reached: 146 years after the machine's start.
 const NEVER: Nanos = Nanos::MAX / 4;
 
 #[derive(Debug, Clone, Copy)]
 struct Step {
     /// When the step begins in the cycle.
     start: Nanos,
-    /// How much the cycle carries before the step.
+    /// Nanobits that the cycle carries before the step.
     carried: u128,
     rate: u64,
 }
 
-/// See the module.
+/// A bottleneck whose rate follows a schedule.
 #[derive(Debug)]
 pub(crate) struct Trace {
     steps: Vec<Step>,
     /// Length of a cycle.
     period: Nanos,
-    /// How much a cycle carries.
-    cycle: u128,
+    /// Nanobits that a cycle carries.
+    carried_per_cycle: u128,
     begin: Nanos,
-    /// How much the line will have carried when the last admitted bit has left.
+    /// Nanobits that the line will have carried when the last admitted bit has left.
     admitted: u128,
 }
 
 impl Trace {
     /// A schedule that begins at `begin`. At least one step has a rate.
     pub(crate) fn new(spec: &[RateStep], begin: Nanos) -> Self {
-        let (mut period, mut cycle) = (0, 0);
+        let (mut period, mut carried) = (0, 0);
         let steps = spec
             .iter()
-            .map(|step| {
-                let start = Step {
+            .map(|spec| {
+                let step = Step {
                     start: period,
-                    carried: cycle,
-                    rate: step.rate_bps,
+                    carried,
+                    rate: spec.rate_bps,
                 };
-                period += step.for_ns;
-                cycle += u128::from(step.rate_bps) * u128::from(step.for_ns);
-                start
+                period += spec.for_ns;
+                carried += u128::from(spec.rate_bps) * u128::from(spec.for_ns);
+                step
             })
             .collect();
-        assert!(cycle > 0, "something passes");
+        assert!(carried > 0, "at least one step has a rate");
         Self {
             steps,
             period,
-            cycle,
+            carried_per_cycle: carried,
             begin,
             admitted: 0,
         }
@@ -70,17 +70,17 @@ impl Trace {
     /// Send `wire` bytes that arrive at `arrival`. Returns the moment at which the last bit has left.
     pub(crate) fn depart(&mut self, arrival: Nanos, wire: u64) -> Nanos {
         self.admitted = self.next_bit(arrival) + u128::from(wire) * NANOBITS_PER_BYTE;
-        // The moment at which a bit ends belongs to the step that carries it, even if the step ends at that moment.
-        let (cycles, step, within) = self.locate(self.admitted - 1);
-        self.moment(cycles, step, within + 1)
+        // The time at which a bit ends belongs to the step that carries it, even if the step ends at that time.
+        let (cycles, step, carried) = self.locate(self.admitted - 1);
+        self.time_of(cycles, step, carried + 1)
     }
 
     /// How many bytes leave within `time` after the first bit that arrives at `arrival` begins to leave.
     pub(crate) fn bytes_in(&self, arrival: Nanos, time: Nanos) -> u64 {
         let next = self.next_bit(arrival);
-        let (cycles, step, within) = self.locate(next);
-        let start = self.moment(cycles, step, within);
-        // `carried` is less than `next` only at a moment that is never reached.
+        let (cycles, step, carried) = self.locate(next);
+        let start = self.time_of(cycles, step, carried);
+        // `carried` is less than `next` only at a time that is never reached.
         let carried = self.carried(start.saturating_add(time));
         (carried.saturating_sub(next) / NANOBITS_PER_BYTE) as u64
     }
@@ -89,32 +89,38 @@ impl Trace {
         self.admitted.max(self.carried(arrival))
     }
 
-    /// What the line could have carried until `time`.
+    /// Nanobits that the line could have carried until `time`.
     fn carried(&self, time: Nanos) -> u128 {
         let time = time.saturating_sub(self.begin);
-        let within = time % self.period;
+        let phase = time % self.period;
         // The first step begins at 0.
-        let step = self.steps[self.steps.partition_point(|step| step.start <= within) - 1];
-        u128::from(time / self.period) * self.cycle
+        let step = self.steps[self.steps.partition_point(|step| step.start <= phase) - 1];
+        u128::from(time / self.period) * self.carried_per_cycle
             + step.carried
-            + u128::from(step.rate) * u128::from(within - step.start)
+            + u128::from(step.rate) * u128::from(phase - step.start)
     }
 
-    /// Position in the schedule at which the line has carried `count`: complete cycles, the step, and how much that step has
-    /// carried by then. The step never has rate 0: the step after such a one begins with the same count and is chosen instead.
+    /// Position in the schedule at which the line has carried `nanobits`: complete cycles, the step, and how much that step has
+    /// carried by then. The step never has rate 0: the step after such a step begins with the same count and is chosen instead.
     /// There always is one, because a cycle carries more than the remainder.
-    fn locate(&self, count: u128) -> (u128, Step, u128) {
-        let within = count % self.cycle;
-        let step = self.steps[self.steps.partition_point(|step| step.carried <= within) - 1];
-        (count / self.cycle, step, within - step.carried)
+    fn locate(&self, nanobits: u128) -> (u128, Step, u128) {
+        let remainder = nanobits % self.carried_per_cycle;
+        let step = self.steps[self.steps.partition_point(|step| step.carried <= remainder) - 1];
+        (
+            nanobits / self.carried_per_cycle,
+            step,
+            remainder - step.carried,
+        )
     }
 
-    /// The moment, rounded down, at which `step` has carried `within`.
-    fn moment(&self, cycles: u128, step: Step, within: u128) -> Nanos {
-        let since = cycles
+    /// When, rounded down, `step` has carried `nanobits` in the cycle after `cycles` complete ones.
+    fn time_of(&self, cycles: u128, step: Step, nanobits: u128) -> Nanos {
+        let elapsed = cycles
             .saturating_mul(u128::from(self.period))
-            .saturating_add(u128::from(step.start) + within / u128::from(step.rate));
-        u64::try_from(since).map_or(NEVER, |since| self.begin.saturating_add(since).min(NEVER))
+            .saturating_add(u128::from(step.start) + nanobits / u128::from(step.rate));
+        u64::try_from(elapsed).map_or(NEVER, |elapsed| {
+            self.begin.saturating_add(elapsed).min(NEVER)
+        })
     }
 }
 
@@ -137,11 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn a_standstill_only_waits() {
+    fn bytes_wait_while_the_rate_is_zero() {
         // 1 ms at 8 Mb/s carries 1000 bytes, then nothing for 1 ms.
         let mut line = trace(&[(1_000_000, 8_000_000), (1_000_000, 0)], 500);
         assert_eq!(line.depart(500, 400), 500 + 400_000);
-        assert_eq!(line.depart(500, 600), 500 + 1_000_000, "at its very end");
+        assert_eq!(
+            line.depart(500, 600),
+            500 + 1_000_000,
+            "at the end of the step"
+        );
         assert_eq!(line.depart(500, 1), 500 + 2_001_000);
         assert_eq!(line.backlog(500), 1_001);
         assert_eq!(line.backlog(500 + 1_500_000), 1);
@@ -152,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_may_lie_in_several_steps() {
+    fn a_segment_may_take_several_steps() {
         // 1000 bytes: 250 at 2 Mb/s in 1 ms, 500 at 4 Mb/s in 1 ms, the last 250 again at 2 Mb/s.
         let mut line = trace(&[(1_000_000, 2_000_000), (1_000_000, 4_000_000)], 0);
         assert_eq!(line.depart(0, 1_000), 3_000_000);
     }
 
     #[test]
-    fn what_fits_a_time_is_counted_from_when_it_moves() {
+    fn bytes_in_a_time_count_from_when_the_first_bit_leaves() {
         let line = trace(
             &[(1_000, 0), (1_000, 8_000_000_000), (1_000, 16_000_000_000)],
             0,
@@ -167,11 +177,11 @@ mod tests {
         // From 1 µs on: 1000 bytes in the first, then 2 a nanosecond.
         assert_eq!(line.bytes_in(0, 500), 500);
         assert_eq!(line.bytes_in(0, 1_500), 2_000);
-        assert_eq!(line.bytes_in(2_500, 1_000), 1_000, "then it stands still");
+        assert_eq!(line.bytes_in(2_500, 1_000), 1_000, "then the rate is zero");
     }
 
     #[test]
-    fn nothing_overflows() {
+    fn extreme_schedules_do_not_overflow() {
         let day = 86_400_000_000_000;
         let mut line = trace(&[(1, 1), (day, 0)], 5);
         assert_eq!(line.depart(5, 1 << 40), NEVER);
@@ -186,18 +196,18 @@ mod tests {
             packets in prop::collection::vec((0_u64..400_000, 1_u64..70_000), 1..80),
         ) {
             let steps: Vec<_> = lengths.iter().map(|length| (*length, rate)).collect();
-            let (mut one, mut other) = (trace(&steps, begin), SteadyRate::new(Some(rate), begin));
+            let (mut trace, mut steady) = (trace(&steps, begin), SteadyRate::new(Some(rate), begin));
             let mut now = begin;
             for (pause, wire) in packets {
                 now += pause;
-                prop_assert_eq!(one.backlog(now), other.backlog(now));
-                prop_assert_eq!(one.depart(now, wire), other.depart(now, wire));
+                prop_assert_eq!(trace.backlog(now), steady.backlog(now));
+                prop_assert_eq!(trace.depart(now, wire), steady.depart(now, wire));
             }
         }
 
         /// Compared with a walk over the steps in exact fractions: everything is sent at the rate in force.
         #[test]
-        fn it_is_a_walk_over_the_steps(
+        fn departures_match_a_walk_over_the_steps(
             mut steps in prop::collection::vec((1_u64..300_000, prop_oneof![Just(0), 1_000_u64..9_000_000_000]), 1..7),
             packets in prop::collection::vec((0_u64..400_000, 1_u64..70_000), 1..40),
         ) {
@@ -207,18 +217,18 @@ mod tests {
             for (pause, wire) in packets {
                 now += pause;
                 if now > at { (at, used) = (now, 0) }
-                let mut left = u128::from(wire) * 8_000_000_000;
+                let mut remaining = u128::from(wire) * 8_000_000_000;
                 let departed = loop {
                     let period: u64 = steps.iter().map(|step| step.0).sum();
                     let mut end = at - at % period;
                     let rate = steps.iter().find_map(|(length, rate)| { end += length; (end > at).then_some(*rate) }).expect("a step");
-                    let room = u128::from(rate) * u128::from(end - at) - used;
-                    if left <= room {
-                        used += left;
-                        let whole = (used / u128::from(rate)) as u64;
-                        break { at += whole; used %= u128::from(rate); at };
+                    let available = u128::from(rate) * u128::from(end - at) - used;
+                    if remaining <= available {
+                        used += remaining;
+                        let elapsed = (used / u128::from(rate)) as u64;
+                        break { at += elapsed; used %= u128::from(rate); at };
                     }
-                    (left, at, used) = (left - room, end, 0);
+                    (remaining, at, used) = (remaining - available, end, 0);
                 };
                 prop_assert_eq!(line.depart(now, wire), departed);
             }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::effects::Nanos;
-use crate::effects::draws::Draws;
+use crate::effects::random_stream::RandomStream;
 
 mod effects;
 
@@ -84,12 +84,12 @@ impl Direction {
     }
 
     /// The random numbers of one effect that has begun `times_begun` times before.
-    pub(crate) fn draws(&self, effect: &str, times_begun: u64) -> Draws {
+    pub(crate) fn random_stream(&self, effect: &str, times_begun: u64) -> RandomStream {
         let name = format!("{}.{effect}", self.name);
         if times_begun == 0 {
-            Draws::new(self.seed, &name)
+            RandomStream::new(self.seed, &name)
         } else {
-            Draws::new(self.seed, &format!("{name}.{times_begun}"))
+            RandomStream::new(self.seed, &format!("{name}.{times_begun}"))
         }
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let job = LinkJob::parse(&job(
             r#"{"rate_bps":null,"delay_ns":5,"compensate_ns":9,"queue_bytes":1}"#,
         ))
-        .expect("job");
+        .expect("the job is valid");
         assert_eq!(job.to_server.effective_delay(), 93_000);
         assert_eq!(job.to_server.rate_bps(), Some(1_000_000_000));
         assert_eq!(
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_jobs_are_refused() {
         for (direction, word) in [
             (r#"{"rate_bps":0,"delay_ns":5,"queue_bytes":1}"#, "nonzero"),
             (
@@ -278,30 +278,32 @@ mod tests {
             let error = LinkJob::parse(&job(direction)).expect_err(direction);
             assert!(error.contains(word), "{error}");
         }
-        let other = job(DIRECTION).replace(r#""version":2"#, r#""version":3"#);
+        let other_version = job(DIRECTION).replace(r#""version":2"#, r#""version":3"#);
         assert!(
-            LinkJob::parse(&other)
-                .expect_err("version")
+            LinkJob::parse(&other_version)
+                .expect_err("the version is unknown")
                 .contains("contract 3")
         );
     }
 
     /// Rust accepts the examples of the contract and refuses those that Python refuses.
     #[test]
-    fn examples_mean_the_same_here() {
+    fn the_contract_examples_parse_or_are_refused() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/examples");
         let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).expect(name);
-        let job = LinkJob::parse(&read("job.link.effects.json")).expect("job");
+        let job = LinkJob::parse(&read("job.link.effects.json")).expect("the job is valid");
         assert_eq!(job.to_server.seed, u64::MAX);
         assert_eq!(job.to_server.outages.len(), 2);
         assert!(LinkJob::parse(&read("job.link.json")).is_ok());
         assert!(Command::parse(&read("command.set.effects.json")).is_ok());
-        for entry in std::fs::read_dir(format!("{folder}/refused")).expect("folder") {
+        for entry in
+            std::fs::read_dir(format!("{folder}/refused")).expect("the folder of examples exists")
+        {
             let name = entry
-                .expect("entry")
+                .expect("the folder is readable")
                 .file_name()
                 .into_string()
-                .expect("UTF-8");
+                .expect("the name is UTF-8");
             if name.starts_with("job.link.") {
                 assert!(
                     LinkJob::parse(&read(&format!("refused/{name}"))).is_err(),

@@ -30,15 +30,15 @@ static OPEN_CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
 /// Listen on `host` and serve until stdin ends.
 pub(super) fn serve(host: &str) -> Result<(), Failed> {
     let address = tcp::parse_address(host, 0)?;
-    let failed = |error: io::Error| {
+    let listen_error = |error: io::Error| {
         Failed::new(
             FailCode::Connect,
             format!("cannot listen on {host}: {error}"),
             "The address must belong to an interface of this host that is up.",
         )
     };
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    let port = listener.local_addr().map_err(failed)?.port();
+    let listener = TcpListener::bind(address).map_err(listen_error)?;
+    let port = listener.local_addr().map_err(listen_error)?.port();
     thread::spawn(move || accept(&listener));
     Event::Listening { port }.emit();
     // Input is ignored; the end of stdin ends the echo and its threads.
@@ -49,7 +49,7 @@ pub(super) fn serve(host: &str) -> Result<(), Failed> {
 fn accept(listener: &TcpListener) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
-            // For example, out of descriptors: connections that end will free some.
+            // For example, out of descriptors: connections that end will free them.
             thread::sleep(Duration::from_millis(10));
             continue;
         };
@@ -87,7 +87,7 @@ fn serve_connection(mut stream: TcpStream) -> io::Result<()> {
         }
         Mode::Source => {
             send_until_stopped(&stream, TRANSFER_TIMEOUT)?;
-            let figures = Figures::of_sender(&stream)?;
+            let figures = Figures::from_sender(&stream)?;
             stream.set_nonblocking(false)?;
             stream.write_all(&figures.encode())
         }
@@ -126,7 +126,7 @@ pub(super) fn send_until_stopped(stream: &TcpStream, timeout: Duration) -> io::R
         libc::TCP_NOTSENT_LOWAT,
         MAX_UNSENT_BYTES,
     )?;
-    // Only full segments: the rate must depend on the link, not on the size of the writes.
+    // With Nagle's algorithm only full segments are sent: the rate must depend on the link, not on the size of the writes.
     stream.set_nodelay(false)?;
     stream.set_nonblocking(true)?;
     let begin = now();

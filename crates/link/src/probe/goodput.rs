@@ -14,7 +14,7 @@ use howfar_contract::Failed;
 /// Maximum wait for a source's last bytes after the window; beyond it, its retransmits stay unknown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One transfer: warm-up, then the measured window.
+/// Make one transfer: warm-up, then the measured window.
 pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, Failed> {
     let mut stream = tcp::connect(peer, tcp::DEFAULT_TIMEOUT)?;
     let run = |stream: &mut TcpStream| -> io::Result<Event> {
@@ -24,8 +24,8 @@ pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, F
             Mode::Sink | Mode::PingPong => send(stream, handshake)?,
         };
         let retransmits = sender.as_ref().map(|sender| sender.retransmits);
-        // If the far end did not report in time, use this end's figures: both hosts are set up alike.
-        let sender = sender.map_or_else(|| Figures::of_sender(stream), Ok)?;
+        // If the far end did not report in time, use this end's figures: both hosts have the same settings.
+        let sender = sender.map_or_else(|| Figures::from_sender(stream), Ok)?;
         Ok(Event::Goodput {
             bytes: window.bytes,
             elapsed_ns: window.elapsed_ns,
@@ -42,19 +42,19 @@ pub(super) fn measure(peer: SocketAddr, handshake: Handshake) -> Result<Event, F
 fn receive(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, Option<Figures>)> {
     let window = window::receive(stream, handshake.warmup_ns, handshake.measure_ns)?;
     stream.shutdown(Shutdown::Write)?;
-    Ok((window, last_figures(stream)))
+    Ok((window, read_last_figures(stream)))
 }
 
 /// Read to the end of the stream and decode its last bytes; None if it does not end in time.
-fn last_figures(stream: &mut TcpStream) -> Option<Figures> {
+fn read_last_figures(stream: &mut TcpStream) -> Option<Figures> {
     let begin = now();
     let mut buffer = vec![0_u8; 1 << 18];
     let mut kept = 0;
     loop {
-        let left = DRAIN_TIMEOUT
+        let remaining = DRAIN_TIMEOUT
             .checked_sub(Duration::from_nanos(now() - begin))
-            .filter(|left| !left.is_zero())?;
-        stream.set_read_timeout(Some(left)).ok()?;
+            .filter(|remaining| !remaining.is_zero())?;
+        stream.set_read_timeout(Some(remaining)).ok()?;
         let read = stream.read(&mut buffer[kept..]).ok()?;
         let filled = kept + read;
         if read == 0 {
@@ -80,5 +80,5 @@ fn send(stream: &mut TcpStream, handshake: Handshake) -> io::Result<(Window, Opt
         bytes: figures.bytes,
         elapsed_ns: figures.elapsed_ns,
     };
-    Ok((window, Some(Figures::of_sender(stream)?)))
+    Ok((window, Some(Figures::from_sender(stream)?)))
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use crate::sys;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The echo sends back each byte.
@@ -40,7 +40,7 @@ impl Handshake {
         bytes
     }
 
-    /// Decode a handshake; None if it is not one of ours.
+    /// Decode a handshake; None if the mode is unknown.
     pub(super) fn decode(bytes: [u8; HANDSHAKE_LEN]) -> Option<Self> {
         let mode = match bytes[0] {
             b'P' => Mode::PingPong,
@@ -50,8 +50,8 @@ impl Handshake {
         };
         Some(Self {
             mode,
-            warmup_ns: number(&bytes[1..9]),
-            measure_ns: number(&bytes[9..]),
+            warmup_ns: decode_u64(&bytes[1..9]),
+            measure_ns: decode_u64(&bytes[9..]),
         })
     }
 }
@@ -84,16 +84,16 @@ impl Figures {
         let mut congestion_control = [0; 16];
         congestion_control.copy_from_slice(&bytes[32..]);
         Self {
-            bytes: number(&bytes[..8]),
-            elapsed_ns: number(&bytes[8..16]),
-            retransmits: number(&bytes[16..24]),
-            mss: number(&bytes[24..32]),
+            bytes: decode_u64(&bytes[..8]),
+            elapsed_ns: decode_u64(&bytes[8..16]),
+            retransmits: decode_u64(&bytes[16..24]),
+            mss: decode_u64(&bytes[24..32]),
             congestion_control,
         }
     }
 
-    /// The figures of this end of a connection as the sender; the window stays empty.
-    pub(super) fn of_sender(stream: &TcpStream) -> io::Result<Self> {
+    /// The figures that this end of a connection knows as the sender; bytes and time of the window stay 0.
+    pub(super) fn from_sender(stream: &TcpStream) -> io::Result<Self> {
         let info = sys::tcp_info(stream.as_fd())?;
         Ok(Self {
             retransmits: u64::from(info.tcpi_total_retrans),
@@ -105,21 +105,13 @@ impl Figures {
 
     /// The name of the congestion control.
     pub(super) fn congestion_control(&self) -> String {
-        let name: Vec<u8> = self
-            .congestion_control
-            .iter()
-            .copied()
-            .take_while(|byte| *byte != 0)
-            .collect();
-        String::from_utf8_lossy(&name).into_owned()
+        let padded = String::from_utf8_lossy(&self.congestion_control);
+        padded.split('\0').next().unwrap_or_default().to_owned()
     }
 }
 
-fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |number, byte| (number << 8) | u64::from(*byte))
+fn decode_u64(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("the slice has eight bytes"))
 }
 
 #[cfg(test)]
@@ -130,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(mode in 0_u8..3, a: u64, b: u64, c: u64) {
+        fn decoding_reverses_encoding(mode in 0_u8..3, a: u64, b: u64, c: u64) {
             let mode = [Mode::PingPong, Mode::Sink, Mode::Source][usize::from(mode)];
             let handshake = Handshake { mode, warmup_ns: a, measure_ns: b };
             prop_assert_eq!(Handshake::decode(handshake.encode()), Some(handshake));
@@ -141,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_not_understood() {
+    fn another_protocol_is_not_a_handshake() {
         assert_eq!(Handshake::decode(*b"GET / HTTP/1.1\r\n\r"), None);
     }
 }

@@ -22,7 +22,8 @@ use howfar_contract::{Failed, report};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Towards {
+#[schemars(rename = "Towards")]
+pub(crate) enum TransferDirection {
     ToServer,
     ToClient,
 }
@@ -58,7 +59,7 @@ pub(crate) enum Job {
         version: u32,
         host: String,
         port: u16,
-        direction: Towards,
+        direction: TransferDirection,
         #[schemars(range(max = howfar_contract::LONGEST_NS))]
         warmup_ns: u64,
         #[schemars(range(min = 1, max = howfar_contract::LONGEST_NS))]
@@ -108,8 +109,8 @@ fn serve() -> Result<(), Failed> {
         } => {
             let handshake = handshake::Handshake {
                 mode: match direction {
-                    Towards::ToServer => handshake::Mode::Sink,
-                    Towards::ToClient => handshake::Mode::Source,
+                    TransferDirection::ToServer => handshake::Mode::Sink,
+                    TransferDirection::ToClient => handshake::Mode::Source,
                 },
                 warmup_ns,
                 measure_ns,

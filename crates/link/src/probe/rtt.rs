@@ -10,7 +10,7 @@ use crate::clock::now;
 use crate::event::Event;
 use howfar_contract::{FailCode, Failed};
 
-/// Round trips before the counted ones: they warm the caches and let both ends settle.
+/// Round trips that are made first and not counted, because caches are cold.
 const WARMUP_ROUNDS: u32 = 10;
 
 /// Measure `count` round trips; all of them, including the connect, may take at most `timeout_ns`.
@@ -19,7 +19,7 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
     let timeout = Duration::from_nanos(timeout_ns.max(1_000_000));
     let mut stream = tcp::connect(peer, timeout)?;
     let bounce_error =
-        |error: &std::io::Error| tcp::connection_error(peer, "bounce a byte off", error);
+        |error: std::io::Error| tcp::connection_error(peer, "bounce a byte off", &error);
     let handshake = Handshake {
         mode: Mode::PingPong,
         warmup_ns: 0,
@@ -27,7 +27,7 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
     };
     stream
         .write_all(&handshake.encode())
-        .map_err(|error| bounce_error(&error))?;
+        .map_err(bounce_error)?;
     let mut times = Vec::with_capacity(count as usize);
     for round in 0..WARMUP_ROUNDS + count {
         let sent = now();
@@ -41,12 +41,8 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
             ));
         }
         let mut byte = [round as u8];
-        stream
-            .write_all(&byte)
-            .map_err(|error| bounce_error(&error))?;
-        stream
-            .read_exact(&mut byte)
-            .map_err(|error| bounce_error(&error))?;
+        stream.write_all(&byte).map_err(bounce_error)?;
+        stream.read_exact(&mut byte).map_err(bounce_error)?;
         if byte[0] != round as u8 {
             return Err(Failed::new(
                 FailCode::Protocol,
@@ -63,13 +59,12 @@ pub(super) fn measure(peer: SocketAddr, count: u32, timeout_ns: u64) -> Result<E
 
 fn summarize(mut times: Vec<u64>) -> Event {
     times.sort_unstable();
-    // Nearest rank.
-    let rank = |part: usize| times[(times.len() * part).div_ceil(100).max(1) - 1];
+    let nearest_rank = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
     Event::Rtt {
         count: times.len() as u64,
         min_ns: times[0],
-        p50_ns: rank(50),
-        p99_ns: rank(99),
+        p50_ns: nearest_rank(50),
+        p99_ns: nearest_rank(99),
         max_ns: times[times.len() - 1],
     }
 }
@@ -79,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_nearest() {
+    fn quantiles_are_nearest_ranks() {
         let event = summarize((1..=200).rev().collect());
         assert_eq!(
             event,
@@ -91,9 +86,9 @@ mod tests {
                 max_ns: 200
             }
         );
-        let one = summarize(vec![7]);
+        let single = summarize(vec![7]);
         assert_eq!(
-            one,
+            single,
             Event::Rtt {
                 count: 1,
                 min_ns: 7,

@@ -1,4 +1,4 @@
-//! Counting what arrives within a measured window.
+//! Counts the bytes that arrive within a measured window.
 
 use std::io;
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io
     let begin = now();
     let mut buffer = vec![0_u8; MAX_READ_BYTES];
     let mut total = 0_u64;
-    let mut start = None;
+    let mut window_start = None;
     loop {
         // On TCP, TRUNC means: count the bytes and discard them.
         match recv(stream, &mut buffer[..], RecvFlags::TRUNC) {
@@ -37,14 +37,14 @@ pub(super) fn receive(stream: &TcpStream, warmup_ns: u64, measure_ns: u64) -> io
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let moment = now();
-        match start {
-            None if moment - begin >= warmup_ns => start = Some((moment, total)),
-            Some((from, before)) if moment - from >= measure_ns => {
+        let time = now();
+        match window_start {
+            None if time - begin >= warmup_ns => window_start = Some((time, total)),
+            Some((start, bytes_before)) if time - start >= measure_ns => {
                 stream.set_read_timeout(original_timeout)?;
                 return Ok(Window {
-                    bytes: total - before,
-                    elapsed_ns: moment - from,
+                    bytes: total - bytes_before,
+                    elapsed_ns: time - start,
                 });
             }
             _ => {}

@@ -2,30 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::tests::{direction, packets, single};
+use super::tests::{direction, direction_with, packets, single, train};
 use super::*;
 use crate::effects::rate::MAX_SLICE_TIME;
 
-/// A direction with fields put into its JSON.
-fn direction_with(rate: u64, delay_ns: u64, queue_bytes: u64, fields: &str) -> Direction {
-    let rate = if rate == 0 {
-        "null".to_owned()
-    } else {
-        rate.to_string()
-    };
-    serde_json::from_str(&format!(
-        r#"{{"rate_bps":{rate},"delay_ns":{delay_ns},"queue_bytes":{queue_bytes},{fields}}}"#
-    ))
-    .expect("a direction")
-}
-
 const ALL_LOST: &str = r#""loss":{"kind":"independent","probability":1.0}"#;
-const TRAIN: Train = Train {
-    segments: 44,
-    wire: 1538,
-    wire_last: 1538,
-    deferrable: false,
-};
+const TRAIN: Train = train(44, 1538, 1538);
 
 fn take_all<T: Copy>(shaper: &mut Shaper<T>) -> Vec<Slice<T>> {
     std::iter::from_fn(|| shaper.take(Nanos::MAX)).collect()
@@ -49,7 +31,7 @@ fn a_lost_segment_has_used_the_bottleneck() {
 }
 
 #[test]
-fn what_is_lost_moves_with_the_rate() {
+fn a_new_rate_moves_lost_segments_that_wait() {
     // Three frames of 1 ms at 12.304 Mb/s, all lost; after 1.5 ms loss ends and the rate is ten times as high. The second and third
     // are sent again from 1 ms on, 0.1 ms each: a fourth leaves at 1.5 + 0.1 ms.
     let mut shaper = Shaper::new(0, &direction_with(12_304_000, 0, 1 << 20, ALL_LOST));
@@ -59,7 +41,7 @@ fn what_is_lost_moves_with_the_rate() {
     shaper.set(1_500_000, &direction(123_040_000, 0, 1 << 20));
     shaper.offer(1_500_000, single(1538), ());
     assert_eq!(shaper.next_due(), Some(1_600_000));
-    // And to a slower one: the second ends at 1 + 10 ms, the third at 21, the fourth at 31.
+    // The same with a slower rate: the second ends at 1 + 10 ms, the third at 21, the fourth at 31.
     let mut shaper = Shaper::new(0, &direction_with(12_304_000, 0, 1 << 20, ALL_LOST));
     for _ in 0..3 {
         shaper.offer(0, single(1538), ());
@@ -78,11 +60,11 @@ fn a_copy_follows_its_segment_and_costs_no_time() {
     let admission = shaper.offer(0, TRAIN, ());
     assert_eq!((admission.slices, admission.queue_bytes), (88, 44 * 1538));
     for (index, pair) in take_all(&mut shaper).chunks(2).enumerate() {
-        assert_eq!([pair[0].copy, pair[1].copy], [false, true]);
+        assert_eq!([pair[0].is_copy, pair[1].is_copy], [false, true]);
         for slice in pair {
             assert_eq!((slice.first, slice.count), (index as u32, 1));
             assert_eq!(slice.due, (index as u64 + 1) * 12_304);
-            assert!(!slice.overtaken);
+            assert!(!slice.was_overtaken);
         }
     }
 }
@@ -107,7 +89,7 @@ fn corrupted_segments_travel_alone() {
 }
 
 #[test]
-fn an_outage_takes_what_arrives_and_nothing_else() {
+fn an_outage_loses_only_arriving_packets() {
     // Down from 2 to 3 ms after 1 s; 1538 bytes at 12.304 Mb/s take 1 ms.
     let outage = r#""outages":[{"at_ns":2000000,"for_ns":1000000,"every_ns":null}]"#;
     let second = 1_000_000_000;
@@ -129,13 +111,13 @@ fn an_outage_takes_what_arrives_and_nothing_else() {
         shaper.offer(second + 3_000_000, single(1538), 'd').admitted,
         1
     );
-    let dues = take_all(&mut shaper)
+    let due_times = take_all(&mut shaper)
         .iter()
         .map(|slice| (slice.packet, slice.due - second - 1_999_999))
         .collect::<Vec<_>>();
     let names = ['a', 'b', 'c', 'd'];
     assert_eq!(
-        dues,
+        due_times,
         std::iter::zip(names, (1..).map(|ms| ms * 1_000_000)).collect::<Vec<_>>()
     );
     // `set` restarts the schedule.
@@ -160,11 +142,11 @@ fn a_trace_stands_still_and_its_queue_fills() {
         "one has left"
     );
     assert_eq!(shaper.offer(9_999_999, single(84), ()).admitted, 0);
-    let dues: Vec<_> = take_all(&mut shaper)
+    let due_times: Vec<_> = take_all(&mut shaper)
         .iter()
         .map(|slice| slice.due)
         .collect();
-    assert_eq!(dues, [1_000_000, 11_000_000, 21_000_000, 31_000_000]);
+    assert_eq!(due_times, [1_000_000, 11_000_000, 21_000_000, 31_000_000]);
 }
 
 const WIDE_JITTER: &str = r#""jitter":{"kind":"normal","deviation_ns":400000},"seed":9"#;
@@ -178,11 +160,11 @@ fn without_reordering_jitter_keeps_the_order() {
     let slices = take_all(&mut shaper);
     assert!(slices.iter().map(|slice| slice.packet).eq(0..5_000));
     assert!(slices.is_sorted_by_key(|slice| slice.due));
-    assert!(slices.iter().all(|slice| !slice.overtaken));
+    assert!(slices.iter().all(|slice| !slice.was_overtaken));
 }
 
 #[test]
-fn with_reordering_each_takes_its_own_time() {
+fn with_reordering_each_slice_has_its_own_delay() {
     let mut shaper = Shaper::new(
         0,
         &direction_with(0, 2_000_000, 1, &format!(r#"{WIDE_JITTER},"reorder":true"#)),
@@ -194,11 +176,11 @@ fn with_reordering_each_takes_its_own_time() {
     assert!(slices.is_sorted_by_key(|slice| slice.due));
     let mut newest = 0;
     for slice in &slices {
-        assert_eq!(slice.overtaken, slice.packet < newest);
+        assert_eq!(slice.was_overtaken, slice.packet < newest);
         newest = newest.max(slice.packet);
     }
     // A step of 10 µs against deviations of 400 µs: nearly all have been overtaken by some later one.
-    let overtaken = slices.iter().filter(|slice| slice.overtaken).count();
+    let overtaken = slices.iter().filter(|slice| slice.was_overtaken).count();
     assert!((4_000..5_000).contains(&overtaken), "{overtaken}");
     let mean = slices
         .iter()
@@ -213,23 +195,23 @@ fn with_reordering_each_takes_its_own_time() {
 
 /// Any of the effects, on or off.
 fn effects() -> impl Strategy<Value = String> {
-    let pick = |options: &'static [&'static str]| prop::sample::select(options);
+    let select = |options: &'static [&'static str]| prop::sample::select(options);
     (
-        pick(&[
+        select(&[
             "null",
             r#"{"kind":"independent","probability":0.03}"#,
             r#"{"kind":"independent","probability":1.0}"#,
             r#"{"kind":"gilbert_elliott","to_bad":0.05,"to_good":0.3,"loss_good":0.01,"loss_bad":0.9}"#,
         ]),
-        pick(&[
+        select(&[
             "null",
             r#"{"kind":"normal","deviation_ns":90000}"#,
             r#"{"kind":"pareto","mean_ns":50000,"shape":2.0}"#,
             r#"{"kind":"empirical","extra_ns":[0,70000,900000]}"#,
         ]),
-        pick(&["0", "0.1"]),
-        pick(&["0", "0.05", "1"]),
-        pick(&["[]", r#"[{"at_ns":200000,"for_ns":300000,"every_ns":2000000}]"#]),
+        select(&["0", "0.1"]),
+        select(&["0", "0.05", "1"]),
+        select(&["[]", r#"[{"at_ns":200000,"for_ns":300000,"every_ns":2000000}]"#]),
         any::<bool>(),
         any::<u64>(),
     )
@@ -274,9 +256,9 @@ proptest! {
             for slice in own_slices {
                 for segment in slice.first..slice.first + slice.count {
                     let entry = &mut seen[segment as usize];
-                    if slice.copy { entry.1 += 1 } else { entry.0 += 1 }
+                    if slice.is_copy { entry.1 += 1 } else { entry.0 += 1 }
                 }
-                prop_assert!(slice.count == 1 || (!slice.copy && slice.flaw.is_none()));
+                prop_assert!(slice.count == 1 || (!slice.is_copy && slice.flaw.is_none()));
                 prop_assert_eq!(slice.wire_bytes, train.bytes(slice.first, slice.count));
             }
             prop_assert!(seen.iter().all(|(plain, copies)| *plain <= 1 && copies <= plain));
@@ -285,7 +267,7 @@ proptest! {
             prop_assert!(seen[admission.admitted as usize..].iter().all(|times| *times == (0, 0)));
         }
         if !effects.contains(r#""reorder":true"#) && !changed.contains(r#""reorder":true"#) {
-            prop_assert!(slices.is_sorted_by_key(|slice| (slice.packet, slice.first, slice.copy)));
+            prop_assert!(slices.is_sorted_by_key(|slice| (slice.packet, slice.first, slice.is_copy)));
             prop_assert!(slices.is_sorted_by_key(|slice| slice.due));
         }
     }
@@ -309,11 +291,11 @@ proptest! {
         // From the end of its first byte to that of its last, on a line that sends bytes one after the other.
         let mut line = Bottleneck::new(&direction_with(rate, 0, 1, &fields), 0, 0);
         for slice in take_all(&mut shaper) {
-            prop_assert!(slice.due >= slice.arrival && slice.depart == slice.due);
+            prop_assert!(slice.due >= slice.arrival && slice.departure == slice.due);
             if loss == "null" {
                 let first = line.depart(slice.arrival, 1);
                 let last = line.depart(slice.arrival, slice.wire_bytes - 1);
-                prop_assert_eq!(last, slice.depart);
+                prop_assert_eq!(last, slice.departure);
                 prop_assert!(slice.count == 1 || last - first <= MAX_SLICE_TIME, "{} segments in {} ns", slice.count, last - first);
             }
         }
@@ -321,7 +303,7 @@ proptest! {
 }
 
 #[test]
-fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
+fn a_thousand_changes_of_the_delay_do_not_change_the_loss() {
     // 80 segments between two changes; the first loss of this seed comes later than that, so that a chain restarted at each change
     // would lose none.
     let delayed_by = |delay| {
@@ -351,7 +333,7 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
 }
 
 #[test]
-fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
+fn a_change_of_the_delay_does_not_change_the_jitter() {
     let delayed_by = |delay| {
         direction_with(
             0,
@@ -360,7 +342,7 @@ fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
             r#""jitter":{"kind":"normal","deviation_ns":1000},"reorder":true"#,
         )
     };
-    let dues = |change: bool| -> Vec<Nanos> {
+    let due_times = |change: bool| -> Vec<Nanos> {
         let mut shaper = Shaper::new(0, &delayed_by(10_000));
         (0..20)
             .map(|_| {
@@ -373,5 +355,5 @@ fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
             })
             .collect()
     };
-    assert_eq!(dues(true), dues(false));
+    assert_eq!(due_times(true), due_times(false));
 }

@@ -10,8 +10,8 @@ use crate::effects::Nanos;
 
 /// How late a deferrable slice may leave so that slices due soon after it leave with it: a fiftieth of the delay, within these bounds.
 /// Waking for each slice costs a third of the emulator's time at 10 Gb/s, where a super-packet takes 55 µs on the wire. Only bulk
-/// transfers and bare acknowledgements are deferrable: a request, an answer, or a packet of any kind with none soon after it leaves
-/// when it is due.
+/// transfers and bare acknowledgements are deferrable. A request, an answer, or a packet without others due soon after it leaves when
+/// it is due.
 pub(crate) const MIN_DEFERRAL: Nanos = 60_000;
 const MAX_DEFERRAL: Nanos = 300_000;
 const DEFERRAL_DIVISOR: Nanos = 50;
@@ -27,32 +27,32 @@ pub(crate) struct Slice<T> {
     pub(crate) deferrable: bool,
     /// Selects the bit that is corrupted, if any.
     pub(crate) flaw: Option<u32>,
-    /// A copy of the slice before it, whose times it shares.
-    pub(crate) copy: bool,
-    /// It leaves after a slice that came later.
-    pub(crate) overtaken: bool,
+    /// A copy of the slice before it, with the same times.
+    pub(crate) is_copy: bool,
+    /// A slice that came later left before it.
+    pub(crate) was_overtaken: bool,
     /// Sequence number in the order of admission.
-    pub(super) order: u64,
+    pub(super) sequence: u64,
     pub(super) arrival: Nanos,
-    pub(super) depart: Nanos,
+    pub(super) departure: Nanos,
 }
 
 #[derive(Debug)]
 pub(super) struct InFlight<T> {
     queue: VecDeque<Slice<T>>,
     overtaking: BinaryHeap<HeapEntry<T>>,
-    /// Highest `order` of the slices that have left.
-    highest_order: u64,
+    /// Highest `sequence` of the slices that have left.
+    highest_sequence: u64,
     max_deferral: Nanos,
 }
 
 impl<T: Copy> InFlight<T> {
-    /// `delay`: the direction's.
+    /// `delay`: the direction's delay.
     pub(super) fn new(delay: Nanos) -> Self {
         let mut this = Self {
             queue: VecDeque::new(),
             overtaking: BinaryHeap::new(),
-            highest_order: 0,
+            highest_sequence: 0,
             max_deferral: MIN_DEFERRAL,
         };
         this.set_delay(delay);
@@ -101,24 +101,24 @@ impl<T: Copy> InFlight<T> {
 
     /// The next slice, if it is due at `now`. Of slices due together, the first to arrive is returned first.
     pub(super) fn take(&mut self, now: Nanos) -> Option<Slice<T>> {
-        let mut slice = if self.overtaker_is_next() {
+        let mut slice = if self.is_overtaker_next() {
             self.overtaking.peek().filter(|next| next.0.due <= now)?;
             self.overtaking.pop()?.0
         } else {
             self.queue.front().filter(|next| next.due <= now)?;
             self.queue.pop_front()?
         };
-        slice.overtaken = slice.order < self.highest_order;
-        self.highest_order = self.highest_order.max(slice.order);
+        slice.was_overtaken = slice.sequence < self.highest_sequence;
+        self.highest_sequence = self.highest_sequence.max(slice.sequence);
         Some(slice)
     }
 
-    fn overtaker_is_next(&self) -> bool {
+    fn is_overtaker_next(&self) -> bool {
         let Some(HeapEntry(entry)) = self.overtaking.peek() else {
             return false;
         };
         let first = self.queue.front();
-        first.is_none_or(|queued| (entry.due, entry.order) < (queued.due, queued.order))
+        first.is_none_or(|queued| (entry.due, entry.sequence) < (queued.due, queued.sequence))
     }
 
     /// Take out the slices that have not left the bottleneck at `now`, in order of arrival.
@@ -128,11 +128,11 @@ impl<T: Copy> InFlight<T> {
         let (departed, mut waiting): (Vec<_>, Vec<_>) = queue
             .into_iter()
             .chain(overtaking.into_iter().map(|HeapEntry(slice)| slice))
-            .partition(|slice| slice.depart <= now);
+            .partition(|slice| slice.departure <= now);
         for slice in departed {
             self.push(slice);
         }
-        waiting.sort_unstable_by_key(|slice| slice.order);
+        waiting.sort_unstable_by_key(|slice| slice.sequence);
         waiting
     }
 
@@ -145,22 +145,22 @@ impl<T: Copy> InFlight<T> {
     }
 
     /// When the last slice in flight left the bottleneck.
-    pub(super) fn last_depart(&self) -> Option<Nanos> {
+    pub(super) fn last_departure(&self) -> Option<Nanos> {
         let overtaking = self.overtaking.iter().map(|HeapEntry(slice)| slice);
         overtaking
             .chain(&self.queue)
-            .map(|slice| slice.depart)
+            .map(|slice| slice.departure)
             .max()
     }
 }
 
-/// An entry of the heap, which returns the greatest first: the order is reversed, so that this is the slice due first.
+/// An entry of the heap. Its order is reversed, because the heap returns the greatest entry first, which must be the slice due first.
 #[derive(Debug)]
 struct HeapEntry<T>(Slice<T>);
 
 impl<T> HeapEntry<T> {
     fn key(&self) -> (Nanos, u64) {
-        (self.0.due, self.0.order)
+        (self.0.due, self.0.sequence)
     }
 }
 

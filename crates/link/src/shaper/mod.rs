@@ -1,16 +1,15 @@
-//! One direction of a link as a pure queue: packets go in with the moment of their arrival, slices of them come out with the moment
-//! at which they are due. It has no clock and does no I/O: the caller passes the time in.
+//! One direction of a link as a pure queue: packets go in with their arrival time, slices of them come out with the time at which
+//! they are due. It has no clock and does no I/O: the caller passes the time in.
 //!
-//! The order of the effects and the reasons for it are in `effects`. What happens to a packet is decided when it arrives; after
-//! that it is only in transit.
+//! `effects` describes the order of the effects and the reasons for it. All decisions on a packet are made when it arrives.
 
 use std::collections::VecDeque;
 
 use crate::effects::Nanos;
 use crate::effects::delay::Propagation;
+use crate::effects::effect_slot::EffectSlot;
 use crate::effects::faults::{Faults, Verdict};
 use crate::effects::jitter::Jitter;
-use crate::effects::ongoing::EffectSlot;
 use crate::effects::outage::Outages;
 use crate::effects::queue::DropTail;
 use crate::effects::rate::Bottleneck;
@@ -22,7 +21,7 @@ use crate::packet::Train;
 use in_flight::InFlight;
 pub(crate) use in_flight::Slice;
 
-/// What became of an offered packet.
+/// The outcome of offering a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// Slices in flight: each will be taken once.
@@ -45,16 +44,16 @@ struct AdmittedPacket<T> {
     packet: T,
     train: Train,
     arrival: Nanos,
-    /// Jitter of the slice that is being sent.
+    /// Jitter of the current slice, which is added to the delay.
     extra: i64,
 }
 
-/// A lost segment: nothing arrives, but it takes its time on the bottleneck.
+/// A lost segment: it never arrives, but it takes its time on the bottleneck.
 #[derive(Debug, Clone, Copy)]
 struct LostSegment {
-    order: u64,
+    sequence: u64,
     arrival: Nanos,
-    depart: Nanos,
+    departure: Nanos,
     wire_bytes: u64,
 }
 
@@ -71,10 +70,10 @@ pub(crate) struct Shaper<T> {
     /// Lost segments that may still wait before the bottleneck: a change of the rate moves them, too.
     lost: VecDeque<LostSegment>,
     /// Sequence number of the latest arrival.
-    order: u64,
+    sequence: u64,
     last_arrival: Nanos,
     /// When the last slice taken or lost segment forgotten left the bottleneck.
-    last_depart: Nanos,
+    last_departure: Nanos,
 }
 
 impl<T: Copy> Shaper<T> {
@@ -88,12 +87,12 @@ impl<T: Copy> Shaper<T> {
             bottleneck: Bottleneck::new(direction, now, 0),
             faults: Faults::new(direction),
             jitter,
-            propagation: propagation(direction, 0),
+            propagation: make_propagation(direction, 0),
             in_flight: InFlight::new(direction.effective_delay()),
             lost: VecDeque::new(),
-            order: 0,
+            sequence: 0,
             last_arrival: 0,
-            last_depart: 0,
+            last_departure: 0,
         }
     }
 
@@ -102,16 +101,16 @@ impl<T: Copy> Shaper<T> {
         assert!(train.segments > 0, "a packet has at least one segment");
         let arrival = arrival.max(self.last_arrival);
         self.last_arrival = arrival;
-        let before = self.bottleneck.backlog(arrival);
+        let backlog = self.bottleneck.backlog(arrival);
         if self.outages.is_down(arrival) {
             return Admission {
                 outage: train.segments,
-                queue_bytes: before,
+                queue_bytes: backlog,
                 ..Admission::default()
             };
         }
         self.forget_lost(arrival);
-        let admitted = self.count_fitting(before, train);
+        let admitted = self.count_fitting(backlog, train);
         let mut admission = Admission {
             admitted,
             dropped: train.segments - admitted,
@@ -128,7 +127,7 @@ impl<T: Copy> Shaper<T> {
             let count = self
                 .segments_per_slice(arrival, train)
                 .min(admitted - first);
-            admitted_packet.extra = self.jitter.get().map_or(0, Jitter::draw);
+            admitted_packet.extra = self.jitter.get().map_or(0, Jitter::sample);
             if self.faults.is_any_on() {
                 self.send_in_pieces(&admitted_packet, first, count, &mut admission);
             } else {
@@ -160,19 +159,19 @@ impl<T: Copy> Shaper<T> {
     /// The next slice, if it is due at `now`.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<Slice<T>> {
         let slice = self.in_flight.take(now)?;
-        self.last_depart = self.last_depart.max(slice.depart);
+        self.last_departure = self.last_departure.max(slice.departure);
         Some(slice)
     }
 
     /// Change the parameters at `now`. Slices that have left the bottleneck keep their arrival time; those waiting in the queue are
     /// never dropped by the change, leave at the new rate and take the new delay. Loss, corruption, duplication and slicing were
     /// decided on arrival: after a change to a slower rate, waiting slices take longer. Random effects whose settings do not change
-    /// continue where they are, see `effects::ongoing`.
+    /// continue where they are, see `effects::effect_slot`.
     pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
         let waiting = self.in_flight.take_waiting(now);
         self.forget_lost(now);
         let lost = std::mem::take(&mut self.lost);
-        // What was taken was due by now.
+        // All slices that were taken were due by now.
         let last_due = self.in_flight.last_due().unwrap_or(0).max(now);
         self.outages = Outages::new(&direction.outages, now);
         self.queue = DropTail::new(direction.queue_bytes);
@@ -181,7 +180,7 @@ impl<T: Copy> Shaper<T> {
         self.faults.set(direction);
         self.jitter
             .set_one_stream(direction, direction.jitter.as_ref(), Jitter::new);
-        self.propagation = propagation(direction, last_due);
+        self.propagation = make_propagation(direction, last_due);
         self.resend(now, waiting, lost);
     }
 
@@ -193,26 +192,29 @@ impl<T: Copy> Shaper<T> {
         count: u32,
         admission: &mut Admission,
     ) {
-        let (mut at, end) = (first, first + count);
-        while at < end {
-            let clean = self.faults.skip_clean(end - at);
+        let (mut next, end) = (first, first + count);
+        while next < end {
+            let clean = self.faults.skip_clean(end - next);
             if clean > 0 {
-                self.send(admitted_packet, at, clean, None, false);
+                self.send(admitted_packet, next, clean, None, false);
                 admission.slices += 1;
-                at += clean;
+                next += clean;
                 continue;
             }
             match self.faults.next() {
                 Verdict::Lost => {
-                    self.send_lost(admitted_packet, at);
+                    self.send_lost(admitted_packet, next);
                     admission.lost += 1;
                 }
-                Verdict::Arrives { flaw, twice } => {
-                    self.send(admitted_packet, at, 1, flaw, twice);
-                    admission.slices += 1 + u32::from(twice);
+                Verdict::Arrives {
+                    flaw,
+                    is_duplicated,
+                } => {
+                    self.send(admitted_packet, next, 1, flaw, is_duplicated);
+                    admission.slices += 1 + u32::from(is_duplicated);
                 }
             }
-            at += 1;
+            next += 1;
         }
     }
 
@@ -222,13 +224,13 @@ impl<T: Copy> Shaper<T> {
         first: u32,
         count: u32,
         flaw: Option<u32>,
-        twice: bool,
+        is_duplicated: bool,
     ) {
         let wire_bytes = admitted_packet.train.bytes(first, count);
-        let depart = self.bottleneck.depart(admitted_packet.arrival, wire_bytes);
-        let due = self.propagation.due(depart, admitted_packet.extra);
-        for copy in [false, true] {
-            self.order += 1;
+        let departure = self.bottleneck.depart(admitted_packet.arrival, wire_bytes);
+        let due = self.propagation.due(departure, admitted_packet.extra);
+        for is_copy in [false, true] {
+            self.sequence += 1;
             self.in_flight.push(Slice {
                 packet: admitted_packet.packet,
                 first,
@@ -237,13 +239,13 @@ impl<T: Copy> Shaper<T> {
                 wire_bytes,
                 deferrable: admitted_packet.train.deferrable,
                 flaw,
-                copy,
-                overtaken: false,
-                order: self.order,
+                is_copy,
+                was_overtaken: false,
+                sequence: self.sequence,
                 arrival: admitted_packet.arrival,
-                depart,
+                departure,
             });
-            if !twice {
+            if !is_duplicated {
                 break;
             }
         }
@@ -251,61 +253,60 @@ impl<T: Copy> Shaper<T> {
 
     fn send_lost(&mut self, admitted_packet: &AdmittedPacket<T>, index: u32) {
         let wire_bytes = admitted_packet.train.bytes(index, 1);
-        let depart = self.bottleneck.depart(admitted_packet.arrival, wire_bytes);
-        self.order += 1;
+        let departure = self.bottleneck.depart(admitted_packet.arrival, wire_bytes);
+        self.sequence += 1;
         self.lost.push_back(LostSegment {
-            order: self.order,
+            sequence: self.sequence,
             arrival: admitted_packet.arrival,
-            depart,
+            departure,
             wire_bytes,
         });
     }
 
     /// Forget the lost segments that have left the bottleneck at `now`.
     fn forget_lost(&mut self, now: Nanos) {
-        while let Some(lost) = self.lost.front().filter(|lost| lost.depart <= now) {
-            self.last_depart = self.last_depart.max(lost.depart);
+        while let Some(lost) = self.lost.front().filter(|lost| lost.departure <= now) {
+            self.last_departure = self.last_departure.max(lost.departure);
             self.lost.pop_front();
         }
     }
 
     /// When the bottleneck became free for the slices waiting at `now`.
     fn free_at(&self, now: Nanos) -> Nanos {
-        let departed = self.in_flight.last_depart().unwrap_or(0);
-        departed.max(self.last_depart).min(now)
+        let departed = self.in_flight.last_departure().unwrap_or(0);
+        departed.max(self.last_departure).min(now)
     }
 
     /// Send the waiting slices again, in order of arrival.
     fn resend(&mut self, now: Nanos, waiting: Vec<Slice<T>>, lost: VecDeque<LostSegment>) {
         let mut lost = lost.into_iter().peekable();
-        let (mut depart, mut due) = (0, 0);
+        let (mut departure, mut due) = (0, 0);
         for mut slice in waiting {
-            while let Some(before) = lost.next_if(|lost| lost.order < slice.order) {
-                self.resend_lost(before);
+            while let Some(earlier) = lost.next_if(|lost| lost.sequence < slice.sequence) {
+                self.resend_lost(earlier);
             }
-            if !slice.copy {
-                let extra = self.jitter.get().map_or(0, Jitter::draw);
-                depart = self.bottleneck.depart(slice.arrival, slice.wire_bytes);
-                due = self.propagation.due(depart, extra).max(now);
+            if !slice.is_copy {
+                let extra = self.jitter.get().map_or(0, Jitter::sample);
+                departure = self.bottleneck.depart(slice.arrival, slice.wire_bytes);
+                due = self.propagation.due(departure, extra).max(now);
             }
-            (slice.depart, slice.due) = (depart, due);
+            (slice.departure, slice.due) = (departure, due);
             self.in_flight.push(slice);
         }
         lost.for_each(|lost| self.resend_lost(lost));
     }
 
     fn resend_lost(&mut self, lost: LostSegment) {
-        let depart = self.bottleneck.depart(lost.arrival, lost.wire_bytes);
-        self.lost.push_back(LostSegment { depart, ..lost });
+        let departure = self.bottleneck.depart(lost.arrival, lost.wire_bytes);
+        self.lost.push_back(LostSegment { departure, ..lost });
     }
 
-    /// How many of the train's segments fit behind a backlog of `before` bytes.
-    fn count_fitting(&self, before: u64, train: Train) -> u32 {
+    /// How many of the train's segments fit behind a backlog of `backlog` bytes.
+    fn count_fitting(&self, mut backlog: u64, train: Train) -> u32 {
         let total = train.bytes(0, train.segments);
-        if self.bottleneck.is_unlimited() || self.queue.fits(before + total) {
+        if self.bottleneck.is_unlimited() || self.queue.fits(backlog + total) {
             return train.segments;
         }
-        let mut backlog = before;
         for index in 0..train.segments {
             let wire = train.bytes(index, 1);
             if !self.queue.admits(backlog, wire) {
@@ -324,7 +325,7 @@ impl<T: Copy> Shaper<T> {
 
 /// A line on which everything already in flight arrives by `last_due`. Reordering needs jitter: without it, packets do not overtake
 /// even when the delay gets shorter.
-fn propagation(direction: &Direction, last_due: Nanos) -> Propagation {
+fn make_propagation(direction: &Direction, last_due: Nanos) -> Propagation {
     let reorder = direction.reorder && direction.jitter.is_some();
     Propagation::new(direction.effective_delay(), reorder, last_due)
 }

@@ -8,19 +8,38 @@ use crate::effects::rate::MAX_SLICE_TIME;
 use crate::job::Direction;
 
 pub(super) fn direction(rate: u64, delay_ns: u64, queue_bytes: u64) -> Direction {
+    direction_with(rate, delay_ns, queue_bytes, r#""seed":0"#)
+}
+
+/// A direction with additional JSON fields. `rate`: 0 if unshaped.
+pub(super) fn direction_with(
+    rate: u64,
+    delay_ns: u64,
+    queue_bytes: u64,
+    fields: &str,
+) -> Direction {
     let rate = if rate == 0 {
         "null".to_owned()
     } else {
         rate.to_string()
     };
     serde_json::from_str(&format!(
-        r#"{{"rate_bps":{rate},"delay_ns":{delay_ns},"queue_bytes":{queue_bytes}}}"#
+        r#"{{"rate_bps":{rate},"delay_ns":{delay_ns},"queue_bytes":{queue_bytes},{fields}}}"#
     ))
-    .expect("a direction")
+    .expect("the direction is valid")
 }
 
 pub(super) fn single(wire: u32) -> Train {
     Train::single(wire)
+}
+
+pub(super) const fn train(segments: u32, wire: u32, wire_last: u32) -> Train {
+    Train {
+        segments,
+        wire,
+        wire_last,
+        deferrable: false,
+    }
 }
 
 #[test]
@@ -38,12 +57,7 @@ fn rate_and_delay_add() {
 #[test]
 fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
     // 44 segments at 1 Gb/s: 8 of 12.304 µs fit 100 µs; the last slice has the remaining 4.
-    let train = Train {
-        segments: 44,
-        wire: 1538,
-        wire_last: 800,
-        deferrable: false,
-    };
+    let train = train(44, 1538, 800);
     let mut shaper = Shaper::new(0, &direction(1_000_000_000, 0, 1_000_000));
     let admission = shaper.offer(0, train, ());
     assert_eq!((admission.admitted, admission.dropped), (44, 0));
@@ -59,12 +73,7 @@ fn a_super_packet_leaves_in_slices_of_at_most_100_us() {
 #[test]
 fn the_queue_cuts_a_super_packet_where_it_is_full() {
     // Room for 10 full segments and a half: ten are admitted, in order.
-    let train = Train {
-        segments: 44,
-        wire: 1538,
-        wire_last: 1538,
-        deferrable: false,
-    };
+    let train = train(44, 1538, 1538);
     let mut shaper = Shaper::new(0, &direction(1_000_000, 0, 1538 * 10 + 700));
     let admission = shaper.offer(0, train, ());
     assert_eq!(
@@ -78,22 +87,16 @@ fn the_queue_cuts_a_super_packet_where_it_is_full() {
         }
     );
     // One more has room as soon as 838 bytes have left: 1538 × 10 − 838 + 1538 = the limit.
-    let left = 838 * 8_000;
-    assert_eq!(shaper.offer(left - 8_000, single(1538), ()).admitted, 0);
-    assert_eq!(shaper.offer(left, single(1538), ()).admitted, 1);
+    let has_room = 838 * 8_000;
+    assert_eq!(shaper.offer(has_room - 8_000, single(1538), ()).admitted, 0);
+    assert_eq!(shaper.offer(has_room, single(1538), ()).admitted, 1);
 }
 
 #[test]
 fn without_rate_or_delay_everything_passes_at_once() {
     let mut shaper = Shaper::new(0, &direction(0, 0, 1));
-    let train = Train {
-        segments: 44,
-        wire: 1538,
-        wire_last: 100,
-        deferrable: false,
-    };
-    assert_eq!(shaper.offer(5, train, ()).admitted, 44);
-    let slice = shaper.take(5).expect("due");
+    assert_eq!(shaper.offer(5, train(44, 1538, 100), ()).admitted, 44);
+    let slice = shaper.take(5).expect("the slice is due");
     assert_eq!(
         (slice.first, slice.count, slice.wire_bytes),
         (0, 44, 43 * 1538 + 100)
@@ -101,7 +104,7 @@ fn without_rate_or_delay_everything_passes_at_once() {
 }
 
 #[test]
-fn a_new_rate_moves_only_what_still_waits() {
+fn a_new_rate_moves_only_waiting_slices() {
     // Three frames of 1 ms each at 12.304 Mb/s; after 1.5 ms the rate is ten times as high.
     let mut shaper = Shaper::new(0, &direction(12_304_000, 500_000, 1_000_000));
     for name in ['a', 'b', 'c'] {
@@ -109,36 +112,31 @@ fn a_new_rate_moves_only_what_still_waits() {
     }
     shaper.set(1_500_000, &direction(123_040_000, 0, 1));
     // The first has left the bottleneck: 1 ms + 0.5 ms. The others are sent again from 1 ms on, 0.1 ms each, and may not overtake.
-    let dues: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX))
+    let due_times: Vec<_> = std::iter::from_fn(|| shaper.take(u64::MAX))
         .map(|slice| (slice.packet, slice.due))
         .collect();
-    assert_eq!(dues, [('a', 1_500_000), ('b', 1_500_000), ('c', 1_500_000)]);
+    assert_eq!(
+        due_times,
+        [('a', 1_500_000), ('b', 1_500_000), ('c', 1_500_000)]
+    );
 }
 
 /// A packet to offer: the pause before it, its segments, the wire bytes of each and of the last.
 pub(super) fn packets() -> impl Strategy<Value = Vec<(u64, Train)>> {
-    let train = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire)| {
-        (84..=wire).prop_map(move |last| {
-            if segments == 1 {
-                single(last)
-            } else {
-                Train {
-                    segments,
-                    wire,
-                    wire_last: last,
-                    deferrable: false,
-                }
-            }
+    let trains = (1_u32..50, 84_u32..1539).prop_flat_map(|(segments, wire)| {
+        (84..=wire).prop_map(move |last| match segments {
+            1 => single(last),
+            _ => train(segments, wire, last),
         })
     });
-    prop::collection::vec((0_u64..300_000, train), 1..60)
+    prop::collection::vec((0_u64..300_000, trains), 1..60)
 }
 
 proptest! {
     /// Compared with a model of single segments in exact fractions: which are admitted, and when the last bit of each slice
     /// arrives.
     #[test]
-    fn it_does_what_a_line_of_single_segments_does(
+    fn slices_depart_as_single_segments_would(
         offers in packets(), rate in 1_000_000_u64..20_000_000_000, delay in 0_u64..1_000_000, queue in 1_u64..400_000,
     ) {
         let mut shaper = Shaper::new(0, &direction(rate, delay, queue));
@@ -163,15 +161,15 @@ proptest! {
             dropped += admission.dropped;
         }
         let mut segments = expected.into_iter();
-        let (mut last_due, mut left) = (0, 0);
+        let (mut last_due, mut taken) = (0, 0);
         while let Some(due) = shaper.next_due() {
             prop_assert!(due == 0 || shaper.take(due - 1).is_none());
-            let slice = shaper.take(due).expect("due");
-            prop_assert!(due >= last_due, "in order");
+            let slice = shaper.take(due).expect("the slice is due");
+            prop_assert!(due >= last_due, "slices come in order");
             last_due = due;
-            left += slice.count;
+            taken += slice.count;
             for segment in slice.first..slice.first + slice.count {
-                let (index, which, at) = segments.next().expect("a segment that was admitted");
+                let (index, which, at) = segments.next().expect("the segment was admitted");
                 prop_assert_eq!((slice.packet, segment), (index, which));
                 if segment + 1 == slice.first + slice.count {
                     prop_assert!(due.abs_diff(at) <= 1, "{} against {}", due, at);
@@ -181,10 +179,10 @@ proptest! {
             }
         }
         prop_assert_eq!(segments.next(), None);
-        prop_assert_eq!(left + dropped, offers.iter().map(|(_, train)| train.segments).sum::<u32>());
+        prop_assert_eq!(taken + dropped, offers.iter().map(|(_, train)| train.segments).sum::<u32>());
     }
 
-    /// Whatever is changed and whenever: nothing is lost, doubled or reordered.
+    /// Changes of rate and delay at any time lose, duplicate and reorder nothing.
     #[test]
     fn changes_lose_nothing(
         offers in packets(), changes in prop::collection::vec((0_u64..2_000_000_000, 0_u64..500_000), 60), every in 1_usize..7,
@@ -219,8 +217,8 @@ proptest! {
     }
 }
 
-/// The moments of waking at 1 Gb/s, where 1538 bytes take 12.304 µs.
-fn wakes(deferrable: &[bool], apart: Nanos, delay: Nanos) -> Vec<Nanos> {
+/// When the pump wakes for packets that arrive every `interval` at 1 Gb/s, where 1538 bytes take 12.304 µs.
+fn wakes(deferrable: &[bool], interval: Nanos, delay: Nanos) -> Vec<Nanos> {
     let mut shaper = Shaper::new(0, &direction(1_000_000_000, delay, 1 << 20));
     let max_deferral = (delay / 50).clamp(MIN_DEFERRAL, 300_000);
     for (index, deferrable) in deferrable.iter().enumerate() {
@@ -228,7 +226,7 @@ fn wakes(deferrable: &[bool], apart: Nanos, delay: Nanos) -> Vec<Nanos> {
             deferrable: *deferrable,
             ..single(1_538)
         };
-        shaper.offer(index as u64 * apart, train, index);
+        shaper.offer(index as u64 * interval, train, index);
     }
     let mut wake_times = Vec::new();
     while let Some(wake) = shaper.next_wake() {
@@ -245,18 +243,18 @@ fn wakes(deferrable: &[bool], apart: Nanos, delay: Nanos) -> Vec<Nanos> {
 
 #[test]
 fn deferrable_slices_leave_together_and_the_others_on_time() {
-    let sent = |index: u64| index * 20_000 + 12_304;
+    let due = |index: u64| index * 20_000 + 12_304;
     // Four of them within 60 µs: 0, 20, 40, 60; then three more.
-    assert_eq!(wakes(&[true; 7], 20_000, 0), [sent(3), sent(6)]);
+    assert_eq!(wakes(&[true; 7], 20_000, 0), [due(3), due(6)]);
     // No slice waits beyond one that is not deferrable; deferrable ones before it leave with it.
     assert_eq!(
         wakes(&[true, false, true, true], 20_000, 0),
-        [sent(1), sent(3)]
+        [due(1), due(3)]
     );
-    assert_eq!(wakes(&[false; 3], 20_000, 0), [sent(0), sent(1), sent(2)]);
-    // A slice without others soon after it is not late.
+    assert_eq!(wakes(&[false; 3], 20_000, 0), [due(0), due(1), due(2)]);
+    // A slice without others soon after it leaves on time.
     assert_eq!(wakes(&[true; 3], 70_000, 0), [12_304, 82_304, 152_304]);
-    // A fiftieth of 5 ms is 100 µs, and that of a second is beyond the bound.
+    // A fiftieth of 5 ms is 100 µs, and a fiftieth of a second is beyond the bound.
     assert_eq!(wakes(&[true; 3], 70_000, 5_000_000), [5_082_304, 5_152_304]);
     assert_eq!(
         wakes(&[true; 6], 70_000, 1_000_000_000),

@@ -14,35 +14,35 @@ const ETH_P_ALL: u16 = 3;
 /// Verify every packet until stdin ends, then print how many TCP and UDP packets were seen. A wrong packet is printed and means
 /// failure.
 pub(crate) fn run() -> ExitCode {
-    let protocol = NonZeroU32::new(u32::from(ETH_P_ALL.to_be())).expect("not zero");
+    let protocol = NonZeroU32::new(u32::from(ETH_P_ALL.to_be())).expect("the protocol is not zero");
     // Without a link-layer header, whatever the interface.
-    let ear = socket(
+    let capture = socket(
         AddressFamily::PACKET,
         SocketType::DGRAM,
         Some(Protocol::from_raw(protocol)),
     )
-    .expect("a packet socket");
+    .expect("a packet socket can be opened");
     println!("ready");
-    std::io::stdout().flush().expect("somebody reads");
+    std::io::stdout().flush().expect("stdout is open");
     let stdin = std::io::stdin();
-    let (mut counts, mut room) = ([0_u64; 2], vec![0; 70_000]);
+    let (mut counts, mut buffer) = ([0_u64; 2], vec![0; 70_000]);
     loop {
-        let mut ends = [
-            PollFd::new(&ear, PollFlags::IN),
+        let mut fds = [
+            PollFd::new(&capture, PollFlags::IN),
             PollFd::new(&stdin, PollFlags::IN),
         ];
-        poll(&mut ends, None).expect("to wait");
-        if !ends[0].revents().is_empty() {
-            let length = rustix::io::read(&ear, &mut room).expect("a packet");
-            match verify(&room[..length]) {
+        poll(&mut fds, None).expect("poll succeeds");
+        if !fds[0].revents().is_empty() {
+            let length = rustix::io::read(&capture, &mut buffer).expect("a packet is waiting");
+            match verify(&buffer[..length]) {
                 Ok(Some(kind)) => counts[kind] += 1,
                 Ok(None) => {}
-                Err(wrong) => {
-                    println!("{wrong}: {:02x?}", &room[..length.min(120)]);
+                Err(error) => {
+                    println!("{error}: {:02x?}", &buffer[..length.min(120)]);
                     return ExitCode::FAILURE;
                 }
             }
-        } else if !ends[1].revents().is_empty() {
+        } else if !fds[1].revents().is_empty() {
             println!("{} {}", counts[0], counts[1]);
             return ExitCode::SUCCESS;
         }
@@ -81,12 +81,12 @@ fn verify(packet: &[u8]) -> Result<Option<usize>, String> {
     let mut pseudo = addresses.to_vec();
     pseudo.extend((body.len() as u32).to_be_bytes());
     pseudo.extend([0, 0, 0, protocol]);
-    let left_to_do = u16::from_be_bytes([body[field], body[field + 1]]) == sum(&pseudo);
+    let is_incomplete = u16::from_be_bytes([body[field], body[field + 1]]) == sum(&pseudo);
     pseudo.extend(body);
-    if left_to_do || sum(&pseudo) == 0xffff {
+    if is_incomplete || sum(&pseudo) == 0xffff {
         Ok(Some(kind))
     } else {
-        Err("the checksum is neither right nor left to do".to_owned())
+        Err("the checksum is neither correct nor incomplete".to_owned())
     }
 }
 

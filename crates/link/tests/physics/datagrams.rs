@@ -1,6 +1,6 @@
 //! UDP in bursts that the sender's kernel keeps as super-packets, each datagram compared byte by byte on arrival. Only one burst is
 //! in flight at a time, so that no socket buffer can be too small.
-#![allow(unsafe_code)] // One option for which no safe wrapper is at hand; the value is a local int whose length is given.
+#![allow(unsafe_code)] // One socket option without a safe wrapper.
 
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 /// Datagrams of a burst.
 const BURST: u64 = 32;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The datagram with this number: the number, then bytes derived from it.
-fn content(number: u64, length: usize) -> Vec<u8> {
+fn make_datagram(number: u64, length: usize) -> Vec<u8> {
     let mut bytes = number.to_be_bytes().to_vec();
     bytes.extend((8..length as u64).map(|index| (number.wrapping_mul(31) ^ index) as u8));
     bytes
@@ -23,21 +23,24 @@ fn content(number: u64, length: usize) -> Vec<u8> {
 pub(crate) fn receive(host: &str) -> ExitCode {
     let address: IpAddr = host.parse().expect("an address");
     let socket = UdpSocket::bind((address, 0)).expect("the address is ours");
-    println!("{}", socket.local_addr().expect("bound").port());
-    std::io::stdout().flush().expect("somebody reads");
-    let (mut received, mut room) = (0_u64, vec![0; 65_536]);
+    println!(
+        "{}",
+        socket.local_addr().expect("the socket is bound").port()
+    );
+    std::io::stdout().flush().expect("stdout is open");
+    let (mut received, mut buffer) = (0_u64, vec![0; 65_536]);
     loop {
-        let (length, from) = socket.recv_from(&mut room).expect("a datagram");
+        let (length, sender) = socket.recv_from(&mut buffer).expect("a datagram");
         assert_eq!(
-            room[..length],
-            content(received, length),
+            buffer[..length],
+            make_datagram(received, length),
             "datagram {received} of {length} bytes"
         );
         received += 1;
         if received % BURST == 0 {
             socket
-                .send_to(&received.to_be_bytes(), from)
-                .expect("a way back");
+                .send_to(&received.to_be_bytes(), sender)
+                .expect("the answer is sent");
         }
     }
 }
@@ -49,19 +52,25 @@ pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
     let bursts: u64 = bursts.parse().expect("a number");
     let any = if address.is_ipv6() { "::" } else { "0.0.0.0" };
     let socket = UdpSocket::bind((any, 0)).expect("a socket");
-    socket.connect((address, port)).expect("a way");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket
+        .connect((address, port))
+        .expect("there is a route to the receiver");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     for burst in 0..bursts {
         let numbers = burst * BURST..(burst + 1) * BURST;
         let length = 1_200 + burst as usize % 200;
-        segment(&socket, if burst % 2 == 0 { length as i32 } else { 0 });
+        set_segment_length(&socket, if burst % 2 == 0 { length as i32 } else { 0 });
         if burst % 2 == 0 {
-            let train: Vec<u8> = numbers.flat_map(|number| content(number, length)).collect();
+            let train: Vec<u8> = numbers
+                .flat_map(|number| make_datagram(number, length))
+                .collect();
             socket.send(&train).expect("a burst is sent");
         } else {
             for number in numbers {
                 let length = 8 + (number.wrapping_mul(97) % 1_400) as usize;
-                socket.send(&content(number, length)).expect("it is sent");
+                socket
+                    .send(&make_datagram(number, length))
+                    .expect("the datagram is sent");
             }
         }
         let mut answer = [0; 8];
@@ -71,10 +80,10 @@ pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Have each send cut into datagrams of this length, as late as possible; with 0 it is one datagram.
-fn segment(socket: &UdpSocket, length: i32) {
+/// Have the kernel cut each send into datagrams of this length, as late as possible; with 0 a send is one datagram.
+fn set_segment_length(socket: &UdpSocket, length: i32) {
     use std::os::fd::AsRawFd;
-    // SAFETY: see above.
+    // SAFETY: the value is a local int whose length is given.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,13 +1,13 @@
-//! The programs under test as processes: this same program, started with the name of a job.
+//! The programs under test as processes: this test program, started with the name of a job.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::rig::{Host, SERVER};
+use crate::rig::{Host, Rig, SERVER};
 
-/// A running job; dropping it closes its stdin, kills it and waits for it.
+/// The process of a job; dropping it closes its stdin, kills it and waits for it.
 pub(crate) struct Job {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -21,22 +21,22 @@ impl Job {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the job starts");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut job_itself = Self {
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let mut process = Self {
             stdin: child.stdin.take(),
             child,
             stdout,
         };
-        job_itself.send(job);
-        job_itself
+        process.send(job);
+        process
     }
 
     pub(crate) fn send(&mut self, line: &Value) {
-        writeln!(self.stdin.as_mut().expect("open"), "{line}").expect("the job reads");
+        writeln!(self.stdin.as_mut().expect("stdin is open"), "{line}").expect("the job reads");
     }
 
     /// The next event; the job's own time limits bound the wait.
-    pub(crate) fn event(&mut self) -> Value {
+    pub(crate) fn next_event(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("the job writes");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("no event but {line:?}: {error}"))
@@ -57,21 +57,34 @@ impl Drop for Job {
     }
 }
 
-pub(crate) fn own(job: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("own path"));
+/// The path of this program.
+fn own_path() -> String {
+    let path = std::env::current_exe().expect("the program knows its path");
+    path.into_os_string()
+        .into_string()
+        .expect("the path is UTF-8")
+}
+
+/// This program in the middle namespace.
+pub(crate) fn own_command(job: &str) -> Command {
+    let mut command = Command::new(own_path());
     command.arg(job);
     command
 }
 
-fn own_on(host: &Host, job: &str) -> Command {
-    let mut command = host.command(
-        std::env::current_exe()
-            .expect("own path")
-            .to_str()
-            .expect("a path in UTF-8"),
-    );
-    command.arg(job);
+/// This program on a host.
+pub(crate) fn own_command_on(host: &Host, arguments: &[&str]) -> Command {
+    let mut command = host.command(&own_path());
+    command.args(arguments);
     command
+}
+
+/// Start sending `length` bytes from the client host to the echo on `port` of `host` and back.
+pub(crate) fn start_mirror(rig: &Rig, host: &str, port: u64, length: u64) -> Child {
+    let arguments = ["mirror", host, &port.to_string(), &length.to_string()];
+    own_command_on(&rig.client, &arguments)
+        .spawn()
+        .expect("the mirror starts")
 }
 
 /// One direction of a link: rate in bits per second (0: unshaped), round trip time and queue.
@@ -85,18 +98,22 @@ pub(crate) fn direction_parameters(rate: u64, rtt_ns: u64, queue_bytes: u64) -> 
 }
 
 /// One direction with a queue of one bandwidth-delay product, of at least 100 Mb/s and 10 ms.
-pub(crate) fn usual(rate: u64, rtt_ns: u64) -> Value {
+pub(crate) fn usual_direction(rate: u64, rtt_ns: u64) -> Value {
     let queue =
         u128::from(rate.max(100_000_000)) * u128::from(rtt_ns.max(10_000_000)) / 8_000_000_000;
     direction_parameters(rate, rtt_ns, queue as u64)
 }
 
-pub(crate) fn link(to_server: &Value, to_client: &Value) -> Job {
-    let mut link = Job::start(own("link"), &link_job("lc", "ls", to_server, to_client));
-    let ready = link.event();
+/// Start a link and wait until it is ready.
+pub(crate) fn start_link(to_server: &Value, to_client: &Value) -> Job {
+    let mut link = Job::start(
+        own_command("link"),
+        &link_job("lc", "ls", to_server, to_client),
+    );
+    let ready = link.next_event();
     assert_eq!(ready["event"], "link_ready", "{ready}");
-    // Reset the counters: drops from before the other host existed are no fault of the link.
-    stats(&mut link);
+    // Reset the counters: drops from before the other host existed do not count.
+    read_stats(&mut link);
     link
 }
 
@@ -110,20 +127,20 @@ pub(crate) fn link_job(client: &str, server: &str, to_server: &Value, to_client:
 }
 
 /// Change both directions.
-pub(crate) fn set(link: &mut Job, both: &Value) {
+pub(crate) fn set_both(link: &mut Job, both: &Value) {
     link.send(&json!({"command": "set", "to_server": both, "to_client": both}));
 }
 
-/// The link's figures since the last call.
-pub(crate) fn stats(link: &mut Job) -> Value {
+/// Read the link's statistics since the last call.
+pub(crate) fn read_stats(link: &mut Job) -> Value {
     link.send(&json!({"command": "stats", "reset": true}));
-    let stats = link.event();
+    let stats = link.next_event();
     assert_eq!(stats["event"], "link_stats", "{stats}");
     stats
 }
 
-/// Drops that no setting of the link explains.
-pub(crate) fn unmodelled(stats: &Value) -> u64 {
+/// Number of drops that no setting of the link explains.
+pub(crate) fn count_unmodelled_drops(stats: &Value) -> u64 {
     ["to_server", "to_client"]
         .iter()
         .flat_map(|direction| {
@@ -133,28 +150,28 @@ pub(crate) fn unmodelled(stats: &Value) -> u64 {
         .sum()
 }
 
-/// The far end of the probes, and its port.
-pub(crate) fn echo(server: &Host) -> (Job, u64) {
-    echo_at(server, SERVER)
+/// Start the far end of the probes; returns it and its port.
+pub(crate) fn start_echo(server: &Host) -> (Job, u64) {
+    start_echo_at(server, SERVER)
 }
 
-pub(crate) fn echo_at(server: &Host, address: &str) -> (Job, u64) {
+pub(crate) fn start_echo_at(server: &Host, address: &str) -> (Job, u64) {
     let mut echo = Job::start(
-        own_on(server, "echo"),
+        own_command_on(server, &["echo"]),
         &json!({"job": "echo", "version": 2, "host": address}),
     );
-    let port = echo.event()["port"].as_u64().expect("a port");
+    let port = echo.next_event()["port"].as_u64().expect("a port");
     (echo, port)
 }
 
-pub(crate) fn rtt(client: &Host, port: u64, count: u64) -> Value {
+pub(crate) fn measure_rtt(client: &Host, port: u64, count: u64) -> Value {
     let job = json!({"job": "rtt", "version": 2, "host": SERVER, "port": port, "count": count, "timeout_ns": 30_000_000_000_u64});
-    let event = Job::start(own_on(client, "rtt"), &job).event();
+    let event = Job::start(own_command_on(client, &["rtt"]), &job).next_event();
     assert_eq!(event["event"], "rtt", "{event}");
     event
 }
 
-pub(crate) fn goodput(
+pub(crate) fn measure_goodput(
     client: &Host,
     port: u64,
     direction: &str,
@@ -165,7 +182,7 @@ pub(crate) fn goodput(
         "job": "goodput", "version": 2, "host": SERVER, "port": port, "direction": direction,
         "warmup_ns": warmup_ms * 1_000_000, "measure_ns": measure_ms * 1_000_000,
     });
-    let event = Job::start(own_on(client, "goodput"), &job).event();
+    let event = Job::start(own_command_on(client, &["goodput"]), &job).next_event();
     assert_eq!(event["event"], "goodput", "{event}");
     event
 }

@@ -2,32 +2,32 @@
 
 use serde_json::{Value, json};
 
-use crate::checks::{count, mirror};
+use crate::checks::count;
 use crate::drive::{self, direction_parameters};
-use crate::rig::Rig;
+use crate::rig::{Rig, SERVER};
 
-/// One direction with the given effects. Its queue holds everything.
-fn with(rate: u64, rtt_ns: u64, effects: &Value) -> Value {
+/// One direction with the given effects and a queue that is never full.
+fn direction_with(rate: u64, rtt_ns: u64, effects: &Value) -> Value {
     let mut parameters = direction_parameters(rate, rtt_ns, 1 << 28);
-    for (name, value) in effects.as_object().expect("fields") {
+    for (name, value) in effects.as_object().expect("the effects are an object") {
         parameters[name] = value.clone();
     }
     parameters
 }
 
-/// Check a share of n that should be p (binomial); five deviations are exceeded once in two million.
-fn assert_share(name: &str, struck: u64, of: u64, chance: f64) {
-    let (struck, of) = (struck as f64, of as f64);
-    let bound = 5.0 * (of * chance * (1.0 - chance)).sqrt();
+/// Check a count that should be `chance` of `total` (binomial); five deviations are exceeded once in two million.
+fn assert_share(name: &str, count: u64, total: u64, chance: f64) {
+    let (count, total) = (count as f64, total as f64);
+    let bound = 5.0 * (total * chance * (1.0 - chance)).sqrt();
     assert!(
-        (struck - of * chance).abs() <= bound,
-        "{name}: {struck} of {of} segments at {chance}"
+        (count - total * chance).abs() <= bound,
+        "{name}: {count} of {total} segments at {chance}"
     );
 }
 
 /// Loss, copies, flipped bits and overtaking at once, towards the server; the other direction has no faults.
 pub(crate) fn all_at_once(rig: &Rig) {
-    let (_echo, port) = drive::echo(&rig.server);
+    let (_echo, port) = drive::start_echo(&rig.server);
     let faults = json!({
         "loss": {"kind": "independent", "probability": 0.02},
         "duplicate": 0.05,
@@ -36,13 +36,13 @@ pub(crate) fn all_at_once(rig: &Rig) {
         "reorder": true,
         "seed": 11,
     });
-    let mut link = drive::link(
-        &with(0, 1_000_000, &faults),
-        &with(0, 1_000_000, &json!({})),
+    let mut link = drive::start_link(
+        &direction_with(0, 1_000_000, &faults),
+        &direction_with(0, 1_000_000, &json!({})),
     );
-    let mirrored = mirror(rig, port, 12_000_000).wait();
-    assert!(mirrored.expect("the mirror ends").success());
-    let stats = drive::stats(&mut link);
+    let exit_status = drive::start_mirror(rig, SERVER, port, 12_000_000).wait();
+    assert!(exit_status.expect("the mirror ends").success());
+    let stats = drive::read_stats(&mut link);
     let (up, down) = (&stats["to_server"], &stats["to_client"]);
     let lost = count(&up["drops"]["loss"]);
     // Copies arrive in addition to the segments that they are copies of.
@@ -51,27 +51,27 @@ pub(crate) fn all_at_once(rig: &Rig) {
     assert!(arrived > 8_000, "{stats}");
     assert_share("lost", lost, arrived + lost, 0.02);
     assert_share("copied", copies, arrived, 0.05);
-    assert_share("turned", count(&up["corrupted"]), arrived, 0.01);
+    assert_share("corrupted", count(&up["corrupted"]), arrived, 0.01);
     assert!(count(&up["reordered"]) > 0, "{stats}");
     for figure in ["duplicated", "corrupted", "reordered"] {
         assert_eq!(count(&down[figure]), 0, "{stats}");
     }
     assert_eq!(count(&down["drops"]["loss"]), 0, "{stats}");
-    assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
+    assert_eq!(drive::count_unmodelled_drops(&stats), 0, "{stats}");
 }
 
-/// Both lines are down for 100 ms of each 330 ms. Four hundred round trips of a millisecond meet that: nothing passes until it is
-/// over, and not all of TCP's retransmissions, 200 ms later or more, meet it again.
+/// Both lines are down for 100 ms of each 330 ms, during four hundred round trips of a millisecond. Nothing passes during an outage;
+/// TCP retransmits after 200 ms or more, so that some retransmissions pass between two outages.
 pub(crate) fn outage(rig: &Rig) {
-    let (_echo, port) = drive::echo(&rig.server);
+    let (_echo, port) = drive::start_echo(&rig.server);
     let down = json!({"outages": [{"at_ns": 0, "for_ns": 100_000_000, "every_ns": 330_000_000}]});
-    let both = with(0, 1_000_000, &down);
-    let mut link = drive::link(&both, &both);
-    let round_trips = drive::rtt(&rig.client, port, 400);
-    let stats = drive::stats(&mut link);
+    let direction = direction_with(0, 1_000_000, &down);
+    let mut link = drive::start_link(&direction, &direction);
+    let round_trips = drive::measure_rtt(&rig.client, port, 400);
+    let stats = drive::read_stats(&mut link);
     let lost =
         ["to_server", "to_client"].map(|direction| count(&stats[direction]["drops"]["outage"]));
     assert!(lost.iter().sum::<u64>() > 0, "{stats}");
     assert!(count(&round_trips["max_ns"]) >= 20_000_000, "{round_trips}");
-    assert_eq!(drive::unmodelled(&stats), 0, "{stats}");
+    assert_eq!(drive::count_unmodelled_drops(&stats), 0, "{stats}");
 }

@@ -19,7 +19,7 @@ mod table;
 
 use rig::Rig;
 
-const INSIDE: &str = "HOWFAR_PHYSICS_INSIDE";
+const INSIDE_MARKER: &str = "HOWFAR_PHYSICS_INSIDE";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args()
@@ -38,27 +38,29 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    if std::env::var_os(INSIDE).is_none() {
-        if let Err(reason) = rig::permitted() {
+    if std::env::var_os(INSIDE_MARKER).is_none() {
+        if let Err(reason) = rig::check_permitted() {
             println!(
                 "SKIPPED physics of the link: network namespaces or virtual cables are not permitted here: {reason}"
             );
             return ExitCode::SUCCESS;
         }
-        if first != Some("table") && rig::is_root() && !rig::unprivileged(&arguments) {
+        if first != Some("table") && rig::is_root() && !rig::run_unprivileged(&arguments) {
             println!("FAILED as an unprivileged user");
             return ExitCode::FAILURE;
         }
-        println!("cannot enter namespaces: {}", rig::enter(INSIDE));
+        println!(
+            "cannot enter namespaces: {}",
+            rig::enter_namespace(INSIDE_MARKER)
+        );
         return ExitCode::FAILURE;
     }
-    let rig = Rig::make();
-    let mut failed = 0;
+    let rig = Rig::new();
     if first == Some("table") {
         table::print(&rig, &arguments[1..]);
-    } else {
-        failed = check(&rig, first.unwrap_or_default());
+        return ExitCode::SUCCESS;
     }
+    let failed = run_checks(&rig, first.unwrap_or_default());
     if failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -68,7 +70,7 @@ fn main() -> ExitCode {
 }
 
 /// Run the checks whose name contains `filter`; returns how many failed.
-fn check(rig: &Rig, filter: &str) -> usize {
+fn run_checks(rig: &Rig, filter: &str) -> usize {
     let mut failed = 0;
     for (name, run) in checks::ALL.iter().filter(|(name, _)| name.contains(filter)) {
         let outcome = catch_unwind(AssertUnwindSafe(|| run(rig)));

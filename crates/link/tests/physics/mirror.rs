@@ -10,7 +10,7 @@ fn byte(index: u64) -> u8 {
     (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Send `length` bytes to the echo on `port` of `host` and read them back. Run on the client host; it succeeds if all were right.
+/// Send `length` bytes to the echo on `port` of `host` and read them back. Run on the client host; it succeeds if all are right.
 pub(crate) fn run(host: &str, port: &str, length: &str) -> ExitCode {
     let host: IpAddr = host.parse().expect("an address");
     let (port, length): (u16, u64) = (
@@ -24,9 +24,9 @@ pub(crate) fn run(host: &str, port: &str, length: &str) -> ExitCode {
     stream
         .set_write_timeout(Some(Duration::from_secs(20)))
         .expect("a timeout");
-    let mut hello = [0; 17];
-    hello[0] = b'P';
-    stream.write_all(&hello).expect("the echo reads");
+    let mut handshake = [0; 17];
+    handshake[0] = b'P';
+    stream.write_all(&handshake).expect("the echo reads");
     let mut writer = stream.try_clone().expect("a second handle");
     let sender = std::thread::spawn(move || {
         let mut sent = 0;
@@ -37,16 +37,16 @@ pub(crate) fn run(host: &str, port: &str, length: &str) -> ExitCode {
             sent = end;
         }
     });
-    let (mut received, mut room) = (0, vec![0; 100_000]);
+    let (mut received, mut buffer) = (0, vec![0; 100_000]);
     while received < length {
-        let read = stream.read(&mut room).expect("the echo answers");
+        let read = stream.read(&mut buffer).expect("the echo answers");
         assert!(
             read > 0,
             "the stream ended after {received} of {length} bytes"
         );
-        for (offset, got) in room[..read].iter().enumerate() {
+        for (offset, received_byte) in buffer[..read].iter().enumerate() {
             assert_eq!(
-                *got,
+                *received_byte,
                 byte(received + offset as u64),
                 "byte {} of the stream",
                 received + offset as u64

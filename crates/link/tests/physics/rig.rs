@@ -1,5 +1,5 @@
-//! Three network namespaces in a row, owned by this process: client host, middle, server host. The middle is the namespace of this
-//! process itself, a new one. Nothing of it has a name outside, and all of it ends with this process.
+//! Three network namespaces, owned by this process: client host, middle, server host. The middle is a new namespace in which this
+//! process itself runs. They have no names outside and end with this process.
 
 use std::fs;
 use std::io;
@@ -12,40 +12,35 @@ pub(crate) const SERVER6: &str = "fd77::2";
 const CLIENT: &str = "10.77.0.1";
 const CLIENT6: &str = "fd77::1";
 
-/// Enter new namespaces by starting this program again in them. Returns only on failure, with the reason.
-pub(crate) fn enter(inside: &str) -> io::Error {
+/// A command in a new network namespace.
+fn unshare() -> Command {
     let mut command = Command::new("unshare");
-    // Without root, a user namespace gives privileges over the network namespaces created in it.
-    command.args(if is_root() {
-        &["--net"][..]
-    } else {
-        &["--user", "--map-root-user", "--net"]
-    });
+    if !is_root() {
+        // A user namespace gives privileges over the network namespaces created in it.
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--net", "--"]);
+    command
+}
+
+/// Start this program again in a new namespace, with the environment variable `marker`. Returns only on failure, with the reason.
+pub(crate) fn enter_namespace(marker: &str) -> io::Error {
     match std::env::current_exe() {
-        Ok(own) => command
-            .arg("--")
-            .arg(own)
+        Ok(program) => unshare()
+            .arg(program)
             .args(std::env::args().skip(1))
-            .env(inside, "1")
+            .env(marker, "1")
             .exec(),
         Err(error) => error,
     }
 }
 
 /// Check whether namespaces and packet interfaces can be created here. The error gives the reason why not.
-pub(crate) fn permitted() -> Result<(), String> {
-    let kind: &[&str] = if is_root() {
-        &["--net"]
-    } else {
-        &["--user", "--map-root-user", "--net"]
-    };
-    let tried = Command::new("unshare")
-        .args(kind)
-        .args([
-            "--", "ip", "link", "add", "dev", "v0", "type", "veth", "peer", "name", "v1",
-        ])
+pub(crate) fn check_permitted() -> Result<(), String> {
+    let output = unshare()
+        .args("ip link add dev v0 type veth peer name v1".split(' '))
         .output();
-    match tried {
+    match output {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         Err(error) => Err(format!("unshare or ip cannot be started: {error}")),
@@ -54,12 +49,12 @@ pub(crate) fn permitted() -> Result<(), String> {
 
 /// Run the same checks as user nobody in a user namespace, with only what the kernel allows any user. Returns whether they passed;
 /// if they cannot be run, a message is printed and the result is true.
-pub(crate) fn unprivileged(arguments: &[String]) -> bool {
+pub(crate) fn run_unprivileged(arguments: &[String]) -> bool {
     println!("as user 65534, without root");
     // The program's directory may not be readable by that user.
     let copy = std::env::temp_dir().join(format!("howfar-physics-{}", std::process::id()));
-    let own = std::env::current_exe().expect("own path");
-    fs::copy(own, &copy).expect("a copy of this program");
+    let program = std::env::current_exe().expect("the program knows its path");
+    fs::copy(program, &copy).expect("the program can be copied");
     let status = Command::new("setpriv")
         .args([
             "--reuid",
@@ -99,7 +94,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    fn make(cpu: &'static str, addresses: [&'static str; 2]) -> Self {
+    fn new(cpu: &'static str, addresses: [&'static str; 2]) -> Self {
         let holder = Command::new("unshare")
             .args(["--net", "--", "cat"])
             .stdin(Stdio::piped())
@@ -130,10 +125,9 @@ impl Host {
             // Every connection begins without metrics cached from earlier connections to that peer.
             ("ipv4/tcp_no_metrics_save", "1"),
         ] {
-            done(
-                host.command("sh")
-                    .args(["-c", &format!("echo {value} > /proc/sys/net/{key}")]),
-            );
+            run(host
+                .command("sh")
+                .args(["-c", &format!("echo {value} > /proc/sys/net/{key}")]));
         }
         // Addresses are on the loopback, so that they exist before and after any link.
         host.ip("link set dev lo up");
@@ -143,23 +137,23 @@ impl Host {
     }
 
     /// Set the routes to the other host and its Ethernet address.
-    fn reach(&self, device: &str, others: [&str; 2], mac: &str) {
-        for (other, own) in others.into_iter().zip(self.addresses) {
+    fn set_routes(&self, device: &str, peers: [&str; 2], mac: &str) {
+        for (peer, own) in peers.into_iter().zip(self.addresses) {
             self.ip(&format!(
-                "neighbour add {other} lladdr {mac} dev {device} nud permanent"
+                "neighbour add {peer} lladdr {mac} dev {device} nud permanent"
             ));
-            let route = format!("route add {other} dev {device} src {own}");
+            let route = format!("route add {peer} dev {device} src {own}");
             // Choosing the congestion control may be refused without root; then the machine's default applies.
-            let mut chosen = self.command("ip");
-            chosen.args(format!("{route} congctl cubic").split_whitespace());
-            if !chosen.output().is_ok_and(|output| output.status.success()) {
+            let mut command = self.command("ip");
+            command.args(format!("{route} congctl cubic").split_whitespace());
+            if !command.output().is_ok_and(|output| output.status.success()) {
                 self.ip(&route);
             }
         }
     }
 
     fn ip(&self, arguments: &str) {
-        done(self.command("ip").args(arguments.split_whitespace()));
+        run(self.command("ip").args(arguments.split_whitespace()));
     }
 
     fn id(&self) -> String {
@@ -190,46 +184,46 @@ impl Drop for Host {
     }
 }
 
-/// The row of namespaces, joined by virtual cables: c0 - lc, ls - s0.
+/// The namespaces, joined by virtual cables: c0 - lc, ls - s0.
 pub(crate) struct Rig {
     pub(crate) client: Host,
     pub(crate) server: Host,
 }
 
 impl Rig {
-    pub(crate) fn make() -> Self {
+    pub(crate) fn new() -> Self {
         for key in ["all", "default"] {
             let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{key}/disable_ipv6"), "1");
         }
-        let last = if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        let last_cpu = if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
             "1"
         } else {
             "0"
         };
         let rig = Self {
-            client: Host::make("0", [CLIENT, CLIENT6]),
-            server: Host::make(last, [SERVER, SERVER6]),
+            client: Host::new("0", [CLIENT, CLIENT6]),
+            server: Host::new(last_cpu, [SERVER, SERVER6]),
         };
-        cable("lc", &rig.client, ("c0", "02:00:00:00:00:01"));
-        cable("ls", &rig.server, ("s0", "02:00:00:00:00:02"));
+        add_cable("lc", &rig.client, ("c0", "02:00:00:00:00:01"));
+        add_cable("ls", &rig.server, ("s0", "02:00:00:00:00:02"));
         rig.client
-            .reach("c0", [SERVER, SERVER6], "02:00:00:00:00:02");
+            .set_routes("c0", [SERVER, SERVER6], "02:00:00:00:00:02");
         rig.server
-            .reach("s0", [CLIENT, CLIENT6], "02:00:00:00:00:01");
+            .set_routes("s0", [CLIENT, CLIENT6], "02:00:00:00:00:01");
         rig
     }
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // The kernel removes the hosts' namespaces later, at a time of its choosing; the names are needed again at once.
+        // The kernel removes the hosts' namespaces only later, but the names are needed again at once.
         ip("link delete dev lc");
         ip("link delete dev ls");
     }
 }
 
-/// A cable from `middle` to an interface of the host.
-fn cable(middle: &str, host: &Host, (name, mac): (&str, &str)) {
+/// Add a virtual cable from the interface `middle` to a new interface of the host.
+fn add_cable(middle: &str, host: &Host, (name, mac): (&str, &str)) {
     ip(&format!(
         "link add dev {middle} mtu 1500 type veth peer name {name} netns {}",
         host.id()
@@ -243,11 +237,11 @@ fn cable(middle: &str, host: &Host, (name, mac): (&str, &str)) {
 
 /// Run `ip` in the middle namespace.
 pub(crate) fn ip(arguments: &str) {
-    done(Command::new("ip").args(arguments.split_whitespace()));
+    run(Command::new("ip").args(arguments.split_whitespace()));
 }
 
-/// Run a command to its end; a failure is a fault of the rig.
-fn done(command: &mut Command) {
+/// Run a command, which must succeed.
+fn run(command: &mut Command) {
     let output = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));

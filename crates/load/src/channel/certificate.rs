@@ -23,8 +23,7 @@ pub(super) const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1D, 30];
 pub(super) const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1D, 37];
 const SERVER_AUTH: &[u8] = &[0x2B, 6, 1, 5, 5, 7, 3, 1];
 
-/// Seconds in a day.
-const DAY: i64 = 86_400;
+const DAY_SECONDS: i64 = 86_400;
 
 /// A sequence of DER values.
 struct Der<'a>(&'a [u8]);
@@ -56,12 +55,8 @@ impl<'a> Der<'a> {
         Some((tag, content))
     }
 
-    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.optional(tag)
-    }
-
     /// The next value if it has this tag; otherwise nothing is consumed.
-    fn optional(&mut self, tag: u8) -> Option<&'a [u8]> {
+    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
         match self.next() {
             Some((found, content)) if found == tag => Some(content),
@@ -73,9 +68,9 @@ impl<'a> Der<'a> {
     }
 
     /// The next value with its tag and length.
-    fn encoded(&mut self, tag: u8) -> Option<&'a [u8]> {
+    fn take_encoded(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
-        self.expect(tag)?;
+        self.take(tag)?;
         Some(&before[..before.len() - self.0.len()])
     }
 }
@@ -121,34 +116,34 @@ pub(super) enum Name<'a> {
 impl<'a> Certificate<'a> {
     pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
         let mut outer = Der(der);
-        let mut parts = Der(outer.expect(SEQUENCE)?);
-        let signed = parts.encoded(SEQUENCE)?;
-        let algorithm = parts.expect(SEQUENCE)?;
-        let signature = bits(parts.expect(BIT_STRING)?)?;
+        let mut parts = Der(outer.take(SEQUENCE)?);
+        let signed = parts.take_encoded(SEQUENCE)?;
+        let algorithm = parts.take(SEQUENCE)?;
+        let signature = bit_string_bytes(parts.take(BIT_STRING)?)?;
         if !parts.0.is_empty() || !outer.0.is_empty() {
             return None;
         }
-        let mut fields = Der(Der(signed).expect(SEQUENCE)?);
-        let version = match fields.optional(0xA0) {
+        let mut fields = Der(Der(signed).take(SEQUENCE)?);
+        let version = match fields.take(0xA0) {
             None => 1,
-            Some(version) => match Der(version).expect(INTEGER)? {
+            Some(version) => match Der(version).take(INTEGER)? {
                 [number @ 0..=2] => number + 1,
                 _ => return None,
             },
         };
-        fields.expect(INTEGER)?; // the serial number
-        if fields.expect(SEQUENCE)? != algorithm {
+        fields.take(INTEGER)?; // the serial number
+        if fields.take(SEQUENCE)? != algorithm {
             return None;
         }
-        let issuer = fields.expect(SEQUENCE)?;
-        let validity = fields.expect(SEQUENCE)?;
-        let subject = fields.expect(SEQUENCE)?;
-        let key = fields.encoded(SEQUENCE)?;
-        fields.optional(0x81);
-        fields.optional(0x82);
-        let extensions = match fields.optional(0xA3) {
+        let issuer = fields.take(SEQUENCE)?;
+        let validity = fields.take(SEQUENCE)?;
+        let subject = fields.take(SEQUENCE)?;
+        let key = fields.take_encoded(SEQUENCE)?;
+        fields.take(0x81);
+        fields.take(0x82);
+        let extensions = match fields.take(0xA3) {
             None => Vec::new(),
-            Some(list) => extensions(Der(list).expect(SEQUENCE)?)?,
+            Some(list) => parse_extensions(Der(list).take(SEQUENCE)?)?,
         };
         if !fields.0.is_empty() || (version < 3 && !extensions.is_empty()) {
             return None;
@@ -170,19 +165,19 @@ impl<'a> Certificate<'a> {
     pub(super) fn validity(&self) -> Option<Validity> {
         let mut times = Der(self.validity);
         Some(Validity {
-            not_before: seconds(times.next()?)?,
-            not_after: seconds(times.next()?)?,
+            not_before: parse_time(times.next()?)?,
+            not_after: parse_time(times.next()?)?,
         })
     }
 
     /// The first common name of its subject.
     pub(super) fn common_name(&self) -> Option<&'a [u8]> {
         let mut sets = Der(self.subject);
-        while let Some(set) = sets.expect(SET) {
+        while let Some(set) = sets.take(SET) {
             let mut pairs = Der(set);
-            while let Some(pair) = pairs.expect(SEQUENCE) {
+            while let Some(pair) = pairs.take(SEQUENCE) {
                 let mut pair = Der(pair);
-                if pair.expect(OBJECT)? == COMMON_NAME {
+                if pair.take(OBJECT)? == COMMON_NAME {
                     return pair.next().map(|(_, value)| value);
                 }
             }
@@ -196,11 +191,11 @@ impl<'a> Certificate<'a> {
         let Some(list) = self.extension(ALTERNATIVE_NAMES) else {
             return names;
         };
-        let mut list = Der(Der(list).expect(SEQUENCE).unwrap_or_default());
+        let mut list = Der(Der(list).take(SEQUENCE).unwrap_or_default());
         while let Some((tag, value)) = list.next() {
             match tag {
                 0x82 => names.push(Name::Host(value)),
-                0x87 => names.extend(address(value).map(Name::Address)),
+                0x87 => names.extend(parse_address(value).map(Name::Address)),
                 _ => {}
             }
         }
@@ -208,21 +203,22 @@ impl<'a> Certificate<'a> {
     }
 
     fn extension(&self, id: &[u8]) -> Option<&'a [u8]> {
-        let found = self.extensions.iter().find(|extension| extension.id == id);
-        found.map(|extension| extension.value)
+        let mut extensions = self.extensions.iter();
+        let extension = extensions.find(|extension| extension.id == id);
+        extension.map(|extension| extension.value)
     }
 
-    pub(super) fn has(&self, id: &[u8]) -> bool {
+    pub(super) fn has_extension(&self, id: &[u8]) -> bool {
         self.extension(id).is_some()
     }
 
-    /// If it is marked as an authority's: the number of other authorities that may be below it.
-    pub(super) fn authority(&self) -> Option<u8> {
-        let mut fields = Der(Der(self.extension(BASIC_CONSTRAINTS)?).expect(SEQUENCE)?);
-        if fields.optional(BOOLEAN)? != [0xFF] {
+    /// The number of other authorities that may be below it; `None` if it is not marked as an authority's.
+    pub(super) fn max_authorities_below(&self) -> Option<u8> {
+        let mut fields = Der(Der(self.extension(BASIC_CONSTRAINTS)?).take(SEQUENCE)?);
+        if fields.take(BOOLEAN)? != [0xFF] {
             return None;
         }
-        match fields.optional(INTEGER) {
+        match fields.take(INTEGER) {
             None => Some(u8::MAX),
             Some([limit @ 0..=0x7F]) => Some(*limit),
             Some(_) => Some(0), // longer than any path here, or malformed
@@ -234,7 +230,7 @@ impl<'a> Certificate<'a> {
         let Some(usage) = self.extension(KEY_USAGE) else {
             return true;
         };
-        let bits = Der(usage).expect(BIT_STRING).unwrap_or_default();
+        let bits = Der(usage).take(BIT_STRING).unwrap_or_default();
         bits.get(1).is_some_and(|first| first & mask != 0)
     }
 
@@ -243,8 +239,8 @@ impl<'a> Certificate<'a> {
         let Some(purposes) = self.extension(EXTENDED_KEY_USAGE) else {
             return true;
         };
-        let mut purposes = Der(Der(purposes).expect(SEQUENCE).unwrap_or_default());
-        while let Some(purpose) = purposes.expect(OBJECT) {
+        let mut purposes = Der(Der(purposes).take(SEQUENCE).unwrap_or_default());
+        while let Some(purpose) = purposes.take(OBJECT) {
             if purpose == SERVER_AUTH {
                 return true;
             }
@@ -254,7 +250,7 @@ impl<'a> Certificate<'a> {
 
     /// Its key without tag and length, as in a trust anchor.
     pub(super) fn bare_key(&self) -> &'a [u8] {
-        Der(self.key).expect(SEQUENCE).unwrap_or_default()
+        Der(self.key).take(SEQUENCE).unwrap_or_default()
     }
 
     /// Whether it is signed by the owner of the bare `key`.
@@ -263,18 +259,18 @@ impl<'a> Certificate<'a> {
         key: &[u8],
         algorithms: &[&dyn SignatureVerificationAlgorithm],
     ) -> bool {
-        let mut fitting = algorithms
+        let mut candidates = algorithms
             .iter()
-            .filter(|one| one.signature_alg_id().as_ref() == self.algorithm);
-        fitting.any(|&one| is_signature(key, one, self.signed, self.signature))
+            .filter(|candidate| candidate.signature_alg_id().as_ref() == self.algorithm);
+        candidates.any(|&candidate| is_valid_signature(key, candidate, self.signed, self.signature))
     }
 
     /// Its digest for `tls-server-end-point` (RFC 5929): by the hash of its signature, with SHA-256 in place of MD5 and SHA-1. `None`
     /// if the signature algorithm has no fixed hash (Ed25519, RSA-PSS).
-    pub(super) fn end_point(&self) -> Option<digest::Digest> {
+    pub(super) fn end_point_digest(&self) -> Option<digest::Digest> {
         const RSA: &[u8] = &[0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1];
         const ECDSA: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 4];
-        let id = Der(self.algorithm).expect(OBJECT)?;
+        let id = Der(self.algorithm).take(OBJECT)?;
         let hash = match (id.strip_prefix(RSA), id.strip_prefix(ECDSA)) {
             (Some([4 | 5 | 11]), _) | (_, Some([1] | [3, 2])) => &digest::SHA256,
             (Some([12]), _) | (_, Some([3, 3])) => &digest::SHA384,
@@ -285,16 +281,16 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// Whether `signature` is that of `message` by the owner of the bare `key`. Also false if the key does not fit the algorithm.
-pub(super) fn is_signature(
+/// Whether the owner of the bare `key` signed `message` with `signature`. False if the key does not fit the algorithm.
+pub(super) fn is_valid_signature(
     key: &[u8],
     algorithm: &dyn SignatureVerificationAlgorithm,
     message: &[u8],
     signature: &[u8],
 ) -> bool {
     let mut parts = Der(key);
-    let kind = parts.expect(SEQUENCE);
-    let bits = parts.expect(BIT_STRING).and_then(bits);
+    let kind = parts.take(SEQUENCE);
+    let bits = parts.take(BIT_STRING).and_then(bit_string_bytes);
     let (Some(kind), Some(bits)) = (kind, bits) else {
         return false;
     };
@@ -302,7 +298,7 @@ pub(super) fn is_signature(
         && algorithm.verify_signature(bits, message, signature).is_ok()
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+fn parse_address(bytes: &[u8]) -> Option<IpAddr> {
     let short = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     short
         .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
@@ -310,36 +306,36 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// The bytes of a bit string; `None` if it does not consist of complete bytes.
-fn bits(value: &[u8]) -> Option<&[u8]> {
+fn bit_string_bytes(value: &[u8]) -> Option<&[u8]> {
     match value {
         [0, bytes @ ..] => Some(bytes),
         _ => None,
     }
 }
 
-fn extensions(list: &[u8]) -> Option<Vec<Extension<'_>>> {
+fn parse_extensions(list: &[u8]) -> Option<Vec<Extension<'_>>> {
     let mut list = Der(list);
-    let mut found: Vec<Extension<'_>> = Vec::new();
-    while let Some(one) = list.expect(SEQUENCE) {
-        let mut fields = Der(one);
-        let id = fields.expect(OBJECT)?;
-        let critical = fields.optional(BOOLEAN).is_some_and(|value| value != [0]);
-        let value = fields.expect(OCTET_STRING)?;
+    let mut extensions: Vec<Extension<'_>> = Vec::new();
+    while let Some(extension) = list.take(SEQUENCE) {
+        let mut fields = Der(extension);
+        let id = fields.take(OBJECT)?;
+        let critical = fields.take(BOOLEAN).is_some_and(|value| value != [0]);
+        let value = fields.take(OCTET_STRING)?;
         // With a duplicate extension it would be ambiguous which one applies.
-        if found.iter().any(|known| known.id == id) {
+        if extensions.iter().any(|known| known.id == id) {
             return None;
         }
-        found.push(Extension {
+        extensions.push(Extension {
             id,
             critical,
             value,
         });
     }
-    list.0.is_empty().then_some(found)
+    list.0.is_empty().then_some(extensions)
 }
 
 /// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` as seconds since 1970.
-fn seconds((tag, text): (u8, &[u8])) -> Option<i64> {
+fn parse_time((tag, text): (u8, &[u8])) -> Option<i64> {
     let digits = text.strip_suffix(b"Z")?;
     if !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -370,15 +366,15 @@ fn seconds((tag, text): (u8, &[u8])) -> Option<i64> {
     {
         return None;
     }
-    Some(days(year, month, day) * DAY + hour * 3600 + minute * 60 + second)
+    Some(days_since_1970(year, month, day) * DAY_SECONDS + hour * 3600 + minute * 60 + second)
 }
 
-/// Days since 1970 of a Gregorian date. Years are counted from March, so that the leap day is the last of a year.
-fn days(year: i64, month: i64, day: i64) -> i64 {
+/// The number of days from 1970-01-01 to a Gregorian date. Years are counted from March, so that the leap day is the last of a year.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month < 3 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 #[cfg(test)]
@@ -388,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_follow_the_calendar() {
         for (tag, text, expected) in [
             (UTC_TIME, "700101000000Z", Some(0)),
             (UTC_TIME, "000229120000Z", Some(951_825_600)),
@@ -399,12 +395,12 @@ mod tests {
             (UTC_TIME, "7001010000Z", None),
             (GENERALIZED_TIME, "20500101000000+0100", None),
         ] {
-            assert_eq!(seconds((tag, text.as_bytes())), expected, "{text}");
+            assert_eq!(parse_time((tag, text.as_bytes())), expected, "{text}");
         }
     }
 
     #[test]
-    fn lengths_have_one_form() {
+    fn lengths_have_their_shortest_form() {
         assert_eq!(Der(&[4, 1, 7]).next(), Some((4, &[7][..])));
         assert_eq!(Der(&[4, 0x81, 1, 7]).next(), None);
         assert_eq!(Der(&[4, 0x80, 7, 0, 0]).next(), None);
@@ -415,8 +411,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_certificate_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Some(found) = Certificate::parse(&bytes) {
-                let _ = (found.validity(), found.common_name(), found.alternative_names(), found.authority());
+            if let Some(certificate) = Certificate::parse(&bytes) {
+                let _ = (certificate.validity(), certificate.common_name(), certificate.alternative_names(), certificate.max_authorities_below());
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use howfar_contract::jobs::Target;
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::mysql::handshake::Lacking;
+use howfar_wire::mysql::handshake::MissingFeature;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
@@ -30,10 +30,10 @@ pub(crate) fn translate_error(target: &Target, error: &ChannelError) -> Failed {
     }
 }
 
-const CLIENT_CERTIFICATE: &str = "Give a client certificate of an authority that the server knows: ssl-cert and ssl-key (sslcert and \
+const CLIENT_CERTIFICATE_ADVICE: &str = "Give a client certificate of an authority that the server knows: ssl-cert and ssl-key (sslcert and \
      sslkey).";
-const NOT_TLS: &str = "Check that the address is that of a server with TLS, and that nothing in between changes the bytes.";
-const LOG: &str = "The server's error log may say more.";
+const ADDRESS_ADVICE: &str = "Check that the address is that of a server with TLS, and that nothing in between changes the bytes.";
+const LOG_ADVICE: &str = "The server's error log may say more.";
 
 /// An error of the library in words, and advice.
 fn describe_error(error: &Error) -> (String, &'static str) {
@@ -46,31 +46,34 @@ fn describe_error(error: &Error) -> (String, &'static str) {
             | PeerIncompatible::Tls12NotOffered
             | PeerIncompatible::Tls12NotOfferedOrEnabled
             | PeerIncompatible::Tls13RequiredForQuic,
-        ) => other_version(),
+        ) => no_common_version(),
         Error::PeerIncompatible(why) => {
             no_common_parameters(&format!("nothing that was offered ({})", split_words(why)))
         }
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            ("what came is not TLS".to_owned(), NOT_TLS)
+            ("what came is not TLS".to_owned(), ADDRESS_ADVICE)
         }
         Error::InvalidMessage(why) => (
             format!("what came is not well-formed TLS: {}", split_words(why)),
-            NOT_TLS,
+            ADDRESS_ADVICE,
         ),
         Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => (
             "the server sent a message of TLS out of its order".to_owned(),
-            NOT_TLS,
+            ADDRESS_ADVICE,
         ),
         Error::PeerMisbehaved(why) => (
             format!("the server broke a rule of TLS: {}", split_words(why)),
-            NOT_TLS,
+            ADDRESS_ADVICE,
         ),
-        Error::NoCertificatesPresented => ("the server sent no certificate".to_owned(), LOG),
+        Error::NoCertificatesPresented => ("the server sent no certificate".to_owned(), LOG_ADVICE),
         Error::DecryptError => (
             "a record could not be decrypted: its bytes were changed".to_owned(),
-            NOT_TLS,
+            ADDRESS_ADVICE,
         ),
-        Error::PeerSentOversizedRecord => ("the server sent a record too long".to_owned(), NOT_TLS),
+        Error::PeerSentOversizedRecord => (
+            "the server sent a record too long".to_owned(),
+            ADDRESS_ADVICE,
+        ),
         Error::FailedToGetRandomBytes => (
             "the system gave no random bytes".to_owned(),
             "Check that getrandom can be used here.",
@@ -79,8 +82,8 @@ fn describe_error(error: &Error) -> (String, &'static str) {
             "the system's time is not known".to_owned(),
             "Set the clock of this machine.",
         ),
-        Error::General(text) => (text.clone(), LOG),
-        other => (split_words(other), LOG),
+        Error::General(text) => (text.clone(), LOG_ADVICE),
+        other => (split_words(other), LOG_ADVICE),
     }
 }
 
@@ -99,7 +102,7 @@ fn split_words(name: &impl std::fmt::Debug) -> String {
 
 fn describe_alert(alert: AlertDescription) -> (String, &'static str) {
     match alert {
-        AlertDescription::ProtocolVersion => other_version(),
+        AlertDescription::ProtocolVersion => no_common_version(),
         AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
             no_common_parameters("none of what was offered")
         }
@@ -113,7 +116,7 @@ fn describe_alert(alert: AlertDescription) -> (String, &'static str) {
         ),
         AlertDescription::CertificateRequired => (
             "the server wants a client certificate".to_owned(),
-            CLIENT_CERTIFICATE,
+            CLIENT_CERTIFICATE_ADVICE,
         ),
         AlertDescription::BadCertificate
         | AlertDescription::UnknownCA
@@ -126,19 +129,19 @@ fn describe_alert(alert: AlertDescription) -> (String, &'static str) {
                 "the server does not accept the client certificate, or that there is none (alert: {})",
                 split_words(&alert)
             ),
-            CLIENT_CERTIFICATE,
+            CLIENT_CERTIFICATE_ADVICE,
         ),
         other => (
             format!(
                 "the server ended it with the alert: {}",
                 split_words(&other)
             ),
-            LOG,
+            LOG_ADVICE,
         ),
     }
 }
 
-fn other_version() -> (String, &'static str) {
+fn no_common_version() -> (String, &'static str) {
     (
         "the server does not speak the version of TLS that this side offers".to_owned(),
         "Allow TLS 1.2 and 1.3 on both sides (SELECT @@tls_version, SHOW ssl_min_protocol_version); older versions are not spoken here.",
@@ -146,10 +149,10 @@ fn other_version() -> (String, &'static str) {
 }
 
 /// The server does not report what it supports, so the message lists only what this side supports.
-fn no_common_parameters(what: &str) -> (String, &'static str) {
+fn no_common_parameters(accepted: &str) -> (String, &'static str) {
     (
         format!(
-            "the server accepts {what}. This side speaks the cipher suites {}; the groups {}; certificates with keys {}",
+            "the server accepts {accepted}. This side speaks the cipher suites {}; the groups {}; certificates with keys {}",
             suites::list(),
             algorithms::GROUPS,
             algorithms::KEYS
@@ -160,45 +163,46 @@ fn no_common_parameters(what: &str) -> (String, &'static str) {
 }
 
 fn describe_certificate_error(why: &CertificateError) -> (String, &'static str) {
-    const SIGNER: &str = "Give the file of the authority that signed it (ssl-ca, sslrootcert).";
+    const AUTHORITY_ADVICE: &str =
+        "Give the file of the authority that signed it (ssl-ca, sslrootcert).";
     let (text, advice) = match why {
         CertificateError::UnknownIssuer => (
             "the server's certificate is not signed by a known authority",
-            SIGNER,
+            AUTHORITY_ADVICE,
         ),
         CertificateError::BadSignature => (
             "a signature of the server or of its certificate is wrong",
-            SIGNER,
+            AUTHORITY_ADVICE,
         ),
         CertificateError::NotValidForNameContext {
             expected,
             presented,
         } => {
-            let (host, names) = (host(expected), list_names(presented));
+            let (host, names) = (describe_host(expected), list_names(presented));
             let text =
                 format!("the server's certificate is not made out to {host}, but to {names}");
-            return (text, OTHER_NAME);
+            return (text, NAME_ADVICE);
         }
         CertificateError::NotValidForName => (
             "the server's certificate is made out to other names",
-            OTHER_NAME,
+            NAME_ADVICE,
         ),
         CertificateError::ExpiredContext { time, not_after } => {
             let age = time_between(*time, *not_after);
             return (
                 format!("the server's certificate expired {age} ago"),
-                NOT_NOW,
+                TIME_ADVICE,
             );
         }
         CertificateError::NotValidYetContext { time, not_before } => {
             let rest = time_between(*not_before, *time);
             return (
                 format!("the server's certificate is valid only in {rest}"),
-                NOT_NOW,
+                TIME_ADVICE,
             );
         }
         CertificateError::Expired | CertificateError::NotValidYet => {
-            ("the server's certificate is not valid now", NOT_NOW)
+            ("the server's certificate is not valid now", TIME_ADVICE)
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => (
             "the certificate is not one for a server",
@@ -226,14 +230,14 @@ fn describe_defect(why: &CertificateError) -> String {
             ..
         } => format!(
             "the certificate is signed by {}, which is not verified here",
-            algorithm(id)
+            algorithm_name(id)
         ),
         CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
             public_key_algorithm_id: id,
             ..
         } => format!(
             "the certificate's key is of the kind {}, with which this signature is not verified here",
-            algorithm(id)
+            algorithm_name(id)
         ),
         CertificateError::Other(other) => match other.0.downcast_ref::<webpki::Error>() {
             Some(error) => describe_path_error(error),
@@ -246,9 +250,9 @@ fn describe_defect(why: &CertificateError) -> String {
     }
 }
 
-const OTHER_NAME: &str =
+const NAME_ADVICE: &str =
     "Connect under a name of the certificate, or verify only its authority (VERIFY_CA, verify-ca).";
-const NOT_NOW: &str = "Renew the certificate, or correct the clock of this machine.";
+const TIME_ADVICE: &str = "Renew the certificate, or correct the clock of this machine.";
 
 /// Errors that `webpki` finds in a path of certificates and `rustls` has no variant for.
 fn describe_path_error(error: &webpki::Error) -> String {
@@ -277,7 +281,7 @@ fn describe_path_error(error: &webpki::Error) -> String {
     text.to_owned()
 }
 
-fn host(name: &ServerName<'_>) -> String {
+fn describe_host(name: &ServerName<'_>) -> String {
     match name {
         ServerName::DnsName(name) => format!("`{}`", name.as_ref()),
         ServerName::IpAddress(address) => std::net::IpAddr::from(*address).to_string(),
@@ -285,7 +289,7 @@ fn host(name: &ServerName<'_>) -> String {
     }
 }
 
-/// The first few names, shortened: a server may send any number.
+/// List the first few names, shortened, because a server may send any number.
 fn list_names(names: &[String]) -> String {
     const MAX_NAMES: usize = 5;
     const MAX_NAME_CHARS: usize = 100;
@@ -293,7 +297,7 @@ fn list_names(names: &[String]) -> String {
         return "no name".to_owned();
     }
     let shown = |name: &String| -> String {
-        let clean = name.chars().filter(|one| !one.is_control());
+        let clean = name.chars().filter(|character| !character.is_control());
         format!("`{}`", clean.take(MAX_NAME_CHARS).collect::<String>())
     };
     let mut text: Vec<String> = names.iter().take(MAX_NAMES).map(shown).collect();
@@ -303,7 +307,7 @@ fn list_names(names: &[String]) -> String {
     text.join(", ")
 }
 
-/// From one time to a later one, in words.
+/// The time between two moments, in words.
 fn time_between(later: UnixTime, earlier: UnixTime) -> String {
     let hours = later.as_secs().saturating_sub(earlier.as_secs()) / 3600;
     match hours {
@@ -313,8 +317,8 @@ fn time_between(later: UnixTime, earlier: UnixTime) -> String {
     }
 }
 
-/// Kinds of keys and signatures that servers have, by the beginning of their identifiers.
-fn algorithm(identifier: &[u8]) -> &'static str {
+/// The name of an algorithm that servers use for keys or signatures, by the prefix of its encoded identifier.
+fn algorithm_name(identifier: &[u8]) -> &'static str {
     const KNOWN: [(&[u8], &str); 6] = [
         (&[0x06, 0x03, 0x2B, 0x65, 0x71], "Ed448"),
         (&[0x06, 0x07, 0x2A, 0x86, 0x48, 0xCE, 0x38], "DSA"),
@@ -336,8 +340,8 @@ fn algorithm(identifier: &[u8]) -> &'static str {
         ),
     ];
     let mut known = KNOWN.iter();
-    let found = known.find(|(begins, _)| identifier.starts_with(begins));
-    found.map_or("an unknown algorithm", |(_, name)| name)
+    let entry = known.find(|(prefix, _)| identifier.starts_with(prefix));
+    entry.map_or("an unknown algorithm", |(_, name)| name)
 }
 
 /// The failure of a server whose certificate is neither proved by the password nor signed by a trusted authority.
@@ -354,14 +358,14 @@ pub(crate) fn unproven_certificate(target: &Target, user: &str) -> Failed {
 }
 
 /// The failure of a server that lacks a feature required by the job.
-pub(crate) fn missing_feature(target: &Target, what: Lacking) -> Failed {
-    match what {
-        Lacking::Tls => Failed::new(
+pub(crate) fn missing_feature(target: &Target, feature: MissingFeature) -> Failed {
+    match feature {
+        MissingFeature::Tls => Failed::new(
             FailCode::Tls,
             format!("{} offers no TLS", target_name(target)),
             "Give the server a certificate (ssl_cert and ssl_key), or ask for a session without TLS.",
         ),
-        Lacking::Compression(algorithm) => Failed::new(
+        MissingFeature::Compression(algorithm) => Failed::new(
             FailCode::Connect,
             format!(
                 "{} offers no compression by {}",
@@ -404,7 +408,7 @@ mod tests {
             }
             .into(),
             CertificateError::NotValidForNameContext {
-                expected: ServerName::try_from("db.example").expect("a name"),
+                expected: ServerName::try_from("db.example").expect("the name is valid"),
                 presented: vec!["a\x1b[31m".to_owned(); 40],
             }
             .into(),
@@ -429,11 +433,11 @@ mod tests {
             for bad in ["Other", "Error", "{", "\x1b", "certificate error"] {
                 assert!(!text.contains(bad), "{debug}: {text}");
             }
-            let glued = text
+            let has_joined_words = text
                 .as_bytes()
                 .windows(2)
                 .any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
-            assert!(!glued, "{debug}: {text}");
+            assert!(!has_joined_words, "{debug}: {text}");
             assert!(text.len() < 700 && failed.advice.ends_with('.'), "{text}");
         }
     }

@@ -51,12 +51,15 @@ impl fmt::Debug for Layers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Layers")
             .field("tls", &self.tls.is_some())
-            .field("packing", &self.compression.as_ref().map(|(what, _)| what))
+            .field(
+                "compression",
+                &self.compression.as_ref().map(|(algorithm, _)| algorithm),
+            )
             .finish()
     }
 }
 
-/// Why a channel cannot continue.
+/// The reason why a channel cannot continue.
 #[derive(Debug)]
 pub(crate) enum ChannelError {
     Tls(rustls::Error),
@@ -106,7 +109,7 @@ struct SharedBuffers {
 }
 
 /// Compressed bytes expanded at a time, which bounds the memory for even the longest frames.
-const PIECE: usize = 1024;
+const PIECE_BYTES: usize = 1024;
 
 thread_local! {
     static SHARED: RefCell<SharedBuffers> = RefCell::default();
@@ -124,7 +127,7 @@ impl SharedBuffers {
 }
 
 impl Channel {
-    /// Whether bytes pass unchanged: the hot path then uses the socket's bytes directly.
+    /// Whether bytes pass unchanged. The hot path then uses the socket's bytes directly.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::Plain)
@@ -136,7 +139,7 @@ impl Channel {
         }
         match self {
             Self::Layered(layers) => layers,
-            Self::Plain => unreachable!("it was just made"),
+            Self::Plain => unreachable!("the layers were just made"),
         }
     }
 
@@ -147,7 +150,10 @@ impl Channel {
         mut tls: ClientConnection,
         out: &mut Vec<u8>,
     ) -> Result<(), ChannelError> {
-        assert!(self.is_plain(), "TLS lies outermost and begins once");
+        assert!(
+            self.is_plain(),
+            "TLS is the outermost layer and begins once"
+        );
         tls.set_buffer_limit(None);
         flush(&mut tls, out)?;
         self.layers_mut().tls = Some(Tls {
@@ -180,10 +186,10 @@ impl Channel {
         SHARED.with_borrow_mut(|shared| {
             let (codec, frames) = shared.codec(*algorithm)?;
             if layers.tls.is_none() {
-                unpacker.sent(codec.pack(packets, out));
+                unpacker.expect_answers(codec.pack(packets, out));
                 return Ok(());
             }
-            unpacker.sent(codec.pack(packets, frames));
+            unpacker.expect_answers(codec.pack(packets, frames));
             encrypt(&mut layers.tls, frames, out)
         })
     }
@@ -216,8 +222,8 @@ impl Channel {
         })
     }
 
-    /// Open `raw` and pass its packet bytes to `take` piece by piece, for streams without a bound: a few compressed bytes are never
-    /// fully expanded in memory. `plain` is a scratch buffer.
+    /// Open `raw` and pass its packet bytes to `take` piece by piece, for streams of unbounded length: highly compressed bytes are
+    /// never fully expanded in memory. `plain` is a scratch buffer.
     pub(crate) fn open_in_pieces<E: From<ChannelError>>(
         &mut self,
         raw: &[u8],
@@ -241,7 +247,7 @@ impl Channel {
                 decrypt(&mut layers.tls, raw, frames, out)?;
                 frames
             };
-            for piece in frames.chunks(PIECE) {
+            for piece in frames.chunks(PIECE_BYTES) {
                 plain.clear();
                 unpacker
                     .feed(codec, piece, plain)
@@ -272,7 +278,7 @@ impl Channel {
         }
     }
 
-    /// Whether only the other end, verified or not, can read sealed bytes.
+    /// Whether TLS encrypts the bytes: then only the peer, verified or not, can read them.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls().is_some()
     }
@@ -357,14 +363,14 @@ fn decrypt(
         }
         let state = tls.process_new_packets()?;
         *ended |= state.peer_has_closed();
-        let mut left = state.plaintext_bytes_to_read();
+        let mut unread_bytes = state.plaintext_bytes_to_read();
         let mut reader = tls.reader();
-        while left > 0 {
+        while unread_bytes > 0 {
             let part = reader.fill_buf().map_err(memory_error)?;
             plain.extend_from_slice(part);
             let count = part.len();
             reader.consume(count);
-            left -= count.min(left);
+            unread_bytes -= count.min(unread_bytes);
         }
         flush(tls, out)?;
     }

@@ -4,7 +4,7 @@ use howfar_contract::jobs::{self, ChannelBinding, SessionJob, Target, TlsVerify}
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::auth;
 use howfar_wire::mysql::compress::Algorithm;
-use howfar_wire::mysql::handshake::Wish;
+use howfar_wire::mysql::handshake::RequestedFeatures;
 use howfar_wire::postgres::auth::Binding;
 use ring::digest;
 
@@ -20,7 +20,7 @@ const MAX_KEY_BYTES: usize = 1 << 16;
 /// The channel requested for all sessions of a job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChannelOptions {
-    features: Wish,
+    features: RequestedFeatures,
     tls: Option<TlsSettings>,
     /// The server's public key in PEM, if a file was named.
     server_key: Option<String>,
@@ -50,14 +50,13 @@ impl ChannelEndPoint {
 impl ChannelOptions {
     /// Parse a job's options and read the files that they name.
     pub(crate) fn new(session: &SessionJob, target: &Target) -> Result<Self, Failed> {
-        let tls = session
-            .tls
-            .as_ref()
+        let requested = session.tls.as_ref();
+        let tls = requested
             .map(|tls| TlsSettings::new(tls, target))
             .transpose()?;
-        let compression = session.compression.map(algorithm).transpose()?;
+        let compression = session.compression.map(parse_compression).transpose()?;
         Ok(Self {
-            features: Wish {
+            features: RequestedFeatures {
                 tls: tls.is_some(),
                 compression,
                 multi_statements: session.multi_statements,
@@ -66,23 +65,17 @@ impl ChannelOptions {
             server_key: session
                 .server_key_file
                 .as_deref()
-                .map(server_key)
+                .map(read_server_key)
                 .transpose()?,
             fetch_server_key: session.fetch_server_key,
             cleartext_password: session.allow_cleartext_password,
-            verify: session
-                .tls
-                .as_ref()
-                .map_or(TlsVerify::None, |tls| tls.verify),
-            channel_binding: session
-                .tls
-                .as_ref()
-                .map_or(ChannelBinding::Disable, |tls| tls.channel_binding),
+            verify: requested.map_or(TlsVerify::None, |tls| tls.verify),
+            channel_binding: requested.map_or(ChannelBinding::Disable, |tls| tls.channel_binding),
             options: session.options.clone(),
         })
     }
 
-    pub(crate) fn requested_features(&self) -> Wish {
+    pub(crate) fn requested_features(&self) -> RequestedFeatures {
         self.features
     }
 
@@ -100,7 +93,7 @@ impl ChannelOptions {
         self.tls.as_ref().is_some_and(TlsSettings::begins_directly)
     }
 
-    /// Begin TLS on `channel` if it is wanted; what must be sent first is appended to `out`.
+    /// Begin TLS on `channel` if the job requests it; its first bytes are appended to `out`.
     pub(crate) fn encrypt(
         &self,
         channel: &mut Channel,
@@ -108,11 +101,11 @@ impl ChannelOptions {
     ) -> Result<(), ChannelError> {
         match &self.tls {
             None => Ok(()),
-            Some(setup) => channel.begin_tls(setup.connection()?, out),
+            Some(settings) => channel.begin_tls(settings.make_connection()?, out),
         }
     }
 
-    /// How private a login over `channel` is; on a Unix socket it is private.
+    /// The secrecy of a login over `channel`: who could read its password.
     pub(crate) fn secrecy(&self, channel: &Channel, target: &Target) -> auth::Secrecy<'_> {
         auth::Secrecy {
             channel: self.privacy(channel, target),
@@ -126,16 +119,16 @@ impl ChannelOptions {
         ChannelEndPoint {
             digest: certificate
                 .filter(|_| self.channel_binding != ChannelBinding::Disable)
-                .and_then(|der| Certificate::parse(der)?.end_point()),
+                .and_then(|der| Certificate::parse(der)?.end_point_digest()),
             required: self.channel_binding == ChannelBinding::Require,
         }
     }
 
     /// Digest of the certificate that the server must prove by the password; `None` if it need not.
     pub(crate) fn unproven_digest(&self, channel: &Channel) -> Option<digest::Digest> {
-        let setup = self.tls.as_ref()?;
+        let settings = self.tls.as_ref()?;
         let certificates = channel.certificates();
-        if self.verify != TlsVerify::Password || setup.is_trusted(certificates) {
+        if self.verify != TlsVerify::Password || settings.is_trusted(certificates) {
             return None;
         }
         Some(digest::digest(&digest::SHA256, certificates.first()?))
@@ -161,7 +154,7 @@ impl ChannelOptions {
     }
 }
 
-fn algorithm(requested: jobs::Compression) -> Result<Algorithm, Failed> {
+fn parse_compression(requested: jobs::Compression) -> Result<Algorithm, Failed> {
     match (requested.algorithm, requested.level) {
         (jobs::Algorithm::Zlib, Some(level)) if level > MAX_ZLIB => Err(Failed::new(
             FailCode::BadJob,
@@ -177,7 +170,7 @@ fn algorithm(requested: jobs::Compression) -> Result<Algorithm, Failed> {
     }
 }
 
-fn server_key(file: &str) -> Result<String, Failed> {
+fn read_server_key(file: &str) -> Result<String, Failed> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Failed::new(
             FailCode::BadJob,

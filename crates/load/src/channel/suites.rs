@@ -3,62 +3,55 @@
 use rustls::crypto::ring;
 use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
 
-/// Suites with their names in OpenSSL and in the library, which are those of IANA but for the prefix of TLS 1.3. TLS 1.3 first, in the
-/// library's order of preference.
-const NAMES: [(CipherSuite, &str, &str); 9] = [
+/// Suites with their names in OpenSSL, in the library's order of preference. The library's own names are those of IANA, but for the
+/// prefix of TLS 1.3.
+const NAMES: [(CipherSuite, &str); 9] = [
     (
         CipherSuite::TLS13_AES_256_GCM_SHA384,
         "TLS_AES_256_GCM_SHA384",
-        "TLS13_AES_256_GCM_SHA384",
     ),
     (
         CipherSuite::TLS13_AES_128_GCM_SHA256,
         "TLS_AES_128_GCM_SHA256",
-        "TLS13_AES_128_GCM_SHA256",
     ),
     (
         CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
         "TLS_CHACHA20_POLY1305_SHA256",
-        "TLS13_CHACHA20_POLY1305_SHA256",
     ),
     (
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
         "ECDHE-ECDSA-AES256-GCM-SHA384",
-        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
     ),
     (
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         "ECDHE-ECDSA-AES128-GCM-SHA256",
-        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
     ),
     (
         CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
         "ECDHE-ECDSA-CHACHA20-POLY1305",
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
     ),
     (
         CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
         "ECDHE-RSA-AES256-GCM-SHA384",
-        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
     ),
     (
         CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
         "ECDHE-RSA-AES128-GCM-SHA256",
-        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
     ),
     (
         CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
         "ECDHE-RSA-CHACHA20-POLY1305",
-        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
     ),
 ];
 
-/// The suite with this name, in either form.
+/// The suite with this name of OpenSSL or IANA.
 pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
-    let (suite_id, ..) = NAMES.into_iter().find(|(_, openssl, iana)| {
-        [openssl, iana]
+    let (suite_id, _) = NAMES.into_iter().find(|(suite, openssl)| {
+        let known = [Some(*openssl), suite.as_str()];
+        known
             .iter()
-            .any(|one| one.eq_ignore_ascii_case(name))
+            .flatten()
+            .any(|known| known.eq_ignore_ascii_case(name))
     })?;
     ring::ALL_CIPHER_SUITES
         .iter()
@@ -68,15 +61,15 @@ pub(super) fn find(name: &str) -> Option<SupportedCipherSuite> {
 
 /// All names of OpenSSL, for messages.
 pub(super) fn list() -> String {
-    NAMES.map(|(_, openssl, _)| openssl).join(", ")
+    NAMES.map(|(_, openssl)| openssl).join(", ")
 }
 
 /// The name of a suite as servers report it.
 pub(super) fn name(suite: SupportedCipherSuite) -> &'static str {
     NAMES
         .into_iter()
-        .find(|(known, ..)| *known == suite.suite())
-        .map_or("unknown", |(_, openssl, _)| openssl)
+        .find(|(known, _)| *known == suite.suite())
+        .map_or("unknown", |(_, openssl)| openssl)
 }
 
 /// The name of a version as servers report it.
@@ -96,25 +89,25 @@ mod tests {
     fn every_suite_of_the_library_has_its_names() {
         assert_eq!(ring::ALL_CIPHER_SUITES.len(), NAMES.len());
         for &suite in ring::ALL_CIPHER_SUITES {
-            let found = find(name(suite)).expect("found by its own name");
-            assert_eq!(found.suite(), suite.suite());
+            let same_suite = find(name(suite)).expect("a suite is found by its own name");
+            assert_eq!(same_suite.suite(), suite.suite());
         }
     }
 
     #[test]
-    fn all_three_ways_of_naming_are_understood() {
-        for same in [
+    fn suites_are_found_by_each_of_their_names() {
+        for alias in [
             "TLS_AES_128_GCM_SHA256",
             "TLS13_AES_128_GCM_SHA256",
             "tls_aes_128_gcm_sha256",
         ] {
-            assert_eq!(find(same).map(name), Some("TLS_AES_128_GCM_SHA256"));
+            assert_eq!(find(alias).map(name), Some("TLS_AES_128_GCM_SHA256"));
         }
-        for same in [
+        for alias in [
             "ECDHE-RSA-AES128-GCM-SHA256",
             "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
         ] {
-            assert_eq!(find(same).map(name), Some("ECDHE-RSA-AES128-GCM-SHA256"));
+            assert_eq!(find(alias).map(name), Some("ECDHE-RSA-AES128-GCM-SHA256"));
         }
         assert!(
             find("AES128-SHA").is_none(),

@@ -28,15 +28,20 @@ pub(super) struct TlsSettings {
 
 impl TlsSettings {
     pub(super) fn new(tls: &Tls, target: &Target) -> Result<Self, Failed> {
-        let provider = Arc::new(provider(tls)?);
+        let provider = Arc::new(make_provider(tls)?);
         let versions = match tls.versions {
             TlsVersions::Any => vec![&TLS13, &TLS12],
             TlsVersions::Tls12 => vec![&TLS12],
             TlsVersions::Tls13 => vec![&TLS13],
         };
         let algorithms = provider.signature_verification_algorithms;
-        let (roots, trusted) = roots(tls)?;
-        let verifier = Arc::new(Verifier::new(tls.verify, roots, trusted, algorithms));
+        let (roots, trusted) = read_roots(tls)?;
+        let verifier = Arc::new(Verifier {
+            verify: tls.verify,
+            roots,
+            trusted,
+            algorithms,
+        });
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&versions)
             .map_err(|_| {
@@ -49,7 +54,7 @@ impl TlsSettings {
             .with_custom_certificate_verifier(Arc::<Verifier>::clone(&verifier));
         let mut config = match (&tls.cert_file, &tls.key_file) {
             (Some(cert), Some(key)) => builder
-                .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+                .with_client_auth_cert(read_certificates(cert)?, read_private_key(key)?)
                 .map_err(|error| {
                     bad_job(
                         format!(
@@ -78,7 +83,7 @@ impl TlsSettings {
         })
     }
 
-    /// Whether an authority vouches for the certificates of a server, the first of which is its own.
+    /// Whether a trusted authority vouches for a server's `certificates`, the first of which is its own.
     pub(super) fn is_trusted(&self, certificates: &[CertificateDer<'_>]) -> bool {
         certificates
             .split_first()
@@ -99,7 +104,7 @@ impl TlsSettings {
         !self.config.alpn_protocols.is_empty()
     }
 
-    pub(super) fn connection(&self) -> Result<ClientConnection, ChannelError> {
+    pub(super) fn make_connection(&self) -> Result<ClientConnection, ChannelError> {
         Ok(ClientConnection::new(
             Arc::clone(&self.config),
             self.name.clone(),
@@ -110,14 +115,14 @@ impl TlsSettings {
 /// The protocol that direct TLS to PostgreSQL names (ALPN).
 pub(super) const POSTGRES: &[u8] = b"postgresql";
 
-const CA: &str =
+const CA_ADVICE: &str =
     "Name a file with the certificate of the authority (PEM) that signed the server's.";
 
 fn bad_job(message: String, advice: &str) -> Failed {
     Failed::new(FailCode::BadJob, message, advice)
 }
 
-fn provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
+fn make_provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
     let mut provider = algorithms::provider();
     if let Some(name) = &tls.cipher {
         let suite = suites::find(name).ok_or_else(|| {
@@ -131,22 +136,22 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
     Ok(provider)
 }
 
-/// The root store made of the certificates in the CA file, and these certificates.
-fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Failed> {
+/// Read the CA file; return a root store made of its certificates, and these certificates.
+fn read_roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Failed> {
     let mut roots = RootCertStore::empty();
     let certificates = match (tls.verify, &tls.ca_file) {
         (TlsVerify::None, _) | (TlsVerify::Password, None) => Vec::new(),
         (TlsVerify::Password, Some(file)) if !Path::new(file).exists() => Vec::new(),
-        (_, Some(file)) => certificates(file)?,
+        (_, Some(file)) => read_certificates(file)?,
         (_, None) => {
             return Err(bad_job(
                 "certificates cannot be verified without an authority".to_owned(),
-                CA,
+                CA_ADVICE,
             ));
         }
     };
     if tls.verify == TlsVerify::Password {
-        // These are the system's authorities: unusable ones are skipped.
+        // The file has the system's authorities, some of which may be unusable: skip those.
         roots.add_parsable_certificates(certificates.iter().cloned());
         return Ok((roots, certificates));
     }
@@ -155,31 +160,31 @@ fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Fai
             let file = tls.ca_file.as_deref().unwrap_or_default();
             bad_job(
                 format!("{file} holds a certificate that cannot be used: {error}"),
-                CA,
+                CA_ADVICE,
             )
         })?;
     }
     Ok((roots, certificates))
 }
 
-fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, Failed> {
+fn read_certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, Failed> {
     let unreadable = |error: &dyn std::fmt::Display| {
         bad_job(
             format!("reading certificates from {file} failed: {error}"),
             "Name a readable file with certificates in PEM.",
         )
     };
-    let found: Vec<_> = CertificateDer::pem_file_iter(file)
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(file)
         .map_err(|error| unreadable(&error))?
         .collect::<Result<_, _>>()
         .map_err(|error| unreadable(&error))?;
-    if found.is_empty() {
+    if certificates.is_empty() {
         return Err(unreadable(&"it holds none"));
     }
-    Ok(found)
+    Ok(certificates)
 }
 
-fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
+fn read_private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
     PrivateKeyDer::from_pem_file(file).map_err(|error| {
         bad_job(
             format!("reading a private key from {file} failed: {error}"),
@@ -190,11 +195,11 @@ fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
 
 /// The name that is sent and, if names are compared, must match the certificate.
 fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed> {
-    let compared = matches!(tls.verify, TlsVerify::Full | TlsVerify::Password);
+    let is_compared = matches!(tls.verify, TlsVerify::Full | TlsVerify::Password);
     match (&tls.server_name, target) {
         (Some(name), _) => match ServerName::try_from(name.clone()) {
             Ok(name) => Ok(name),
-            Err(_) if compared => Err(bad_job(
+            Err(_) if is_compared => Err(bad_job(
                 format!("`{name}` is neither a host name nor an address"),
                 "Give the name or the address that the server's certificate carries.",
             )),

@@ -1,8 +1,8 @@
-//! Verifies a server's certificate: not at all, its authority only, or its name too. Whether the server holds the certificate's key is
+//! Verifies a server's certificate: nothing, its authority only, or its name too. That the server holds the certificate's key is
 //! checked in every case.
 //!
 //! Certificates that libpq and the clients of MySQL accept are accepted. `webpki` checks the path of an ordinary certificate. It
-//! refuses certificates of version 1 or marked as an authority for that alone; their paths are checked by [`Path`]. Names are compared
+//! always refuses certificates of version 1 and those marked as an authority's; [`Path`] checks their paths. Names are compared
 //! as in those clients.
 
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use rustls::{
 
 use super::certificate::{
     ALTERNATIVE_NAMES, BASIC_CONSTRAINTS, Certificate, EXTENDED_KEY_USAGE, KEY_USAGE,
-    NAME_CONSTRAINTS, Name, is_signature,
+    NAME_CONSTRAINTS, Name, is_valid_signature,
 };
 
 /// Maximum number of authorities between a certificate and a trusted one.
@@ -34,28 +34,14 @@ const AUTHORITY_KEY_USAGE: u8 = 0x04;
 /// Verifies certificates as far as the job requires.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    verify: TlsVerify,
-    roots: RootCertStore,
+    pub(super) verify: TlsVerify,
+    pub(super) roots: RootCertStore,
     /// The certificates that `roots` was made from.
-    trusted: Vec<CertificateDer<'static>>,
-    algorithms: WebPkiSupportedAlgorithms,
+    pub(super) trusted: Vec<CertificateDer<'static>>,
+    pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Verifier {
-    pub(super) fn new(
-        verify: TlsVerify,
-        roots: RootCertStore,
-        trusted: Vec<CertificateDer<'static>>,
-        algorithms: WebPkiSupportedAlgorithms,
-    ) -> Self {
-        Self {
-            verify,
-            roots,
-            trusted,
-            algorithms,
-        }
-    }
-
     /// Check that a trusted authority vouches for the certificate, and that it has `name`, if given.
     pub(super) fn verify_path(
         &self,
@@ -72,10 +58,10 @@ impl Verifier {
                 .iter()
                 .filter_map(|der| Certificate::parse(der))
                 .collect(),
-            checks_left: MAX_CHECKS,
+            remaining_checks: MAX_CHECKS,
         };
         let constrained = path.is_constrained(&certificate);
-        if certificate.version < 3 || certificate.authority().is_some() {
+        if certificate.version < 3 || certificate.max_authorities_below().is_some() {
             path.verify(&certificate)?;
         } else {
             verify_server_cert_signed_by_trust_anchor(
@@ -135,7 +121,7 @@ impl ServerCertVerifier for Verifier {
         let signature = signed.signature();
         if algorithms
             .iter()
-            .any(|&one| is_signature(key, one, message, signature))
+            .any(|&algorithm| is_valid_signature(key, algorithm, message, signature))
         {
             return Ok(HandshakeSignatureValid::assertion());
         }
@@ -192,7 +178,7 @@ struct Path<'a> {
     verifier: &'a Verifier,
     now: UnixTime,
     intermediates: Vec<Certificate<'a>>,
-    checks_left: u32,
+    remaining_checks: u32,
 }
 
 impl Path<'_> {
@@ -204,8 +190,8 @@ impl Path<'_> {
         if !leaf.may_serve() || !leaf.may_use_key(SERVER_KEY_USAGE) {
             return Err(CertificateError::InvalidPurpose);
         }
-        let own = leaf.issuer == leaf.subject;
-        if own
+        let is_self_issued = leaf.issuer == leaf.subject;
+        if is_self_issued
             && self
                 .verifier
                 .trusted
@@ -214,7 +200,7 @@ impl Path<'_> {
         {
             return Ok(());
         }
-        if self.leads_to_a_root((leaf.der, leaf.issuer), 0) {
+        if self.leads_to_root((leaf.der, leaf.issuer), 0) {
             return Ok(());
         }
         Err(CertificateError::UnknownIssuer)
@@ -223,24 +209,28 @@ impl Path<'_> {
     /// Whether an authority on any path of this certificate constrains the names below it.
     fn is_constrained(&self, leaf: &Certificate<'_>) -> bool {
         let issues = |name: &[u8]| {
-            leaf.issuer == name || self.intermediates.iter().any(|one| one.issuer == name)
+            leaf.issuer == name
+                || self
+                    .intermediates
+                    .iter()
+                    .any(|authority| authority.issuer == name)
         };
         let mut roots = self.verifier.roots.roots.iter();
         self.intermediates
             .iter()
-            .any(|one| one.has(NAME_CONSTRAINTS))
+            .any(|authority| authority.has_extension(NAME_CONSTRAINTS))
             || roots.any(|root| root.name_constraints.is_some() && issues(&root.subject))
     }
 
     /// Whether a certificate, given by its encoding and its issuer's name, leads to a root, with `below` authorities under it.
-    fn leads_to_a_root(&mut self, (der, issuer): (&[u8], &[u8]), below: u8) -> bool {
+    fn leads_to_root(&mut self, (der, issuer): (&[u8], &[u8]), below: u8) -> bool {
         let Some(certificate) = Certificate::parse(der) else {
             return false;
         };
         for root in &self.verifier.roots.roots {
             if root.subject.as_ref() == issuer
                 && root.name_constraints.is_none()
-                && count_check(&mut self.checks_left)
+                && use_up_check(&mut self.remaining_checks)
                 && certificate
                     .is_signed_by(&root.subject_public_key_info, self.verifier.algorithms.all)
             {
@@ -251,16 +241,16 @@ impl Path<'_> {
             return false;
         }
         for index in 0..self.intermediates.len() {
-            let one = &self.intermediates[index];
-            if one.subject != issuer
-                || !self.may_issue(one, below)
-                || !count_check(&mut self.checks_left)
+            let authority = &self.intermediates[index];
+            if authority.subject != issuer
+                || !self.may_issue(authority, below)
+                || !use_up_check(&mut self.remaining_checks)
             {
                 continue;
             }
-            let next = (one.der, one.issuer);
-            if certificate.is_signed_by(one.bare_key(), self.verifier.algorithms.all)
-                && self.leads_to_a_root(next, below + 1)
+            let next = (authority.der, authority.issuer);
+            if certificate.is_signed_by(authority.bare_key(), self.verifier.algorithms.all)
+                && self.leads_to_root(next, below + 1)
             {
                 return true;
             }
@@ -269,7 +259,7 @@ impl Path<'_> {
     }
 
     fn may_issue(&self, authority: &Certificate<'_>, below: u8) -> bool {
-        let Some(limit) = authority.authority() else {
+        let Some(limit) = authority.max_authorities_below() else {
             return false;
         };
         authority.version == 3
@@ -277,14 +267,15 @@ impl Path<'_> {
             && check_validity(authority, self.now).is_ok()
             && authority.may_serve()
             && authority.may_use_key(AUTHORITY_KEY_USAGE)
-            && !authority.has(NAME_CONSTRAINTS)
+            && !authority.has_extension(NAME_CONSTRAINTS)
             && !has_unknown_critical_extension(authority)
     }
 }
 
-fn count_check(left: &mut u32) -> bool {
-    *left = left.saturating_sub(1);
-    *left > 0
+/// Use up one of the `remaining` checks; false if none is left after it.
+fn use_up_check(remaining: &mut u32) -> bool {
+    *remaining = remaining.saturating_sub(1);
+    *remaining > 0
 }
 
 /// Whether the certificate has a critical extension that is unknown here.
@@ -313,21 +304,21 @@ fn is_issued_to(certificate: &Certificate<'_>, name: &ServerName<'_>, constraine
         _ => return false,
     };
     let host = text.strip_suffix('.').unwrap_or(&text).as_bytes();
-    let matches_host = |pattern: &[u8]| is_host(pattern, host, address.is_none());
+    let matches_host = |pattern: &[u8]| matches_pattern(pattern, host, address.is_none());
     let names = certificate.alternative_names();
-    let of_its_kind = |one: &Name<'_>| matches!(one, Name::Address(_)) == address.is_some();
-    let carried = names.iter().any(|one| match one {
+    let is_same_kind = |name: &Name<'_>| matches!(name, Name::Address(_)) == address.is_some();
+    let has_alternative_name = names.iter().any(|name| match name {
         Name::Host(pattern) => matches_host(pattern),
-        Name::Address(one) => address == Some(*one),
+        Name::Address(presented) => address == Some(*presented),
     });
-    carried
+    has_alternative_name
         || (!constrained
-            && !names.iter().any(of_its_kind)
+            && !names.iter().any(is_same_kind)
             && certificate.common_name().is_some_and(matches_host))
 }
 
 /// Whether `pattern` equals `host`, or has `*` as the complete first of at least three labels and matches it.
-fn is_host(pattern: &[u8], host: &[u8], wildcards: bool) -> bool {
+fn matches_pattern(pattern: &[u8], host: &[u8], wildcards: bool) -> bool {
     if pattern.eq_ignore_ascii_case(host) {
         return true;
     }

@@ -5,8 +5,7 @@ use howfar_wire::mysql::handshake::{self, AuthSwitch, Greeting};
 use howfar_wire::mysql::{Malformed, ServerError, reply};
 
 use super::{LoginError, PacketStream};
-use crate::session::LoginParameters;
-use crate::session::Phase;
+use crate::session::{LoginParameters, Phase};
 
 /// Maximum packets of a server from its greeting to its OK. The longest known login has three in between; more is misbehaviour.
 const MAX_ROUNDS: u32 = 8;
@@ -17,7 +16,7 @@ pub(super) struct Authentication {
     rounds: u32,
 }
 
-/// State since the greeting.
+/// The state after the greeting.
 pub(super) struct Negotiation {
     pub(super) greeting: Greeting,
     pub(super) negotiated: handshake::Session,
@@ -65,7 +64,7 @@ impl Authentication {
                 if let Some(digest) = parameters.channel_options.unproven_digest(&stream.channel) {
                     let info = reply::OkPacket::info(payload)?;
                     let scramble = &greeting.scramble;
-                    if !exchange.proves(password, scramble, digest.as_ref(), info) {
+                    if !exchange.proves_certificate(password, scramble, digest.as_ref(), info) {
                         return Err(LoginError::Unproven);
                     }
                 }
@@ -74,18 +73,18 @@ impl Authentication {
             reply::EOF => {
                 let switch = AuthSwitch::parse(payload)?;
                 let (next, proof) =
-                    Exchange::switch(&switch.plugin, password, &switch.scramble, secrecy)?;
+                    Exchange::with_plugin(&switch.plugin, password, &switch.scramble, secrecy)?;
                 *exchange = next;
                 stream.send(&proof);
             }
             auth::MORE_DATA => {
-                if let Some(answer) = exchange.more(&payload[1..], password, secrecy)? {
+                if let Some(answer) = exchange.handle_more_data(&payload[1..], password, secrecy)? {
                     stream.send(&answer);
                 }
             }
             // MariaDB marks continuation packets only if they could be mistaken for others.
             _ if exchange.plugin() == auth::PARSEC => {
-                if let Some(answer) = exchange.more(payload, password, secrecy)? {
+                if let Some(answer) = exchange.handle_more_data(payload, password, secrecy)? {
                     stream.send(&answer);
                 }
             }
@@ -95,7 +94,7 @@ impl Authentication {
     }
 }
 
-/// Answer the greeting. With TLS the account is sealed: it is sent when the handshake has succeeded.
+/// Answer the greeting. With TLS the login is sent only after the TLS handshake has succeeded.
 fn answer_greeting(
     payload: &[u8],
     stream: &mut PacketStream,
@@ -103,16 +102,19 @@ fn answer_greeting(
     out: &mut Vec<u8>,
 ) -> Result<Negotiation, LoginError> {
     let greeting = Greeting::parse(payload)?;
-    let mut wish = parameters.channel_options.requested_features();
-    wish.tls = wish.tls && (greeting.offers_tls() || !parameters.channel_options.tls_is_optional());
-    let negotiated = greeting.session_as(wish).map_err(LoginError::Lacking)?;
-    let (exchange, proof) = Exchange::first(
+    let mut features = parameters.channel_options.requested_features();
+    features.tls =
+        features.tls && (greeting.offers_tls() || !parameters.channel_options.tls_is_optional());
+    let negotiated = greeting
+        .session_with(features)
+        .map_err(LoginError::MissingFeature)?;
+    let (exchange, proof) = Exchange::with_default_plugin(
         &greeting.plugin,
         parameters.account.password,
         &greeting.scramble,
     )?;
     let mut sequence = stream.framer.sequence();
-    if wish.tls {
+    if features.tls {
         sequence = negotiated.tls_request(out, sequence);
         parameters
             .channel_options

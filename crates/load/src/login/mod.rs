@@ -1,6 +1,6 @@
 //! The login, from the first byte of a connection to its last prepared statement, without I/O: bytes in, bytes out.
 //!
-//! [`authentication`] covers the greeting to the server's OK, [`preparation`] the rest up to the last statement. The channel changes
+//! [`authentication`] covers the part up to the server's OK, [`preparation`] that up to the last statement. The channel changes
 //! in between: TLS begins after the greeting, compression after the OK.
 
 mod authentication;
@@ -11,12 +11,14 @@ mod preparation;
 #[cfg(test)]
 mod tests;
 
-use howfar_contract::Failed;
-use howfar_wire::mysql::handshake::{self};
+use howfar_contract::{FailCode, Failed};
+use howfar_wire::mysql::handshake;
 use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
+use howfar_wire::postgres as postgres_wire;
 
 use crate::channel::{self, Channel, ChannelError, TlsFacts};
-use crate::failure::{self};
+use crate::connection_error::ConnectionError;
+use crate::failure;
 use crate::session::{Facts, Handshake, LoginParameters, Phase, Replies, Session, SessionFacts};
 use crate::statements::Statements;
 use crate::workload::Program;
@@ -53,7 +55,7 @@ struct PacketStream {
 }
 
 impl PacketStream {
-    /// Answer the last packet received.
+    /// Append a packet that answers the last one received.
     fn send(&mut self, payload: &[u8]) {
         let next = frame::write_packet(&mut self.packets, self.framer.sequence(), payload);
         self.framer.expect(next);
@@ -87,11 +89,11 @@ impl Login {
         let mut ready = false;
         // The framer's payload must not stay borrowed while the stage changes; these packets are few and small.
         while let Some(payload) = self.stream.framer.next(&mut input)?.map(<[u8]>::to_vec) {
-            let plain = self.stream.channel.is_plain();
+            let was_plain = self.stream.channel.is_plain();
             ready = self.handle_packet(&payload, parameters, out)?;
-            let changed = plain && !self.stream.channel.is_plain();
+            let has_changed = was_plain && !self.stream.channel.is_plain();
             // Bytes in clear that should have been encrypted may have been injected: do not accept them as the server's.
-            if (ready || changed) && !input.is_empty() {
+            if (ready || has_changed) && !input.is_empty() {
                 return Err(Malformed::Unexpected("bytes follow the end of a step").into());
             }
             if ready {
@@ -143,14 +145,14 @@ impl Login {
     fn take_session(&mut self) -> Option<Session> {
         let facts = self.facts.take()?;
         let tls = self.stream.channel.tls_facts();
-        let handshake = tls.as_ref().map_or(0, TlsFacts::round_trips);
+        let tls_round_trips = tls.as_ref().map_or(0, TlsFacts::round_trips);
         Some(Session {
             channel: std::mem::take(&mut self.stream.channel),
             replies: Replies::MySql(Answer::new(facts.negotiated.caches_metadata())),
             statements: std::mem::take(&mut self.statements),
             facts: Some(Facts::MySql(facts)),
             tls,
-            round_trips: self.stream.round_trips + handshake,
+            round_trips: self.stream.round_trips + tls_round_trips,
         })
     }
 }
@@ -172,9 +174,9 @@ impl Handshake for Login {
     ) -> Result<Option<Session>, Failed> {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
-        let ready = self.stream.channel.open(raw, &mut plain, out);
-        let ready = ready
-            .map_err(LoginError::Channel)
+        let opened = self.stream.channel.open(raw, &mut plain, out);
+        let ready = opened
+            .map_err(LoginError::from)
             .and_then(|()| self.handle_packets(&plain, parameters, out))
             .and_then(|ready| {
                 if !ready {
@@ -188,33 +190,47 @@ impl Handshake for Login {
     }
 }
 
-/// A login that failed, before it is translated.
+/// Why a login failed, before it is translated.
 enum LoginError {
-    Malformed(Malformed),
-    Channel(ChannelError),
-    Lacking(handshake::Lacking),
+    Connection(ConnectionError),
+    MissingFeature(handshake::MissingFeature),
+    /// TLS began directly, and the server did not confirm PostgreSQL's protocol.
+    NoAlpn,
     Login(ServerError),
-    Refused(auth::Refused),
-    /// The certificate had to be proved by the password, and was not.
+    MySqlAuth(auth::AuthError),
+    PostgresAuth(postgres_wire::auth::AuthError),
+    /// The server did not prove its certificate by the password, although it had to.
     Unproven,
     Prepare(ServerError),
 }
 
 impl From<Malformed> for LoginError {
     fn from(error: Malformed) -> Self {
-        Self::Malformed(error)
+        Self::Connection(ConnectionError::Malformed(error))
+    }
+}
+
+impl From<postgres_wire::Malformed> for LoginError {
+    fn from(error: postgres_wire::Malformed) -> Self {
+        Self::Connection(ConnectionError::MalformedPostgres(error))
     }
 }
 
 impl From<ChannelError> for LoginError {
     fn from(error: ChannelError) -> Self {
-        Self::Channel(error)
+        Self::Connection(ConnectionError::Channel(error))
     }
 }
 
-impl From<auth::Refused> for LoginError {
-    fn from(error: auth::Refused) -> Self {
-        Self::Refused(error)
+impl From<auth::AuthError> for LoginError {
+    fn from(error: auth::AuthError) -> Self {
+        Self::MySqlAuth(error)
+    }
+}
+
+impl From<postgres_wire::auth::AuthError> for LoginError {
+    fn from(error: postgres_wire::auth::AuthError) -> Self {
+        Self::PostgresAuth(error)
     }
 }
 
@@ -222,11 +238,19 @@ impl LoginError {
     fn translate(self, parameters: &LoginParameters<'_>) -> Failed {
         let (target, user) = (parameters.target, parameters.account.user);
         match self {
-            Self::Malformed(error) => failure::malformed_mysql(target, error),
-            Self::Channel(error) => channel::translate_error(target, &error),
-            Self::Lacking(what) => channel::missing_feature(target, what),
+            Self::Connection(error) => error.translate(target, None),
+            Self::MissingFeature(feature) => channel::missing_feature(target, feature),
+            Self::NoAlpn => Failed::new(
+                FailCode::Tls,
+                format!(
+                    "{} did not agree on the protocol `postgresql` in TLS (ALPN)",
+                    failure::target_name(target)
+                ),
+                "Direct TLS needs PostgreSQL 17 or later: use sslnegotiation=postgres.",
+            ),
             Self::Login(error) => failure::login_failed(target, user, &error),
-            Self::Refused(error) => failure::login_abandoned(target, user, error),
+            Self::MySqlAuth(error) => failure::login_abandoned(target, user, error),
+            Self::PostgresAuth(error) => failure::postgres_login_abandoned(target, user, error),
             Self::Unproven => channel::unproven_certificate(target, user),
             Self::Prepare(error) => {
                 failure::statement_failed(target, "the preparation of a statement", &error)

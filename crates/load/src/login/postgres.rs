@@ -3,17 +3,15 @@
 //! TLS is requested in clear and answered with one byte, or begins at once; then the client names its account, proves its password as
 //! the server requests, and prepares its statements.
 
-use howfar_contract::{FailCode, Failed};
-use howfar_wire::mysql::ServerError;
-use howfar_wire::mysql::handshake::Lacking;
+use howfar_contract::Failed;
+use howfar_wire::mysql::handshake::MissingFeature;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::reply::{self, Failure};
 use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome, auth, request};
 
-use crate::channel::{self, Channel, ChannelError, TlsFacts};
-use crate::failure;
-use crate::session::{Facts, LoginParameters, PostgresFacts, Session};
-use crate::session::{Handshake, Phase, Replies};
+use super::LoginError;
+use crate::channel::{Channel, TlsFacts};
+use crate::session::{Facts, Handshake, LoginParameters, Phase, PostgresFacts, Replies, Session};
 use crate::statements::{Slot, Statements};
 
 /// Maximum length of a message: those of a login or a prepare are small.
@@ -55,62 +53,8 @@ pub(crate) struct PostgresLogin {
     plain: Vec<u8>,
 }
 
-/// A login that failed, before it is translated.
-enum LoginError {
-    Malformed(Malformed),
-    Channel(ChannelError),
-    NoTls,
-    /// TLS began directly, and the server did not confirm PostgreSQL's protocol.
-    NoAlpn,
-    Login(ServerError),
-    Refused(auth::Refused),
-    Prepare(ServerError),
-}
-
-impl From<Malformed> for LoginError {
-    fn from(error: Malformed) -> Self {
-        Self::Malformed(error)
-    }
-}
-
-impl From<ChannelError> for LoginError {
-    fn from(error: ChannelError) -> Self {
-        Self::Channel(error)
-    }
-}
-
-impl From<auth::Refused> for LoginError {
-    fn from(error: auth::Refused) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl LoginError {
-    fn translate(self, parameters: &LoginParameters<'_>) -> Failed {
-        let (target, user) = (parameters.target, parameters.account.user);
-        match self {
-            Self::Malformed(error) => failure::malformed_postgres(target, error),
-            Self::Channel(error) => channel::translate_error(target, &error),
-            Self::NoTls => channel::missing_feature(target, Lacking::Tls),
-            Self::NoAlpn => Failed::new(
-                FailCode::Tls,
-                format!(
-                    "{} did not agree on the protocol `postgresql` in TLS (ALPN)",
-                    failure::target_name(target)
-                ),
-                "Direct TLS needs PostgreSQL 17 or later: use sslnegotiation=postgres.",
-            ),
-            Self::Login(error) => failure::login_failed(target, user, &error),
-            Self::Refused(error) => failure::postgres_login_abandoned(target, user, error),
-            Self::Prepare(error) => {
-                failure::statement_failed(target, "the preparation of a statement", &error)
-            }
-        }
-    }
-}
-
 impl PostgresLogin {
-    /// Append to `out` what must be sent first.
+    /// Begin a login; append to `out` the bytes that the client sends first.
     pub(crate) fn begin(
         parameters: &LoginParameters<'_>,
         out: &mut Vec<u8>,
@@ -123,7 +67,7 @@ impl PostgresLogin {
             messages: 0,
             version: String::new(),
             process: None,
-            slots: parameters.program.to_prepare(),
+            slots: parameters.program.slots_to_prepare(),
             statements: Statements::new(parameters.program),
             unsealed: Vec::new(),
             round_trips: 1,
@@ -141,7 +85,7 @@ impl PostgresLogin {
         Ok(login)
     }
 
-    /// Begin TLS, then name the account: it is sealed, and sent when the handshake has succeeded.
+    /// Begin TLS, then name the account, which is sent only after the TLS handshake has succeeded.
     fn encrypt(
         &mut self,
         parameters: &LoginParameters<'_>,
@@ -151,7 +95,7 @@ impl PostgresLogin {
         self.send_startup(parameters, out)
     }
 
-    /// Name the account.
+    /// Send the startup message, which names the account.
     fn send_startup(
         &mut self,
         parameters: &LoginParameters<'_>,
@@ -192,7 +136,7 @@ impl PostgresLogin {
                 self.round_trips += 1;
                 self.send_startup(parameters, out)
             }
-            [b'N'] => Err(LoginError::NoTls),
+            [b'N'] => Err(LoginError::MissingFeature(MissingFeature::Tls)),
             // Bytes in clear that should have been encrypted may have been injected: do not accept them as the server's.
             [b'S' | b'N', ..] => {
                 Err(Malformed::Unexpected("bytes follow the end of a step").into())
@@ -242,7 +186,7 @@ impl PostgresLogin {
                 return Err(Malformed::Unexpected("a login without an end").into());
             }
         }
-        let accepted = self.exchange.is_accepted();
+        let is_accepted = self.exchange.is_accepted();
         match (kind, &mut self.stage) {
             (b'E', Stage::Preparing { .. }) => {
                 Err(LoginError::Prepare(Failure::parse(body)?.error))
@@ -250,10 +194,10 @@ impl PostgresLogin {
             (b'E', _) => Err(LoginError::Login(Failure::parse(body)?.error)),
             (b'N' | b'A', _) => Ok(false),
             (b'S', _) => {
-                self.parameter(body)?;
+                self.note_parameter(body)?;
                 Ok(false)
             }
-            (b'R', Stage::Authenticating) if !accepted => {
+            (b'R', Stage::Authenticating) if !is_accepted => {
                 let account = (parameters.account.user, parameters.account.password);
                 let secrecy = parameters
                     .channel_options
@@ -261,18 +205,23 @@ impl PostgresLogin {
                 let end_point = parameters.channel_options.end_point(&self.channel);
                 let before = self.unsealed.len();
                 let binding = end_point.binding();
-                self.exchange
-                    .request(body, account, secrecy, binding, &mut self.unsealed)?;
+                self.exchange.handle_request(
+                    body,
+                    account,
+                    secrecy,
+                    binding,
+                    &mut self.unsealed,
+                )?;
                 self.round_trips += u32::from(self.unsealed.len() > before);
                 Ok(false)
             }
             // The cancel key is not used; the process id before it distinguishes a pooler from a server.
-            (b'K', Stage::Authenticating) if accepted => {
+            (b'K', Stage::Authenticating) if is_accepted => {
                 let process = body.get(..4).and_then(|id| id.try_into().ok());
                 self.process = process.map(u32::from_be_bytes);
                 Ok(false)
             }
-            (b'Z', Stage::Authenticating) if accepted => {
+            (b'Z', Stage::Authenticating) if is_accepted => {
                 self.stage = Stage::Preparing { sent: 0, done: 0 };
                 Ok(self.request_ahead(parameters))
             }
@@ -290,8 +239,9 @@ impl PostgresLogin {
         }
     }
 
-    fn parameter(&mut self, body: &[u8]) -> Result<(), Malformed> {
-        let (name, value) = reply::parameter(body)?;
+    /// Note a setting that the server reports; only its version is kept.
+    fn note_parameter(&mut self, body: &[u8]) -> Result<(), Malformed> {
+        let (name, value) = reply::parse_parameter(body)?;
         if name == b"server_version" {
             let shown = &value[..value.len().min(MAX_VERSION_BYTES)];
             self.version = String::from_utf8_lossy(shown).into_owned();
@@ -321,7 +271,7 @@ impl PostgresLogin {
 
     fn take_session(&mut self, answer: Answer) -> Session {
         let tls = self.channel.tls_facts();
-        let handshake = tls.as_ref().map_or(0, TlsFacts::round_trips);
+        let tls_round_trips = tls.as_ref().map_or(0, TlsFacts::round_trips);
         Session {
             channel: std::mem::take(&mut self.channel),
             replies: Replies::Postgres(answer),
@@ -332,7 +282,7 @@ impl PostgresLogin {
                 process: self.process,
             })),
             tls,
-            round_trips: self.round_trips + handshake,
+            round_trips: self.round_trips + tls_round_trips,
         }
     }
 }
@@ -363,7 +313,7 @@ impl Handshake for PostgresLogin {
         plain.clear();
         let opened = self.channel.open(raw, &mut plain, out);
         let ready = opened
-            .map_err(LoginError::Channel)
+            .map_err(LoginError::from)
             .and_then(|()| self.handle_messages(&plain, parameters, out))
             .and_then(|ready| {
                 if ready.is_none() {

@@ -18,16 +18,15 @@ pub(super) struct Preparation {
     slots: Vec<usize>,
     sent: usize,
     done: usize,
-    /// Packets of the present answer still to come, and the number of its packets that belong to columns.
+    /// Number of packets of the present answer still to come, and how many of its packets belong to columns.
     packets: usize,
     column_packets: usize,
 }
 
 impl Preparation {
     pub(super) fn new(program: &Program) -> Self {
-        let slots = program.to_prepare();
         Self {
-            slots,
+            slots: program.slots_to_prepare(),
             sent: 0,
             done: 0,
             packets: 0,
@@ -60,7 +59,7 @@ impl Preparation {
         self.sent = end;
     }
 
-    /// True when the last statement is prepared.
+    /// Process a packet; true when the last statement is prepared.
     pub(super) fn handle_packet(
         &mut self,
         payload: &[u8],
@@ -76,7 +75,7 @@ impl Preparation {
             self.packets -= 1;
             // The last packet ends the list.
             if parameters.decode && (1..self.column_packets).contains(&self.packets) {
-                statements.add_type(slot, reply::column_type(payload)?);
+                statements.add_type(slot, reply::parse_column_type(payload)?);
             }
         } else if first == reply::ERR {
             let error = ServerError::parse(payload)?;
@@ -85,13 +84,13 @@ impl Preparation {
             }
             statements.set(slot, Slot::Text);
         } else {
-            let head = Prepared::parse(payload)?;
-            self.column_packets = definition_packets(head.columns);
-            self.packets = definition_packets(head.parameters) + self.column_packets;
+            let prepared = Prepared::parse(payload)?;
+            self.column_packets = definition_packets(prepared.columns);
+            self.packets = definition_packets(prepared.parameters) + self.column_packets;
             statements.set(
                 slot,
                 Slot::Prepared {
-                    id: head.statement,
+                    id: prepared.statement,
                     used: false,
                 },
             );
@@ -105,7 +104,7 @@ impl Preparation {
     }
 }
 
-/// Number of packets of a list of definitions: none, or one each and its end.
+/// Number of packets of a list of `count` definitions: none if it is empty, else one for each and one for the list's end.
 fn definition_packets(count: u16) -> usize {
     if count == 0 {
         0

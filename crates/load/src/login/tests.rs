@@ -31,13 +31,13 @@ fn over_tls() -> SessionJob {
 
 /// Feed a login the replies of a server one by one; returns all bytes sent, or the failure.
 fn run_login(session: &SessionJob, replies: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
-    let (ready, out) = login(session, Sysbench::default(), replies)?;
+    let (ready, out) = feed_replies(session, Sysbench::default(), replies)?;
     assert!(ready.is_none());
     Ok(out)
 }
 
 /// Feed a login the replies of a server; returns the session, if it was completed, and all bytes sent.
-fn login(
+fn feed_replies(
     session: &SessionJob,
     workload: Sysbench,
     replies: &[Vec<u8>],
@@ -48,47 +48,41 @@ fn login(
     };
     let channel_options = ChannelOptions::new(session, &target)?;
     let workload = Workload::OltpPointSelect(workload);
-    let program = Program::new(&workload, 1, 1).expect("a valid workload");
-    let parameters = LoginParameters {
-        target: &target,
-        account: Account {
-            user: "somebody",
-            password: "secret",
-            database: "db",
-        },
-        channel_options: &channel_options,
-        program: &program,
-        decode: false,
-        read_only: false,
+    let program = Program::new(&workload, 1, 1).expect("the workload is valid");
+    let account = Account {
+        user: "somebody",
+        password: "secret",
+        database: "db",
     };
+    let parameters = LoginParameters::new(&target, account, &channel_options, &program);
     let mut login = Login::new(&program);
     let mut out = Vec::new();
     let mut ready = None;
     for piece in replies {
-        assert!(ready.is_none(), "nothing follows a login");
+        assert!(ready.is_none(), "no reply follows a completed login");
         ready = login.feed(piece, &parameters, &mut out)?;
     }
     Ok((ready, out))
 }
 
-fn holds(bytes: &[u8], text: &str) -> bool {
+fn contains(bytes: &[u8], text: &str) -> bool {
     bytes
         .windows(text.len())
         .any(|window| window == text.as_bytes())
 }
 
 #[test]
-fn without_a_wish_the_login_is_plain_and_holds_no_password() {
-    let sent = run_login(&SessionJob::default(), &[greeting(true)]).expect("a login");
-    assert!(holds(&sent, "somebody"));
-    assert!(!holds(&sent, "secret"));
+fn by_default_the_login_is_plain_and_has_no_password_in_clear() {
+    let sent = run_login(&SessionJob::default(), &[greeting(true)]).expect("the login begins");
+    assert!(contains(&sent, "somebody"));
+    assert!(!contains(&sent, "secret"));
     assert_eq!(sent[4] & COMPRESS, 0);
     assert_eq!(sent[5] & SSL, 0);
 }
 
 #[test]
-fn over_tls_the_account_waits_for_the_end_of_the_handshake() {
-    let sent = run_login(&over_tls(), &[greeting(true)]).expect("a request for TLS");
+fn over_tls_the_account_is_sent_after_the_handshake() {
+    let sent = run_login(&over_tls(), &[greeting(true)]).expect("TLS is requested");
     assert_eq!(
         sent[..4],
         [32, 0, 0, 1],
@@ -96,12 +90,12 @@ fn over_tls_the_account_waits_for_the_end_of_the_handshake() {
     );
     assert_eq!(sent[5] & SSL, SSL);
     assert_eq!(sent[36], 22, "a handshake record of TLS follows");
-    assert!(!holds(&sent, "somebody"));
+    assert!(!contains(&sent, "somebody"));
 }
 
 #[test]
-fn a_server_without_tls_is_told_nothing() {
-    let failed = run_login(&over_tls(), &[greeting(false)]).expect_err("no TLS");
+fn a_server_without_tls_gets_no_account() {
+    let failed = run_login(&over_tls(), &[greeting(false)]).expect_err("the server has no TLS");
     assert_eq!(failed.code, FailCode::Tls);
     assert!(
         failed.message.contains("offers no TLS"),
@@ -111,7 +105,7 @@ fn a_server_without_tls_is_told_nothing() {
 }
 
 #[test]
-fn what_comes_in_clear_before_tls_is_not_believed() {
+fn bytes_in_clear_before_tls_are_refused() {
     let mut ok = Vec::new();
     server::ok(&mut ok, 2, 2);
     let failed = run_login(&over_tls(), &[[greeting(true), ok.clone()].concat()]);
@@ -121,7 +115,7 @@ fn what_comes_in_clear_before_tls_is_not_believed() {
 }
 
 #[test]
-fn a_login_has_an_end() {
+fn a_login_accepts_a_limited_number_of_packets() {
     let mut replies = vec![greeting(false)];
     for round in 0..9_u8 {
         let mut switch = Vec::new();
@@ -129,7 +123,8 @@ fn a_login_has_an_end() {
         frame::write_packet(&mut switch, 2 + 2 * round, &payload);
         replies.push(switch);
     }
-    let failed = run_login(&SessionJob::default(), &replies).expect_err("it never ends");
+    let failed =
+        run_login(&SessionJob::default(), &replies).expect_err("the server never ends the login");
     assert_eq!(failed.code, FailCode::Protocol);
     assert!(
         failed.message.contains("without an end"),
@@ -139,7 +134,7 @@ fn a_login_has_an_end() {
 }
 
 #[test]
-fn the_password_is_not_given_to_whoever_asks_in_plain() {
+fn the_password_is_not_sent_in_clear_over_an_open_channel() {
     let mut switch = Vec::new();
     frame::write_packet(&mut switch, 2, b"\xFEmysql_clear_password\0");
     let failed =
@@ -149,7 +144,7 @@ fn the_password_is_not_given_to_whoever_asks_in_plain() {
 }
 
 #[test]
-fn what_is_not_spoken_is_named() {
+fn an_unknown_authentication_method_is_named() {
     let mut switch = Vec::new();
     frame::write_packet(&mut switch, 2, b"\xFEauth_gssapi_client\0x");
     let failed =
@@ -163,10 +158,14 @@ fn what_is_not_spoken_is_named() {
 
 /// Without and with prepared statements; the server may switch to another authentication method, which takes one more.
 #[test]
-fn round_trips_are_counted_by_what_is_awaited() {
+fn round_trips_are_counted_by_requests() {
     assert_eq!(round_trips(PsMode::Disable, false), 2, "greeting, login");
     assert_eq!(round_trips(PsMode::Disable, true), 3);
-    assert_eq!(round_trips(PsMode::Auto, false), 3, "and the prepare");
+    assert_eq!(
+        round_trips(PsMode::Auto, false),
+        3,
+        "greeting, login, prepare"
+    );
     assert_eq!(round_trips(PsMode::Auto, true), 4);
 }
 
@@ -188,12 +187,13 @@ fn round_trips(ps_mode: PsMode, switches: bool) -> u32 {
         db_ps_mode: ps_mode,
         ..Sysbench::default()
     };
-    let ended = login(&SessionJob::default(), workload, &replies).expect("a login");
-    ended.0.expect("a session").round_trips
+    let (session, _) =
+        feed_replies(&SessionJob::default(), workload, &replies).expect("the login succeeds");
+    session.expect("the session is ready").round_trips
 }
 
 #[test]
-fn a_handshake_takes_round_trips_by_its_version() {
+fn the_round_trips_of_tls_depend_on_its_version() {
     let round_trips = |version, resumed, retried| {
         let facts = TlsFacts {
             version,

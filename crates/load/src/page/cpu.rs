@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Computing time between two readings of the clock: a reading costs a few hundred nanoseconds.
 const CHUNK_NS: u64 = 20_000;
 /// Steps of one trial: long enough to time.
-const TRIAL: u64 = 100_000;
+const TRIAL_STEPS: u64 = 100_000;
 const TRIALS: u32 = 5;
 
 /// CPU time that this thread has used.
@@ -20,21 +20,21 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 
 /// Speed of the arithmetic on this machine.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct ComputeSpeed {
     steps_per_us: u64,
 }
 
-impl Pace {
-    /// Measure the pace: the fastest of several trials, since disturbances only slow a trial down.
+impl ComputeSpeed {
+    /// Measure the speed: the fastest of several trials, since disturbances only slow a trial down.
     pub(crate) fn measure() -> Self {
         let trial = || {
             let began = thread_cpu_ns();
-            compute(TRIAL);
+            compute(TRIAL_STEPS);
             (thread_cpu_ns() - began).max(1)
         };
         let fastest = (0..TRIALS).map(|_| trial()).min().unwrap_or(1);
         Self {
-            steps_per_us: (TRIAL * 1000 / fastest).max(1),
+            steps_per_us: (TRIAL_STEPS * 1000 / fastest).max(1),
         }
     }
 }
@@ -50,35 +50,38 @@ fn compute(steps: u64) {
     black_box(value);
 }
 
-/// Uses CPU time for one worker.
+/// Uses up CPU time for one worker, as an application's own computing would.
 #[derive(Debug)]
 pub(crate) struct Burner {
-    pace: Pace,
+    speed: ComputeSpeed,
     /// CPU time used beyond the request: subtracted from the next request.
     credit_ns: u64,
 }
 
 impl Burner {
-    pub(crate) fn new(pace: Pace) -> Self {
-        Self { pace, credit_ns: 0 }
+    pub(crate) fn new(speed: ComputeSpeed) -> Self {
+        Self {
+            speed,
+            credit_ns: 0,
+        }
     }
 
     /// Use `requested_ns` of CPU time.
     pub(crate) fn burn(&mut self, requested_ns: u64) {
-        let saved = self.credit_ns.min(requested_ns);
-        let needed_ns = requested_ns - saved;
-        self.credit_ns -= saved;
+        let credit_ns = self.credit_ns.min(requested_ns);
+        let needed_ns = requested_ns - credit_ns;
+        self.credit_ns -= credit_ns;
         if needed_ns == 0 {
             return;
         }
         let began = thread_cpu_ns();
-        let mut used = 0;
-        while used < needed_ns {
-            let chunk_ns = (needed_ns - used).min(CHUNK_NS);
-            compute(chunk_ns * self.pace.steps_per_us / 1000);
-            used = thread_cpu_ns() - began;
+        let mut used_ns = 0;
+        while used_ns < needed_ns {
+            let chunk_ns = (needed_ns - used_ns).min(CHUNK_NS);
+            compute(chunk_ns * self.speed.steps_per_us / 1000);
+            used_ns = thread_cpu_ns() - began;
         }
-        self.credit_ns += (used - needed_ns).min(CHUNK_NS);
+        self.credit_ns += (used_ns - needed_ns).min(CHUNK_NS);
     }
 }
 
@@ -89,20 +92,20 @@ mod tests {
     /// The time used is at least the time requested, and excess is compensated. The bounds hold on a busy machine too, because the
     /// clock is the thread's own.
     #[test]
-    fn what_is_asked_is_used() {
-        let mut burner = Burner::new(Pace::measure());
+    fn the_requested_cpu_time_is_used() {
+        let mut burner = Burner::new(ComputeSpeed::measure());
         for requested_ns in [7_000, 50_000, 1_000_000] {
             let began = thread_cpu_ns();
             for _ in 0..20 {
                 burner.burn(requested_ns);
             }
-            let used = thread_cpu_ns() - began;
-            let requested = 20 * requested_ns;
+            let used_ns = thread_cpu_ns() - began;
+            let total_ns = 20 * requested_ns;
             // Up to a chunk may be credit of the requests before, and the clock readings at both ends are not counted.
-            assert!(used + CHUNK_NS >= requested, "{used} of {requested}");
+            assert!(used_ns + CHUNK_NS >= total_ns, "{used_ns} of {total_ns}");
             assert!(
-                used < requested + requested / 2 + 20 * CHUNK_NS,
-                "{used} of {requested}"
+                used_ns < total_ns + total_ns / 2 + 20 * CHUNK_NS,
+                "{used_ns} of {total_ns}"
             );
         }
         burner.burn(0);

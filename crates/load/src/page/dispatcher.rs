@@ -1,4 +1,4 @@
-//! Hands out pages to workers and takes the record of their last: one [`State`] for all of them, behind one lock.
+//! Hands out pages to workers and takes the records of finished ones: one [`State`] for all workers, behind one lock.
 //!
 //! A page takes milliseconds, a call here a few microseconds between pages, so the lock is nearly always free. A single tally, unlike
 //! one for each of a thousand threads, keeps memory small, and passes the edges of the window in time even while workers wait for
@@ -23,7 +23,7 @@ struct Shared {
     /// Idle workers, without the one that waits for the next arrival.
     idle: usize,
     /// Whether a worker waits until the next arrival is due.
-    arrival_awaited: bool,
+    awaits_arrival: bool,
 }
 
 /// Shared by all workers and the coordinator.
@@ -44,7 +44,7 @@ impl Dispatcher {
                 state: State::new(job, kinds, to_coordinator),
                 closed: false,
                 idle: 0,
-                arrival_awaited: false,
+                awaits_arrival: false,
             }),
             changed: Condvar::new(),
         }
@@ -86,10 +86,10 @@ impl Dispatcher {
     /// Wait until the start of the load is known, and return it. `None` if there will be no load.
     pub(crate) fn wait_for_start(&self) -> Option<u64> {
         let shared = self.lock();
-        let waits = |shared: &mut Shared| shared.state.origin_ns().is_none() && !shared.closed;
+        let is_waiting = |shared: &mut Shared| shared.state.origin_ns().is_none() && !shared.closed;
         let shared = self
             .changed
-            .wait_while(shared, waits)
+            .wait_while(shared, is_waiting)
             .unwrap_or_else(PoisonError::into_inner);
         shared.state.origin_ns()
     }
@@ -112,20 +112,20 @@ impl Dispatcher {
             shared.state.pass_due_edges(now);
             match shared.state.assign(worker, now, free_since_ns) {
                 Assignment::Page => {
-                    // Another worker has to wait for the next arrival.
-                    let wake = shared.idle > 0 && !shared.arrival_awaited;
+                    // Wake another worker, so that one waits for the next arrival.
+                    let must_wake = shared.idle > 0 && !shared.awaits_arrival;
                     drop(shared);
-                    if wake {
+                    if must_wake {
                         self.changed.notify_one();
                     }
                     return true;
                 }
-                Assignment::NoneBefore(due_ns) if due_ns < u64::MAX && !shared.arrival_awaited => {
-                    shared.arrival_awaited = true;
+                Assignment::NoneBefore(due_ns) if due_ns < u64::MAX && !shared.awaits_arrival => {
+                    shared.awaits_arrival = true;
                     let timeout = Duration::from_nanos(due_ns.saturating_sub(now));
                     let waited = self.changed.wait_timeout(shared, timeout);
                     shared = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    shared.arrival_awaited = false;
+                    shared.awaits_arrival = false;
                 }
                 Assignment::NoneBefore(_) => {
                     shared.idle += 1;

@@ -28,21 +28,21 @@ use crate::sockopt::peer_pid;
 
 /// Names of times measured besides the latency of pages; the constants below are indices into it.
 const KINDS: [&str; 2] = ["connect.application", "queue.application"];
-const CONNECT: usize = 0;
-/// Waits for room in the application's queue of new connections: their times, and by their number how often the queue was full.
-const QUEUE: usize = 1;
+const CONNECT_INDEX: usize = 0;
+/// Times of waits for room in the application's queue of new connections; their number shows how often the queue was full.
+const QUEUE_INDEX: usize = 1;
 /// Size of the receive buffer: most answers come in one piece.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// The application as all workers see it.
+/// The application's address and its request, shared by all workers.
 #[derive(Debug)]
 struct ApplicationEndpoint {
     fastcgi: FastCgi,
     address: SocketAddrUnix,
     /// The request, which is the same for each page.
     request: Vec<u8>,
-    connect_ns: u64,
-    stall_ns: u64,
+    connect_timeout_ns: u64,
+    stall_timeout_ns: u64,
 }
 
 /// One worker's connection to the application.
@@ -64,11 +64,11 @@ enum RequestOutcome {
     Closed,
 }
 
-/// Everything before the first page: the receipt, and a page for each worker.
+/// Set up all that precedes the first page: the receipt, and a page for each worker.
 pub(super) fn setup(job: &PageJob, fastcgi: &FastCgi, cpus: &[u32]) -> Result<PageSetup, Failed> {
     let endpoint = Arc::new(ApplicationEndpoint::new(job, fastcgi)?);
     let first = endpoint.connect(&mut PageRecord::default())?;
-    let receipt = endpoint.receipt(&first, job.workers, cpus);
+    let receipt = endpoint.make_receipt(&first, job.workers, cpus);
     // If connections are not kept, this one is closed without a request, which applications tolerate.
     let mut persistent = fastcgi.keep_connection.then_some(first);
     let page_for_worker = |worker| -> Box<dyn Page> {
@@ -95,7 +95,7 @@ impl ApplicationEndpoint {
         };
         let mut request = Vec::new();
         let parameters = fastcgi.parameters.iter();
-        fastcgi::request(
+        fastcgi::write_request(
             &mut request,
             parameters.map(|(name, value)| (name.as_bytes(), value.as_bytes())),
             fastcgi.keep_connection,
@@ -104,8 +104,8 @@ impl ApplicationEndpoint {
             fastcgi: fastcgi.clone(),
             address,
             request,
-            connect_ns: job.connect_timeout_ns,
-            stall_ns: job.stall_timeout_ns,
+            connect_timeout_ns: job.connect_timeout_ns,
+            stall_timeout_ns: job.stall_timeout_ns,
         })
     }
 
@@ -117,31 +117,34 @@ impl ApplicationEndpoint {
         let socket =
             net::socket_with(family, kind, flags, None).map_err(|error| self.io_failure(error))?;
         // A non-blocking connect of a Unix socket succeeds or fails at once.
-        let answer = net::connect(&socket, &self.address);
+        let connected = net::connect(&socket, &self.address);
         rustix::io::ioctl_fionbio(&socket, false).map_err(|error| self.io_failure(error))?;
-        match answer {
+        match connected {
             Ok(()) => {}
             Err(Errno::AGAIN) => {
                 self.wait_for_queue_room(&socket)?;
-                record.latency(QUEUE, now_ns().saturating_sub(began_ns));
+                record.add_latency(QUEUE_INDEX, now_ns().saturating_sub(began_ns));
             }
             Err(error) => return Err(self.connect_failure(error)),
         }
-        self.set_timeout(&socket, Timeout::Recv, self.stall_ns)?;
-        self.set_timeout(&socket, Timeout::Send, self.stall_ns)?;
-        record.latency(CONNECT, now_ns().saturating_sub(began_ns));
+        self.set_timeout(&socket, Timeout::Recv, self.stall_timeout_ns)?;
+        self.set_timeout(&socket, Timeout::Send, self.stall_timeout_ns)?;
+        record.add_latency(CONNECT_INDEX, now_ns().saturating_sub(began_ns));
         Ok(socket)
     }
 
     /// Wait for room in the application's queue. The kernel wakes waiting threads in order when there is room: no polling is needed.
     fn wait_for_queue_room(&self, socket: &OwnedFd) -> Result<(), Failed> {
-        self.set_timeout(socket, Timeout::Send, self.connect_ns)?;
+        self.set_timeout(socket, Timeout::Send, self.connect_timeout_ns)?;
         loop {
             match net::connect(socket, &self.address) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    return Err(verdict::queue_full(&self.fastcgi.target, self.connect_ns));
+                    return Err(verdict::queue_full(
+                        &self.fastcgi.target,
+                        self.connect_timeout_ns,
+                    ));
                 }
                 Err(error) => return Err(self.connect_failure(error)),
             }
@@ -161,7 +164,7 @@ impl ApplicationEndpoint {
             .map_err(|error| self.io_failure(error))
     }
 
-    fn receipt(&self, socket: &OwnedFd, threads: u32, cpus: &[u32]) -> Receipt {
+    fn make_receipt(&self, socket: &OwnedFd, threads: u32, cpus: &[u32]) -> Receipt {
         Receipt {
             address_family: "unix",
             local_address: None,
@@ -200,8 +203,8 @@ impl FastCgiWorker {
     /// Send the request and receive the reply to its end. `is_new`: nothing was sent over this connection before.
     ///
     /// PHP-FPM closes kept connections after `pm.max_requests` pages, and reads a request already in flight without answering. So, as
-    /// web servers do, a close before the first byte is treated as a close between requests. The cause may also be a child that died
-    /// over the page: each case is counted.
+    /// web servers do, a close before the first byte is treated as a close between requests. The cause may also be a child that
+    /// crashed while making the page; both are counted as reopened.
     fn request_page(
         &mut self,
         socket: &OwnedFd,
@@ -213,15 +216,15 @@ impl FastCgiWorker {
             Err(Errno::PIPE) if !is_new => return Ok(RequestOutcome::Closed),
             // The connection is closed, but the application may have sent the reason.
             Ok(()) | Err(Errno::PIPE) => {}
-            Err(Errno::AGAIN) => return Err(self.stalled()),
+            Err(Errno::AGAIN) => return Err(self.stall_failure()),
             Err(error) => return Err(self.endpoint.io_failure(error)),
         }
         let began_ns = now_ns();
         let mut received = 0;
         loop {
-            if received > 0 && now_ns().saturating_sub(began_ns) > self.endpoint.stall_ns {
+            if received > 0 && now_ns().saturating_sub(began_ns) > self.endpoint.stall_timeout_ns {
                 // The socket's timeout only limits silence; this limits a page that never ends.
-                return Err(self.stalled());
+                return Err(self.stall_failure());
             }
             let count = match net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) | Err(Errno::CONNRESET) if !is_new && received == 0 => {
@@ -235,13 +238,13 @@ impl FastCgiWorker {
                 }
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Err(self.stalled()),
+                Err(Errno::AGAIN) => return Err(self.stall_failure()),
                 Err(error) => return Err(self.endpoint.io_failure(error)),
             };
             received += count;
             record.counters.to_client += count as u64;
-            let ended = self.reply.feed(&self.buffer[..count]);
-            if ended.map_err(|error| self.malformed(error))? {
+            let is_complete = self.reply.feed(&self.buffer[..count]);
+            if is_complete.map_err(|error| self.malformed_failure(error))? {
                 let ended_ns = now_ns();
                 record.counters.to_server += self.endpoint.request.len() as u64;
                 return Ok(RequestOutcome::End(ended_ns));
@@ -249,18 +252,18 @@ impl FastCgiWorker {
         }
     }
 
-    fn stalled(&self) -> Failed {
+    fn stall_failure(&self) -> Failed {
         let endpoint = &self.endpoint;
         let failed = failure::stalled(
             &endpoint.fastcgi.target,
             self.worker,
             "page",
-            endpoint.stall_ns,
+            endpoint.stall_timeout_ns,
         );
         verdict::advise_timeout(failed, endpoint.fastcgi.keep_connection)
     }
 
-    fn malformed(&self, error: Malformed) -> Failed {
+    fn malformed_failure(&self, error: Malformed) -> Failed {
         verdict::malformed(&self.endpoint.fastcgi.target, error, &self.reply)
     }
 }
@@ -273,7 +276,7 @@ impl Page for FastCgiWorker {
         Ok(())
     }
 
-    fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
+    fn run_page(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
         record.counters.queries = 1;
         record.counters.round_trips = 1;
         let mut persistent = self.persistent.take();

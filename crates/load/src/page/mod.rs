@@ -37,7 +37,7 @@ use workers::Workers;
 /// Poll at least this often.
 const POLL_NS: u64 = 1_000_000_000;
 /// Connections per worker: a script uses at most one each of SQL, Redis and Memcached.
-const SERVICES: u64 = 3;
+const MAX_SERVICES: u64 = 3;
 
 /// A worker's implementation of a page.
 pub(crate) trait Page: Send {
@@ -45,7 +45,7 @@ pub(crate) trait Page: Send {
     fn open(&mut self) -> Result<(), Failed>;
 
     /// Run one page, from its first step to the end of its last; returns the time of that end. Its counts go into `record`.
-    fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed>;
+    fn run_page(&mut self, record: &mut PageRecord) -> Result<u64, Failed>;
 
     /// The persistent connections, once open: their kernel state is read at the window's end, while the worker may be running a page.
     fn sockets(&self) -> Vec<Arc<OwnedFd>> {
@@ -56,7 +56,7 @@ pub(crate) trait Page: Send {
     fn close(&mut self);
 }
 
-/// Everything prepared before the first page.
+/// What is prepared before the first page.
 pub(crate) struct PageSetup {
     pub(crate) receipt: Receipt,
     /// The receipt of each of a script's services.
@@ -70,7 +70,7 @@ pub(crate) struct PageSetup {
 /// Run a job to its end, emitting its events.
 pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
     job.check()?;
-    allow_descriptors(u64::from(job.workers) * SERVICES)?;
+    allow_descriptors(u64::from(job.workers) * MAX_SERVICES)?;
     let cpus = allowed_cpus()?;
     let began = now_ns();
     let setup = match &job.application {
@@ -150,7 +150,7 @@ fn finished_event(
     let sums = workers.dispatcher.sums();
     let kinds: Vec<&str> = sums.kinds.iter().map(String::as_str).collect();
     let mut finished = window_collector.finish(&kinds)?;
-    finished.tcp = tcp_facts(&workers.tcp());
+    finished.tcp = tcp_facts(&workers.tcp_infos());
     finished.services = sums.services;
     finished.reported = sums.reported;
     Ok(finished)

@@ -30,12 +30,12 @@ impl PageRecord {
         self.reported.clear();
     }
 
-    pub(crate) fn latency(&mut self, kind: usize, ns: u64) {
+    pub(crate) fn add_latency(&mut self, kind: usize, ns: u64) {
         self.latencies.push((kind, ns));
     }
 }
 
-/// Zero counts of a service.
+/// The use of a service before its first request.
 pub(crate) fn zero_usage(service: &'static str) -> ServiceUse {
     ServiceUse {
         service,
@@ -48,8 +48,8 @@ pub(crate) fn zero_usage(service: &'static str) -> ServiceUse {
     }
 }
 
-/// Add the counts of the same service.
-pub(crate) fn add(sum: &mut ServiceUse, other: &ServiceUse) {
+/// Add counts of the same service to a sum.
+pub(crate) fn add_usage(sum: &mut ServiceUse, other: &ServiceUse) {
     sum.connects += other.connects;
     sum.requests += other.requests;
     sum.turns += other.turns;

@@ -10,24 +10,24 @@ use howfar_contract::jobs::{
 };
 use howfar_contract::{FailCode, Failed, internal};
 
-use super::cpu::{Burner, Pace, thread_cpu_ns};
+use super::cpu::{Burner, ComputeSpeed, thread_cpu_ns};
 use super::page_record::zero_usage;
 use super::service::{Buffers, ServiceConnection, ServiceEndpoint};
 use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 use crate::session::{Outcome, Request};
 use crate::statements::Statements;
 use crate::tables::unprepared_program;
 use crate::workload::{Cursor, Memory, Program};
 
-/// Indices of the services, here and in the kinds of latencies.
+/// Indices of the services, in all arrays here and in `LATENCY_KINDS`.
 const MYSQL: usize = 0;
 const POSTGRESQL: usize = 1;
 const REDIS: usize = 2;
 const MEMCACHED: usize = 3;
 const SERVICES: usize = 4;
-const KINDS: [&str; 2 * SERVICES + 1] = [
+const LATENCY_KINDS: [&str; 2 * SERVICES + 1] = [
     "turn.mysql",
     "turn.postgresql",
     "turn.redis",
@@ -38,16 +38,16 @@ const KINDS: [&str; 2 * SERVICES + 1] = [
     "connect.memcached",
     "cpu",
 ];
-const NAMES: [&str; SERVICES] = ["mysql", "postgresql", "redis", "memcached"];
+const SERVICE_NAMES: [&str; SERVICES] = ["mysql", "postgresql", "redis", "memcached"];
 const CONNECT: usize = SERVICES;
 const CPU: usize = 2 * SERVICES;
-/// Separates the draws of keys from those of statements' values, and those of the stores from each other.
-const STREAM: u64 = 0x5061_6765_0000_0000;
+/// Separates the random numbers of keys from those of statements' values, and those of the stores from each other.
+const KEY_STREAM: u64 = 0x5061_6765_0000_0000;
 
 /// The plan of a job's pages, shared by all workers.
 struct Plan {
     endpoints: [Option<ServiceEndpoint>; SERVICES],
-    /// Index of the service that statements go to.
+    /// Index of the SQL service.
     sql: usize,
     /// Whether any step needs the service.
     needed: [bool; SERVICES],
@@ -65,14 +65,15 @@ impl Plan {
     }
 }
 
-/// Everything before the first page: receipts, and a page for each worker.
+/// Set up all that precedes the first page: receipts, and a page for each worker.
 pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<PageSetup, Failed> {
-    let plan = Arc::new(plan(job, script)?);
+    let plan = Arc::new(make_plan(job, script)?);
     let mut receipts = Vec::new();
     let mut opened: [Vec<ServiceConnection>; SERVICES] = Default::default();
     for (service, endpoint) in plan.endpoints.iter().enumerate() {
         let Some(endpoint) = endpoint else { continue };
-        let (receipt, connections) = endpoint.receipt(script.connect, job.workers, cpus)?;
+        let (receipt, connections) =
+            endpoint.open_with_receipt(script.connect, job.workers, cpus)?;
         receipts.push((endpoint.name, receipt));
         if plan.needed[service] && !plan.per_page {
             opened[service] = connections;
@@ -85,10 +86,10 @@ pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<
         .first()
         .cloned()
         .ok_or_else(|| internal("a script without a service"))?;
-    let pace = Pace::measure();
+    let speed = ComputeSpeed::measure();
     let pages = (0..u64::from(job.workers)).map(|worker| {
         let connections = opened.each_mut().map(Vec::pop);
-        Box::new(Script::new(&plan, worker, connections, pace)) as Box<dyn Page>
+        Box::new(Script::new(&plan, worker, connections, speed)) as Box<dyn Page>
     });
     let pages = pages.collect();
     // More connections may have been opened than there are workers.
@@ -99,22 +100,22 @@ pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<
     Ok(PageSetup {
         receipt: first,
         services: BTreeMap::from_iter(receipts),
-        kinds: KINDS.to_vec(),
+        kinds: LATENCY_KINDS.to_vec(),
         pages,
     })
 }
 
-fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
+fn make_plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     let limits = (job.connect_timeout_ns, job.stall_timeout_ns);
-    let endpoint = |number: usize, service: Option<&Service>, workload: Option<Workload>| {
+    let endpoint = |index: usize, service: Option<&Service>, workload: Option<Workload>| {
         service
             .map(|service| {
-                let protocol = match number {
+                let protocol = match index {
                     POSTGRESQL => SqlProtocol::Postgresql,
                     _ => SqlProtocol::Mysql,
                 };
-                let program = program(job, protocol, workload)?;
-                ServiceEndpoint::new(NAMES[number], service, program, limits)
+                let program = build_program(job, protocol, workload)?;
+                ServiceEndpoint::new(SERVICE_NAMES[index], service, program, limits)
             })
             .transpose()
     };
@@ -128,7 +129,7 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     for step in &script.steps {
         match step {
             PageStep::Query { .. } => needed[sql] = true,
-            PageStep::Get { store, .. } => needed[number(*store)] = true,
+            PageStep::Get { store, .. } => needed[service_index(*store)] = true,
             PageStep::Cpu { .. } => {}
         }
     }
@@ -156,7 +157,7 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     })
 }
 
-fn program(
+fn build_program(
     job: &PageJob,
     protocol: SqlProtocol,
     requested: Option<Workload>,
@@ -164,16 +165,11 @@ fn program(
     let Some(workload) = requested else {
         return Ok(unprepared_program(protocol));
     };
-    Program::with_protocol(protocol, 1, &workload, job.workers, job.seed).map_err(|reason| {
-        Failed::new(
-            FailCode::BadJob,
-            format!("the job does not follow the contract: {reason}"),
-            "Correct the page.",
-        )
-    })
+    Program::with_protocol(protocol, 1, &workload, job.workers, job.seed)
+        .map_err(|reason| Failed::new(FailCode::BadJob, reason, "Correct the page."))
 }
 
-fn number(store: Store) -> usize {
+fn service_index(store: Store) -> usize {
     match store {
         Store::Redis => REDIS,
         Store::Memcached => MEMCACHED,
@@ -184,15 +180,15 @@ fn number(store: Store) -> usize {
 struct Script {
     plan: Arc<Plan>,
     worker: u64,
-    /// Rounds run so far, over all pages: each has its own draws.
+    /// Rounds run so far, over all pages: each has its own random numbers.
     round: u64,
     connections: [Option<ServiceConnection>; SERVICES],
     memory: Memory,
     cursor: Cursor,
-    keys: [Draws; SERVICES],
+    keys: [RandomStream; SERVICES],
     buffers: Buffers,
     burner: Burner,
-    used: [ServiceUse; SERVICES],
+    usage: [ServiceUse; SERVICES],
 }
 
 impl Script {
@@ -200,12 +196,12 @@ impl Script {
         plan: &Arc<Plan>,
         worker: u64,
         connections: [Option<ServiceConnection>; SERVICES],
-        pace: Pace,
+        speed: ComputeSpeed,
     ) -> Self {
-        let nothing = unprepared_program(SqlProtocol::Mysql);
+        let no_statements = unprepared_program(SqlProtocol::Mysql);
         let program = plan.endpoints[plan.sql]
             .as_ref()
-            .map_or(&nothing, |endpoint| &endpoint.program);
+            .map_or(&no_statements, |endpoint| &endpoint.program);
         Self {
             memory: program.memory(worker),
             cursor: program.transaction(worker, 0),
@@ -213,26 +209,26 @@ impl Script {
             worker,
             round: 0,
             connections,
-            keys: [Draws::new(0, 0, 0); SERVICES],
+            keys: [RandomStream::new(0, 0, 0); SERVICES],
             buffers: Buffers::new(),
-            burner: Burner::new(pace),
-            used: NAMES.map(zero_usage),
+            burner: Burner::new(speed),
+            usage: SERVICE_NAMES.map(zero_usage),
         }
     }
 
-    /// Start the draws of the next round.
+    /// Start the random numbers of the next round.
     fn begin_round(&mut self, plan: &Plan) {
         if let Some(endpoint) = &plan.endpoints[plan.sql] {
             self.cursor = endpoint.program.transaction(self.worker, self.round);
         }
         for store in [REDIS, MEMCACHED] {
-            let seed = plan.seed ^ STREAM ^ store as u64;
-            self.keys[store] = Draws::new(seed, self.worker, self.round);
+            let seed = plan.seed ^ KEY_STREAM ^ store as u64;
+            self.keys[store] = RandomStream::new(seed, self.worker, self.round);
         }
         self.round += 1;
     }
 
-    fn step(
+    fn run_step(
         &mut self,
         plan: &Plan,
         step: &PageStep,
@@ -242,7 +238,7 @@ impl Script {
             PageStep::Cpu { cpu_ns } => self.burner.burn(*cpu_ns),
             PageStep::Query { repeat, .. } => {
                 for _ in 0..*repeat {
-                    self.query(plan, record)?;
+                    self.run_query(plan, record)?;
                 }
             }
             PageStep::Get {
@@ -251,14 +247,14 @@ impl Script {
                 repeat,
             } => {
                 for _ in 0..*repeat {
-                    self.get(plan, number(*store), *keys_each, record)?;
+                    self.run_get(plan, service_index(*store), *keys_each, record)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn query(&mut self, plan: &Plan, record: &mut PageRecord) -> Result<(), Failed> {
+    fn run_query(&mut self, plan: &Plan, record: &mut PageRecord) -> Result<(), Failed> {
         let sql = plan.sql;
         let endpoint = plan.endpoint(sql)?;
         let program = &endpoint.program;
@@ -269,7 +265,7 @@ impl Script {
             &mut self.connections[sql],
             endpoint,
             sql,
-            &mut self.used,
+            &mut self.usage,
             record,
         )?;
         self.buffers.packet.clear();
@@ -281,19 +277,19 @@ impl Script {
             statements: &mut Statements::default(),
         };
         connection.replies.encode(request, &mut self.buffers.packet);
-        let doing = (self.worker, program.kinds()[due.kind].name.as_str());
+        let operation = (self.worker, program.kinds()[due.kind].name.as_str());
         round_trip(
             connection,
             endpoint,
             sql,
             &mut self.buffers,
-            doing,
-            &mut self.used,
+            operation,
+            &mut self.usage,
             record,
         )
     }
 
-    fn get(
+    fn run_get(
         &mut self,
         plan: &Plan,
         store: usize,
@@ -309,7 +305,7 @@ impl Script {
             &mut self.connections[store],
             endpoint,
             store,
-            &mut self.used,
+            &mut self.usage,
             record,
         )?;
         self.buffers.packet.clear();
@@ -323,40 +319,39 @@ impl Script {
             &mut self.buffers.packet,
             replies,
         );
-        let doing = if keys_each == 1 {
+        let name = if keys_each == 1 {
             "command.get"
         } else {
             "command.multi_get"
         };
-        let doing = (self.worker, doing);
+        let operation = (self.worker, name);
         round_trip(
             connection,
             endpoint,
             store,
             &mut self.buffers,
-            doing,
-            &mut self.used,
+            operation,
+            &mut self.usage,
             record,
         )
     }
 }
 
-/// The connection to a service; opened if it is not open.
+/// Return the connection to a service; open it first if it is not open.
 fn get_connection<'a>(
-    worker: &'a mut Option<ServiceConnection>,
+    slot: &'a mut Option<ServiceConnection>,
     endpoint: &ServiceEndpoint,
     service: usize,
-    used: &mut [ServiceUse; SERVICES],
+    usage: &mut [ServiceUse; SERVICES],
     record: &mut PageRecord,
 ) -> Result<&'a mut ServiceConnection, Failed> {
-    if worker.is_none() {
-        let began = now_ns();
-        *worker = Some(endpoint.open()?);
-        record.latency(CONNECT + service, now_ns() - began);
-        used[service].connects += 1;
+    if slot.is_none() {
+        let began_ns = now_ns();
+        *slot = Some(endpoint.open()?);
+        record.add_latency(CONNECT + service, now_ns() - began_ns);
+        usage[service].connects += 1;
     }
-    worker
-        .as_mut()
+    slot.as_mut()
         .ok_or_else(|| internal("a connection that was just opened is not there"))
 }
 
@@ -366,29 +361,29 @@ fn round_trip(
     endpoint: &ServiceEndpoint,
     service: usize,
     buffers: &mut Buffers,
-    doing: (u64, &str),
-    used: &mut [ServiceUse; SERVICES],
+    operation: (u64, &str),
+    usage: &mut [ServiceUse; SERVICES],
     record: &mut PageRecord,
 ) -> Result<(), Failed> {
-    let sent = now_ns();
-    let (outcome, received_bytes) = connection.run_request(endpoint, buffers, doing)?;
-    record.latency(service, now_ns() - sent);
+    let sent_ns = now_ns();
+    let (outcome, received_bytes) = connection.run_request(endpoint, buffers, operation)?;
+    record.add_latency(service, now_ns() - sent_ns);
     match &outcome {
         Outcome::Done(done) => record.counters.add_answer(done),
         Outcome::Commands => {
             if let Some(counts) = connection.replies.counts() {
                 record.counters.add_commands(counts);
-                used[service].hits += u64::from(counts.hits);
-                used[service].misses += u64::from(counts.misses);
+                usage[service].hits += u64::from(counts.hits);
+                usage[service].misses += u64::from(counts.misses);
             }
         }
         Outcome::Failed(_) => {}
     }
-    let used = &mut used[service];
-    used.requests += 1;
-    used.turns += 1;
-    used.bytes.to_server += buffers.packet.len() as u64;
-    used.bytes.to_client += received_bytes;
+    let usage = &mut usage[service];
+    usage.requests += 1;
+    usage.turns += 1;
+    usage.bytes.to_server += buffers.packet.len() as u64;
+    usage.bytes.to_client += received_bytes;
     Ok(())
 }
 
@@ -407,28 +402,28 @@ impl Page for Script {
         Ok(())
     }
 
-    fn run_one(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
+    fn run_page(&mut self, record: &mut PageRecord) -> Result<u64, Failed> {
         let plan = Arc::clone(&self.plan);
-        let cpu = thread_cpu_ns();
-        self.used = NAMES.map(zero_usage);
+        let cpu_at_start_ns = thread_cpu_ns();
+        self.usage = SERVICE_NAMES.map(zero_usage);
         for _ in 0..plan.rounds {
             self.begin_round(&plan);
             for step in &plan.steps {
-                self.step(&plan, step, record)?;
+                self.run_step(&plan, step, record)?;
             }
         }
         if plan.per_page {
             self.close();
         }
-        record.latency(CPU, thread_cpu_ns() - cpu);
+        record.add_latency(CPU, thread_cpu_ns() - cpu_at_start_ns);
         let ended_ns = now_ns();
-        for (used, endpoint) in self.used.iter().zip(&plan.endpoints) {
+        for (usage, endpoint) in self.usage.iter().zip(&plan.endpoints) {
             if endpoint.is_some() {
-                record.counters.queries += used.requests;
-                record.counters.round_trips += used.turns;
-                record.counters.to_server += used.bytes.to_server;
-                record.counters.to_client += used.bytes.to_client;
-                record.services.push(*used);
+                record.counters.queries += usage.requests;
+                record.counters.round_trips += usage.turns;
+                record.counters.to_server += usage.bytes.to_server;
+                record.counters.to_client += usage.bytes.to_client;
+                record.services.push(*usage);
             }
         }
         Ok(ended_ns)

@@ -16,21 +16,19 @@ use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
 
 use crate::channel::{Channel, ChannelOptions};
 use crate::clock::now_ns;
-use crate::connecting::open_one;
+use crate::connecting::open_blocking;
 use crate::connection_error::ConnectionError;
 use crate::failure;
 use crate::receipt::{self, ReceiptContext};
-use crate::session::{LoginParameters, Session};
-use crate::session::{Outcome, Replies};
-use crate::socket::Address;
-use crate::socket::send_some;
+use crate::session::{LoginParameters, Outcome, Replies, Session};
+use crate::socket::{Address, send_some};
 use crate::workload::Program;
 use crate::workload::commands::Commands;
 
 /// Size of the receive buffer: most answers come in one piece.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A service as all workers see it.
+/// A service's address, options and requests, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct ServiceEndpoint {
     pub(crate) name: &'static str,
@@ -39,6 +37,7 @@ pub(crate) struct ServiceEndpoint {
     channel_options: ChannelOptions,
     /// The requests to this service; for SQL, the statements of one round.
     pub(crate) program: Program,
+    /// Time limits of a connect, and of an answer.
     connect_ns: u64,
     stall_ns: u64,
 }
@@ -90,23 +89,23 @@ impl ServiceEndpoint {
     }
 
     fn login_parameters(&self) -> LoginParameters<'_> {
-        LoginParameters {
-            target: &self.service.target,
-            account: Account {
-                user: &self.service.user,
-                password: &self.service.password,
-                database: &self.service.database,
-            },
-            channel_options: &self.channel_options,
-            program: &self.program,
-            decode: false,
-            read_only: false,
-        }
+        let account = Account {
+            user: &self.service.user,
+            password: &self.service.password,
+            database: &self.service.database,
+        };
+        LoginParameters::new(
+            &self.service.target,
+            account,
+            &self.channel_options,
+            &self.program,
+        )
     }
 
     /// Connect and log in.
     pub(crate) fn open(&self) -> Result<ServiceConnection, Failed> {
-        let (socket, session) = open_one(&self.login_parameters(), &self.address, self.connect_ns)?;
+        let (socket, session) =
+            open_blocking(&self.login_parameters(), &self.address, self.connect_ns)?;
         self.make_blocking(socket, session)
     }
 
@@ -128,16 +127,16 @@ impl ServiceEndpoint {
         })
     }
 
-    /// The receipt of a first connection, and of a second one if later ones differ: if each page opens connections, or if they may
-    /// resume TLS sessions. Both connections are returned, for workers to use.
-    pub(crate) fn receipt(
+    /// Open a first connection and make its receipt; open a second one if later connections differ: if each page opens connections,
+    /// or if they may resume TLS sessions. Returns the open connections, for workers to use.
+    pub(crate) fn open_with_receipt(
         &self,
         connect: PageConnect,
         threads: u32,
         cpus: &[u32],
     ) -> Result<(events::Receipt, Vec<ServiceConnection>), Failed> {
         let parameters = self.login_parameters();
-        let open = || open_one(&parameters, &self.address, self.connect_ns);
+        let open = || open_blocking(&parameters, &self.address, self.connect_ns);
         let context = ReceiptContext {
             parameters: &parameters,
             address: &self.address,
@@ -146,11 +145,11 @@ impl ServiceEndpoint {
             threads,
             cpus,
         };
-        let (mut receipt, socket, session) = receipt::open(context, open)?;
+        let (mut receipt, socket, session) = receipt::open_with_receipt(context, open)?;
         receipt.driver = "threads";
         let mut connections = vec![self.make_blocking(socket, session)?];
-        let later = self.service.tls.is_some() && threads > 1;
-        if later || connect == PageConnect::PerPage {
+        let may_resume = self.service.tls.is_some() && threads > 1;
+        if may_resume || connect == PageConnect::PerPage {
             let (socket, session) = open()?;
             receipt.connect_turns = receipt::connect_round_trips(&self.address, &session);
             receipt.tls_resumed = session.tls.as_ref().map(|tls| tls.resumed);
@@ -164,8 +163,8 @@ impl ServiceEndpoint {
     }
 
     /// The failure if nothing was received within the limit.
-    fn stalled(&self, worker: u64, doing: &str) -> Failed {
-        failure::stalled(&self.service.target, worker, doing, self.stall_ns)
+    fn stall_failure(&self, worker: u64, operation: &str) -> Failed {
+        failure::stalled(&self.service.target, worker, operation, self.stall_ns)
     }
 
     /// The failure for invalid bytes, or for an error of the socket.
@@ -175,17 +174,19 @@ impl ServiceEndpoint {
     }
 
     /// The failure if the answer is an error of the server.
-    fn server_error(&self, doing: &str, outcome: &Outcome, replies: &Replies) -> Option<Failed> {
+    fn server_failure(
+        &self,
+        operation: &str,
+        outcome: &Outcome,
+        replies: &Replies,
+    ) -> Option<Failed> {
+        let target = &self.service.target;
         match outcome {
             Outcome::Done(_) => None,
-            Outcome::Failed(error) => Some(failure::statement_failed(
-                &self.service.target,
-                doing,
-                error,
-            )),
+            Outcome::Failed(error) => Some(failure::statement_failed(target, operation, error)),
             Outcome::Commands => {
-                let first = replies.counts().and_then(|counts| counts.refused.first());
-                first.map(|refusal| failure::command_failed(&self.service.target, doing, refusal))
+                let refusal = replies.counts().and_then(|counts| counts.refused.first());
+                refusal.map(|first| failure::command_failed(target, operation, first))
             }
         }
     }
@@ -198,7 +199,7 @@ impl ServiceConnection {
         &mut self,
         endpoint: &ServiceEndpoint,
         buffers: &mut Buffers,
-        (worker, doing): (u64, &str),
+        (worker, operation): (u64, &str),
     ) -> Result<(Outcome, u64), Failed> {
         let bytes = if self.channel.is_plain() {
             &buffers.packet
@@ -210,7 +211,7 @@ impl ServiceConnection {
             &buffers.sealed
         };
         send_all(&self.socket, bytes).map_err(|error| match error {
-            Errno::AGAIN => endpoint.stalled(worker, doing),
+            Errno::AGAIN => endpoint.stall_failure(worker, operation),
             error => endpoint.io_failure(error),
         })?;
         let began_ns = now_ns();
@@ -218,12 +219,12 @@ impl ServiceConnection {
         loop {
             if pieces > 0 && now_ns().saturating_sub(began_ns) > endpoint.stall_ns {
                 // The socket's timeout only limits silence; this limits an answer that never ends.
-                return Err(endpoint.stalled(worker, doing));
+                return Err(endpoint.stall_failure(worker, operation));
             }
             pieces += 1;
             let count = match net::recv(&self.socket, &mut buffers.buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) => {
-                    let during = format!("during {doing}");
+                    let during = format!("during {operation}");
                     return Err(failure::connection_closed(
                         &endpoint.service.target,
                         &during,
@@ -231,12 +232,12 @@ impl ServiceConnection {
                 }
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Err(endpoint.stalled(worker, doing)),
+                Err(Errno::AGAIN) => return Err(endpoint.stall_failure(worker, operation)),
                 Err(error) => return Err(endpoint.io_failure(error)),
             };
             let decoded = self.decode(buffers, count, &mut received_bytes);
             if let Some(outcome) = decoded.map_err(|error| endpoint.translate_error(&error))? {
-                return match endpoint.server_error(doing, &outcome, &self.replies) {
+                return match endpoint.server_failure(operation, &outcome, &self.replies) {
                     Some(failed) => Err(failed),
                     None => Ok((outcome, received_bytes)),
                 };
@@ -257,14 +258,14 @@ impl ServiceConnection {
             *received_bytes += count as u64;
             return replies.decode(bytes, &[], work);
         }
-        let (mut outcome, mut own) = (None, Vec::new());
+        let (mut outcome, mut reply) = (None, Vec::new());
         self.channel
-            .open_in_pieces(bytes, &mut buffers.plain, &mut own, |packets| {
+            .open_in_pieces(bytes, &mut buffers.plain, &mut reply, |packets| {
                 *received_bytes += packets.len() as u64;
                 let ended = outcome.is_some() && !packets.is_empty();
                 if ended && !replies.allows_unsolicited() {
-                    let late = Malformed::Unexpected("bytes follow the end of an answer");
-                    return Err(ConnectionError::Malformed(late));
+                    let error = Malformed::Unexpected("bytes follow the end of an answer");
+                    return Err(ConnectionError::Malformed(error));
                 }
                 outcome = replies.decode(packets, &[], work)?.or(outcome.take());
                 Ok(())
@@ -272,7 +273,7 @@ impl ServiceConnection {
         if outcome.is_none() {
             self.channel.check_not_ended()?;
         }
-        send_all(&self.socket, &own).map_err(|error| ConnectionError::Io(error.into()))?;
+        send_all(&self.socket, &reply).map_err(|error| ConnectionError::Io(error.into()))?;
         Ok(outcome)
     }
 
@@ -281,14 +282,11 @@ impl ServiceConnection {
         Arc::clone(&self.socket)
     }
 
-    /// Send the protocol's goodbye, if it has one (key-value stores have none), and close. Errors are ignored: the server may be gone.
+    /// Send the protocol's goodbye, if it has one (key-value stores have none), and close. Errors are ignored: the server may be
+    /// gone.
     pub(crate) fn close(mut self) {
-        let (mut quit, mut bytes) = (Vec::new(), Vec::new());
-        self.replies.goodbye(&mut quit);
-        if !quit.is_empty() {
-            let _ = self.channel.seal(&quit, &mut bytes);
-            let _ = send_some(&self.socket, &bytes);
-        }
+        let bytes = self.replies.sealed_goodbye(&mut self.channel);
+        let _ = send_some(&self.socket, &bytes);
         let _ = net::shutdown(&self.socket, Shutdown::Both);
     }
 }

@@ -29,9 +29,9 @@ pub(crate) enum WorkerEvent {
 
 /// Suffix of reported names in nanoseconds: these numbers are also recorded as latencies.
 const LATENCY_SUFFIX: &str = "_ns";
-/// Maximum number of names that pages may report; further names, say of a page that puts numbers into them, are only counted.
+/// Maximum number of names that pages may report; further ones, as of a page that puts numbers into names, are only counted.
 const MAX_NAMES: usize = 256;
-const NAMES_LEFT_OUT: &str = "names_left_out";
+const OMITTED_NAMES: &str = "names_left_out";
 
 /// A page in progress.
 #[derive(Debug, Clone, Copy)]
@@ -76,13 +76,13 @@ pub(super) struct State {
     sums: Sums,
     /// Maximum number of pages that may begin in the window; 0 for no limit.
     max_pages: u64,
-    begun: u64,
+    begun_pages: u64,
     /// The limit is reached: no further page may begin.
     limit_reached: bool,
     to_coordinator: Sender<WorkerEvent>,
 }
 
-/// The answer to a worker without a page.
+/// The answer to a worker that asks for a page.
 pub(super) enum Assignment {
     Page,
     /// No page is due before this time; `u64::MAX` if there are no more pages.
@@ -105,7 +105,7 @@ impl State {
                 ..Sums::default()
             },
             max_pages: job.pages,
-            begun: 0,
+            begun_pages: 0,
             limit_reached: false,
             to_coordinator,
         }
@@ -141,13 +141,13 @@ impl State {
 
     /// Assign a page to `worker`, free since `free_since_ns`, if one is due at `now`; it begins at once.
     pub(super) fn assign(&mut self, worker: usize, now: u64, free_since_ns: u64) -> Assignment {
-        let never = Assignment::NoneBefore(u64::MAX);
+        let no_more = Assignment::NoneBefore(u64::MAX);
         let Some(load) = &mut self.load else {
-            return never;
+            return no_more;
         };
         if self.limit_reached {
             self.report_if_drained();
-            return never;
+            return no_more;
         }
         let intended_ns = match &mut load.schedule {
             None => now,
@@ -161,8 +161,8 @@ impl State {
             }
         };
         if self.max_pages > 0 && load.tally.is_counting() {
-            self.begun += 1;
-            self.limit_reached = self.begun == self.max_pages;
+            self.begun_pages += 1;
+            self.limit_reached = self.begun_pages == self.max_pages;
             if let Some(schedule) = load.schedule.as_mut().filter(|_| self.limit_reached) {
                 schedule.close();
             }
@@ -174,10 +174,10 @@ impl State {
         Assignment::Page
     }
 
-    /// No further page may begin: report so if none is in progress.
+    /// Report that no further page may begin, if none is in progress.
     fn report_if_drained(&self) {
         if self.slots.iter().all(|slot| slot.in_progress.is_none()) {
-            // A coordinator that is gone has reported why.
+            // The error is ignored: a coordinator that has ended has already reported why.
             let _ = self.to_coordinator.send(WorkerEvent::Drained);
         }
     }
@@ -202,7 +202,7 @@ impl State {
             let slot = &mut self.slots[worker];
             slot.done += 1;
             slot.busy_ns += times.now - began_ns;
-            self.sums.count(record, &mut load.tally);
+            self.sums.add_page(record, &mut load.tally);
             for _ in 0..record.reopened {
                 load.tally.totals.lost += 1;
                 load.tally.count_reconnect();
@@ -240,51 +240,51 @@ impl State {
         }
         let to_coordinator = &self.to_coordinator;
         load.tally.pass_edge(&mut |passed| {
-            // A coordinator that is gone has reported why; then nothing receives events.
+            // The error is ignored: a coordinator that has ended has already reported why.
             let _ = to_coordinator.send(WorkerEvent::Passed(passed));
         });
     }
 }
 
 impl Sums {
-    /// Add a page that counts.
-    fn count(&mut self, record: &PageRecord, tally: &mut Tally) {
+    /// Add a page that ended in the window.
+    fn add_page(&mut self, record: &PageRecord, tally: &mut Tally) {
         for &(kind, ns) in &record.latencies {
             tally.record_statement(kind, ns);
         }
-        for used in &record.services {
+        for usage in &record.services {
             match self
                 .services
                 .iter_mut()
-                .find(|sum| sum.service == used.service)
+                .find(|sum| sum.service == usage.service)
             {
-                Some(sum) => page_record::add(sum, used),
-                None => self.services.push(*used),
+                Some(sum) => page_record::add_usage(sum, usage),
+                None => self.services.push(*usage),
             }
         }
         for (name, &number) in &record.reported {
             let is_known = self.reported.contains_key(name);
             if !is_known && self.reported.len() >= MAX_NAMES {
-                *self.reported.entry(NAMES_LEFT_OUT.to_owned()).or_default() += 1;
+                *self.reported.entry(OMITTED_NAMES.to_owned()).or_default() += 1;
                 continue;
             }
             let sum = self.reported.entry(name.clone()).or_default();
             *sum = sum.saturating_add(number);
             if name.ends_with(LATENCY_SUFFIX) {
                 let kind = format!("told.{name}");
-                let known = self.kinds.iter().position(|other| *other == kind);
-                let at = known.unwrap_or_else(|| {
+                let index = self.kinds.iter().position(|other| *other == kind);
+                let index = index.unwrap_or_else(|| {
                     self.kinds.push(kind);
                     tally.totals.kinds.push(Latency::new());
                     self.kinds.len() - 1
                 });
-                tally.record_statement(at, number);
+                tally.record_statement(index, number);
             }
         }
     }
 }
 
-/// The window is over: record each worker's share and unfinished page.
+/// Record each worker's share and unfinished page at the end of the window.
 fn close_window(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
     for slot in slots {
         load.tally

@@ -3,7 +3,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::Duration;
 
 use howfar_contract::jobs::PageJob;
@@ -12,11 +11,11 @@ use howfar_contract::{Failed, internal};
 use super::dispatcher::Dispatcher;
 use super::state::WorkerEvent;
 use super::{Page, PageRecord};
-use crate::clock::now_ns;
+use crate::clock::{now_ns, sleep_until};
 use crate::tcp_info::{self, TcpInfo};
 
 /// Time limit for workers to end their present pages and close their connections.
-const GOODBYE_NS: u64 = 2_000_000_000;
+const STOP_TIMEOUT_NS: u64 = 2_000_000_000;
 
 /// All workers, with their persistent connections.
 pub(crate) struct Workers {
@@ -39,10 +38,9 @@ impl Workers {
         let workers = pages.len();
         for (worker, page) in pages.into_iter().enumerate() {
             let (dispatcher, to_coordinator) = (Arc::clone(&dispatcher), to_coordinator.clone());
-            thread::Builder::new()
-                .name(format!("page-{worker}"))
-                .spawn(move || run_guarded(&dispatcher, worker, page, &to_coordinator))
-                .map_err(|error| internal(format!("starting a thread: {error}")))?;
+            crate::spawn_thread(format!("page-{worker}"), move || {
+                run_worker(&dispatcher, worker, page, &to_coordinator);
+            })?;
         }
         Ok(Self {
             dispatcher,
@@ -64,11 +62,11 @@ impl Workers {
         Ok(())
     }
 
-    /// The next event, or `None` if none comes within `within_ns`. A reported failure is returned as an error.
-    pub(crate) fn next_event(&mut self, within_ns: u64) -> Result<Option<WorkerEvent>, Failed> {
+    /// The next event, or `None` if none comes within `timeout_ns`. A reported failure is returned as an error.
+    pub(crate) fn next_event(&mut self, timeout_ns: u64) -> Result<Option<WorkerEvent>, Failed> {
         match self
             .worker_events
-            .recv_timeout(Duration::from_nanos(within_ns))
+            .recv_timeout(Duration::from_nanos(timeout_ns))
         {
             Ok(WorkerEvent::Failed(failed)) => Err(failed),
             Ok(event) => Ok(Some(event)),
@@ -78,7 +76,7 @@ impl Workers {
     }
 
     /// The kernel's state of the persistent TCP connections.
-    pub(crate) fn tcp(&self) -> Vec<TcpInfo> {
+    pub(crate) fn tcp_infos(&self) -> Vec<TcpInfo> {
         let sockets = self.sockets.iter();
         sockets.filter_map(tcp_info::read).collect()
     }
@@ -86,7 +84,7 @@ impl Workers {
     /// Let the workers end; those that do not in time end with the process. Results are already reported, so failures are ignored.
     pub(crate) fn stop(&mut self) {
         self.dispatcher.close();
-        let until_ns = now_ns() + GOODBYE_NS;
+        let until_ns = now_ns() + STOP_TIMEOUT_NS;
         let mut ended = 0;
         while ended < self.count {
             let remaining_ns = until_ns.saturating_sub(now_ns());
@@ -103,20 +101,20 @@ impl Workers {
 }
 
 /// Run a worker; failures and panics become events.
-fn run_guarded(
+fn run_worker(
     dispatcher: &Dispatcher,
     worker: usize,
     mut page: Box<dyn Page>,
     to_coordinator: &Sender<WorkerEvent>,
 ) {
-    let work_to_the_end = || work(dispatcher, worker, page.as_mut(), to_coordinator);
-    if let Err(failed) = crate::catch_panics("a worker", work_to_the_end) {
-        // A coordinator that is gone has reported why.
+    let run = || run_pages(dispatcher, worker, page.as_mut(), to_coordinator);
+    if let Err(failed) = crate::catch_panics("a worker", run) {
+        // The error is ignored: a coordinator that has ended has already reported why.
         let _ = to_coordinator.send(WorkerEvent::Failed(failed));
     }
 }
 
-fn work(
+fn run_pages(
     dispatcher: &Dispatcher,
     worker: usize,
     page: &mut dyn Page,
@@ -128,13 +126,13 @@ fn work(
     let _ = to_coordinator.send(WorkerEvent::Opened(page.sockets()));
     if let Some(origin_ns) = dispatcher.wait_for_start() {
         // Wait for the origin of the load, so that a limited number of pages begins inside the window.
-        thread::sleep(Duration::from_nanos(origin_ns.saturating_sub(now_ns())));
+        sleep_until(origin_ns);
         let mut record = PageRecord::default();
-        let mut more = dispatcher.next(worker, None, now_ns());
-        while more {
+        let mut has_page = dispatcher.next(worker, None, now_ns());
+        while has_page {
             record.clear();
-            let ended_ns = page.run_one(&mut record)?;
-            more = dispatcher.next(worker, Some((&record, ended_ns)), now_ns());
+            let ended_ns = page.run_page(&mut record)?;
+            has_page = dispatcher.next(worker, Some((&record, ended_ns)), now_ns());
         }
     }
     page.close();

@@ -73,7 +73,7 @@ impl Reply {
                         Value::Error(line) => {
                             answer.refusal = Some(shorten(&String::from_utf8_lossy(&line)));
                         }
-                        value => answer.rows = rows(&value),
+                        value => answer.rows = to_rows(&value),
                     }
                     return Ok(true);
                 }
@@ -97,19 +97,19 @@ impl Reply {
                 results,
                 mut answer,
             } => {
-                answer.rows = results.into_rows();
+                answer.rows = results.finish().1;
                 answer
             }
             Self::Redis { answer, .. } => answer,
             Self::Memcached { lines } => {
                 let text = String::from_utf8_lossy(&lines);
-                let refused = ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"];
-                let first = text.lines().next().unwrap_or_default();
+                let error_words = ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"];
+                let first_line = text.lines().next().unwrap_or_default();
                 Answer {
-                    refusal: refused
+                    refusal: error_words
                         .iter()
-                        .any(|word| first.starts_with(word))
-                        .then(|| shorten(first)),
+                        .any(|word| first_line.starts_with(word))
+                        .then(|| shorten(first_line)),
                     rows: text
                         .lines()
                         .map(|line| vec![Some(line.to_owned())])
@@ -124,8 +124,8 @@ fn shorten(text: &str) -> String {
     text.chars().take(MAX_REFUSAL_CHARS).collect()
 }
 
-/// One row for each element of an array or set, a single row for any other value.
-fn rows(value: &Value) -> Rows {
+/// Convert a value to rows: one for each element of an array or set, a single one for any other value.
+fn to_rows(value: &Value) -> Rows {
     let cell = |value: &Value| match value {
         Value::Integer(number) => Some(number.to_string()),
         other => other
@@ -142,8 +142,8 @@ fn rows(value: &Value) -> Rows {
 
 /// Whether an answer of Memcached is complete: one line, except for values and statistics, which end with END.
 fn is_complete(lines: &[u8]) -> bool {
-    let several = lines.starts_with(b"VALUE ") || lines.starts_with(b"STAT ");
-    if several {
+    let has_several_lines = lines.starts_with(b"VALUE ") || lines.starts_with(b"STAT ");
+    if has_several_lines {
         lines.ends_with(b"\r\nEND\r\n")
     } else {
         lines.ends_with(b"\r\n")
@@ -154,14 +154,16 @@ fn is_complete(lines: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn memcached(text: &str) -> (bool, Answer) {
+    fn feed_memcached(text: &str) -> (bool, Answer) {
         let mut reply = Reply::Memcached { lines: Vec::new() };
-        let complete = reply.feed(text.as_bytes()).expect("short");
+        let complete = reply
+            .feed(text.as_bytes())
+            .expect("the reply is short enough");
         (complete, reply.into_answer())
     }
 
     #[test]
-    fn answers_of_memcached_end_with_their_line_or_with_end() {
+    fn an_answer_of_memcached_is_one_line_or_ends_with_end() {
         for (text, complete) in [
             ("VERSION 1.6.18\r\n", true),
             ("VERSION 1.6", false),
@@ -171,23 +173,31 @@ mod tests {
             ("STAT pid 1\r\n", false),
             ("ERROR\r\n", true),
         ] {
-            assert_eq!(memcached(text).0, complete, "{text:?}");
+            assert_eq!(feed_memcached(text).0, complete, "{text:?}");
         }
-        assert!(memcached("END\r\n").1.refusal.is_none());
+        assert!(feed_memcached("END\r\n").1.refusal.is_none());
         assert_eq!(
-            memcached("CLIENT_ERROR bad\r\n").1.refusal.as_deref(),
+            feed_memcached("CLIENT_ERROR bad\r\n").1.refusal.as_deref(),
             Some("CLIENT_ERROR bad")
         );
     }
 
     #[test]
-    fn a_refusal_of_redis_is_an_answer_and_a_push_is_none() {
+    fn a_redis_error_completes_an_answer_and_a_push_does_not() {
         let mut reply = Reply::for_replies(
             &Replies::Redis(howfar_wire::redis::Replies::default()),
             true,
         );
-        assert!(!reply.feed(b">2\r\n+message\r\n+x\r\n").expect("a push"));
-        assert!(reply.feed(b"-NOAUTH first\r\n").expect("an error"));
+        assert!(
+            !reply
+                .feed(b">2\r\n+message\r\n+x\r\n")
+                .expect("a push is well formed")
+        );
+        assert!(
+            reply
+                .feed(b"-NOAUTH first\r\n")
+                .expect("an error is well formed")
+        );
         assert_eq!(reply.into_answer().refusal.as_deref(), Some("NOAUTH first"));
     }
 }

@@ -7,8 +7,7 @@ use howfar_wire::mysql::row::Work;
 
 use super::{commands_outcome, encode_commands, key_value_login};
 use crate::connection_error::ConnectionError;
-use crate::session::LoginParameters;
-use crate::session::{Handshake, Outcome, Protocol, Request};
+use crate::session::{Handshake, LoginParameters, Outcome, Protocol, Request};
 use crate::workload::commands::Commands;
 
 impl Protocol for Replies {
@@ -34,7 +33,7 @@ impl Protocol for Replies {
         _types: &[u8],
         work: &mut Work,
     ) -> Result<Option<Outcome>, ConnectionError> {
-        commands_outcome(self.feed(input, |part| work.bytes(part)))
+        commands_outcome(self.feed(input, |part| work.handle_bytes(part)))
     }
 
     fn quote(out: &mut Vec<u8>, bytes: &[u8]) {

@@ -1,7 +1,6 @@
-//! The interface that the engine needs of a protocol, and the protocols that it speaks.
+//! The protocols that the engine speaks, by the interface [`Protocol`].
 //!
-//! To add a protocol, add a module with its [`Protocol`], a line in [`protocols!`] and a line in [`login`]. A session's protocol is a
-//! variant of one `enum`, so that one event loop serves all and the hot path calls nothing through a pointer.
+//! To add a protocol, add a module with its [`Protocol`], a line in [`protocols!`] and a line in [`login`].
 
 mod memcached;
 mod mysql;
@@ -38,6 +37,7 @@ pub(crate) fn login(
     }
 }
 
+/// Begin to log in to a key-value store.
 fn key_value_login(
     replies: Replies,
     parameters: &LoginParameters<'_>,
@@ -48,6 +48,32 @@ fn key_value_login(
     };
     let handshake = KeyValueHandshake::begin(commands.protocol(), replies, parameters, out)?;
     Ok(Box::new(handshake))
+}
+
+/// Append the text of a statement and, if a request holds a complete transaction, of its further statements. Returns their number.
+#[inline]
+fn write_statements(
+    request: Request<'_>,
+    sql: &mut Vec<u8>,
+    quote: impl Fn(&mut Vec<u8>, &[u8]) + Copy,
+) -> u64 {
+    let Request {
+        program,
+        due,
+        cursor,
+        memory,
+        ..
+    } = request;
+    program.write_text(due, cursor, memory, sql, quote);
+    let mut count = 1;
+    if program.is_multi() {
+        while let Some(next) = cursor.next(program) {
+            sql.push(b';');
+            program.write_text(next, cursor, memory, sql, quote);
+            count += 1;
+        }
+    }
+    count
 }
 
 /// Append the commands of `request`, and register them with `replies`.
@@ -65,6 +91,7 @@ fn encode_commands(request: Request<'_>, out: &mut Vec<u8>, replies: &mut impl E
     commands.write(due, cursor, out, replies)
 }
 
+/// Translate the result of decoding replies to commands: true if all have come.
 #[inline]
 fn commands_outcome(
     ended: Result<bool, keyvalue::Malformed>,

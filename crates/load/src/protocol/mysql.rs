@@ -4,10 +4,10 @@ use howfar_contract::Failed;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{self, Answer, command};
 
+use super::write_statements;
 use crate::connection_error::ConnectionError;
 use crate::login::Login;
-use crate::session::LoginParameters;
-use crate::session::{Handshake, Outcome, Protocol, Request};
+use crate::session::{Handshake, LoginParameters, Outcome, Protocol, Request};
 use crate::statements::Slot;
 
 impl Protocol for Answer {
@@ -21,29 +21,18 @@ impl Protocol for Answer {
 
     #[inline]
     fn encode(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> u64 {
-        let Request {
-            program,
-            due,
-            cursor,
-            memory,
-            statements,
-        } = request;
-        if let Some(Slot::Prepared { id, used }) = statements.get_mut(due.slot) {
-            let first = !std::mem::replace(used, true);
-            program.write_execute(due, cursor, memory, (*id, first), out);
+        if let Some(Slot::Prepared { id, used }) = request.statements.get_mut(request.due.slot) {
+            let is_first = !std::mem::replace(used, true);
+            let (cursor, memory) = (request.cursor, request.memory);
+            request
+                .program
+                .write_execute(request.due, cursor, memory, (*id, is_first), out);
             self.begin(true);
             return 1;
         }
-        let mut count = 1;
+        let mut count = 0;
         command::query_with(out, |sql| {
-            program.write_text(due, cursor, memory, sql, Self::quote);
-            if program.is_multi() {
-                while let Some(next) = cursor.next(program) {
-                    sql.push(b';');
-                    program.write_text(next, cursor, memory, sql, Self::quote);
-                    count += 1;
-                }
-            }
+            count = write_statements(request, sql, Self::quote);
         });
         self.begin(false);
         count
@@ -57,7 +46,7 @@ impl Protocol for Answer {
         work: &mut Work,
     ) -> Result<Option<Outcome>, ConnectionError> {
         match self.feed(input, types, work) {
-            Ok(ended) => Ok(ended.map(|ended| match ended {
+            Ok(outcome) => Ok(outcome.map(|outcome| match outcome {
                 mysql::Outcome::Done(done) => Outcome::Done(done),
                 mysql::Outcome::Failed(error) => Outcome::Failed(error),
             })),

@@ -4,10 +4,10 @@ use howfar_contract::Failed;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::{self, Answer, request};
 
+use super::write_statements;
 use crate::connection_error::ConnectionError;
 use crate::login::PostgresLogin;
-use crate::session::LoginParameters;
-use crate::session::{Handshake, Outcome, Protocol, Request};
+use crate::session::{Handshake, LoginParameters, Outcome, Protocol, Request};
 use crate::statements::Slot;
 
 impl Protocol for Answer {
@@ -21,17 +21,20 @@ impl Protocol for Answer {
     /// A transaction that is restarted after an error first rolls back the failed block.
     #[inline]
     fn encode(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> u64 {
-        let before = u32::from(self.has_failed_block());
-        if before > 0 {
+        let rollbacks = u32::from(self.has_failed_block());
+        if rollbacks > 0 {
             request::query_with(out, |sql| sql.extend_from_slice(b"ROLLBACK"));
         }
-        let count = if request.program.is_text(request.due) {
-            encode_simple(request, out)
+        let mut count = 0;
+        if request.program.is_text(request.due) {
+            request::query_with(out, |sql| {
+                count = write_statements(request, sql, Self::quote);
+            });
         } else {
-            encode_extended(request, out)
-        };
-        self.begin(before + 1);
-        count + u64::from(before)
+            count = encode_extended(request, out);
+        }
+        self.begin(rollbacks + 1);
+        count + u64::from(rollbacks)
     }
 
     #[inline]
@@ -42,7 +45,7 @@ impl Protocol for Answer {
         work: &mut Work,
     ) -> Result<Option<Outcome>, ConnectionError> {
         match self.feed(input, work) {
-            Ok(ended) => Ok(ended.map(|ended| match ended {
+            Ok(outcome) => Ok(outcome.map(|outcome| match outcome {
                 postgres::Outcome::Done(done) => Outcome::Done(done),
                 postgres::Outcome::Failed(error) => Outcome::Failed(error),
             })),
@@ -62,29 +65,6 @@ impl Protocol for Answer {
     fn allows_unsolicited(&self) -> bool {
         true
     }
-}
-
-/// Append statements in the simple protocol, with values in the text. Returns their number.
-fn encode_simple(request: Request<'_>, out: &mut Vec<u8>) -> u64 {
-    let Request {
-        program,
-        due,
-        cursor,
-        memory,
-        ..
-    } = request;
-    let mut count = 1;
-    request::query_with(out, |sql| {
-        program.write_text(due, cursor, memory, sql, Answer::quote);
-        if program.is_multi() {
-            while let Some(next) = cursor.next(program) {
-                sql.push(b';');
-                program.write_text(next, cursor, memory, sql, Answer::quote);
-                count += 1;
-            }
-        }
-    });
-    count
 }
 
 /// Append statements in the extended protocol, with bound values: as many as the pipeline allows, and one Sync. Returns their number.

@@ -34,14 +34,17 @@ pub(super) fn query_store(
         total_timeout_ns: context.limit_ns,
     };
     match protocol {
-        Protocol::Resp2 | Protocol::Resp3 => redis(exchange, protocol),
-        Protocol::MemcachedText => memcached(exchange, protocol, "version\r\n", 1),
-        // Also send `mn`: a server without meta commands would never end a group of them, and is found out here.
-        Protocol::MemcachedMeta => memcached(exchange, protocol, "version\r\nmn\r\n", 2),
+        Protocol::Resp2 | Protocol::Resp3 => query_redis(exchange, protocol),
+        Protocol::MemcachedText => query_memcached(exchange, protocol, "version\r\n", 1),
+        // Also send `mn`, which ends a group of meta commands: a server without them answers with an error.
+        Protocol::MemcachedMeta => query_memcached(exchange, protocol, "version\r\nmn\r\n", 2),
     }
 }
 
-fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Option<u32>), Failed> {
+fn query_redis(
+    mut exchange: Exchange<'_>,
+    protocol: Protocol,
+) -> Result<(String, Option<u32>), Failed> {
     let mut commands = Vec::new();
     request::command(&mut commands, &[b"INFO", b"server"]);
     request::command(&mut commands, &[b"CLIENT", b"ID"]);
@@ -60,7 +63,7 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
         return Ok((UNKNOWN.to_owned(), None));
     };
     if let Value::Error(line) = info {
-        let refusal = Refusal::of(line);
+        let refusal = Refusal::from_line(line);
         if refusal.word.name() == "NOAUTH" {
             return Err(failure::command_failed(target, "INFO", &refusal));
         }
@@ -70,37 +73,37 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
         _ => None,
     };
     let info = info.text().map(String::from_utf8_lossy);
-    let version = info.and_then(|info| version(&info));
+    let version = info.and_then(|info| parse_version(&info));
     Ok((version.unwrap_or_else(|| UNKNOWN.to_owned()), id))
 }
 
 /// The version in INFO's lines. Valkey reports the version of Redis that it is compatible with, and its own.
-fn version(info: &str) -> Option<String> {
+fn parse_version(info: &str) -> Option<String> {
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     field("valkey_version:")
         .map(|version| format!("Valkey {}", version.trim_end()))
         .or_else(|| field("redis_version:").map(|version| format!("Redis {}", version.trim_end())))
 }
 
-fn memcached(
+fn query_memcached(
     mut exchange: Exchange<'_>,
     protocol: Protocol,
     command: &str,
-    lines: usize,
+    line_count: usize,
 ) -> Result<(String, Option<u32>), Failed> {
     let mut received = Vec::new();
     exchange.request(command.as_bytes(), "version", |input| {
         let capacity = MAX_VERSION_REPLY_BYTES.saturating_sub(received.len());
         received.extend_from_slice(&input[..input.len().min(capacity)]);
         let complete_lines = received.split(|&byte| byte == b'\n').count() - 1;
-        Ok(complete_lines >= lines || received.len() == MAX_VERSION_REPLY_BYTES)
+        Ok(complete_lines >= line_count || received.len() == MAX_VERSION_REPLY_BYTES)
     })?;
     let text = String::from_utf8_lossy(&received);
     let mut reply_lines = text.split("\r\n");
     let version = reply_lines
         .next()
         .and_then(|line| line.strip_prefix("VERSION "));
-    match (version, lines == 1 || reply_lines.next() == Some("MN")) {
+    match (version, line_count == 1 || reply_lines.next() == Some("MN")) {
         (Some(version), true) => Ok((format!("Memcached {version}"), None)),
         _ => Err(Failed::new(
             FailCode::Protocol,
@@ -117,14 +120,14 @@ fn memcached(
 
 #[cfg(test)]
 mod tests {
-    use super::version;
+    use super::parse_version;
 
     #[test]
-    fn servers_name_themselves() {
+    fn the_version_names_the_server() {
         let redis = "# Server\r\nredis_version:7.0.15\r\nredis_git_sha1:0\r\n";
-        assert_eq!(version(redis).as_deref(), Some("Redis 7.0.15"));
+        assert_eq!(parse_version(redis).as_deref(), Some("Redis 7.0.15"));
         let valkey = "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1\r\n";
-        assert_eq!(version(valkey).as_deref(), Some("Valkey 8.0.1"));
-        assert_eq!(version("# Server\r\n"), None);
+        assert_eq!(parse_version(valkey).as_deref(), Some("Valkey 8.0.1"));
+        assert_eq!(parse_version("# Server\r\n"), None);
     }
 }

@@ -39,7 +39,8 @@ impl ReceiveBuffers {
     /// Buffers for `connections`, of `size` bytes each.
     pub(super) fn new(connections: usize, size: usize) -> io::Result<Self> {
         // Page-aligned buffers would begin in the same few sets of the CPU's cache: shift them by an odd number of lines.
-        let stride = if size < PAGE { size } else { size + 5 * 64 };
+        let shift = if size < PAGE { 0 } else { 5 * 64 };
+        let stride = size + shift;
         let max_fitting = MAX_BUFFERS.min(MAX_BYTES / stride);
         // The greatest power of two that fits.
         let max_entries = (max_fitting + 1).next_power_of_two() / 2;
@@ -103,7 +104,7 @@ impl ReceiveBuffers {
     fn buffer(&self, id: u16) -> NonNull<u8> {
         assert!(
             id < self.entries,
-            "the kernel names buffers that it was given"
+            "the kernel names only buffers that it was given"
         );
         let offset = Self::buffers_offset(self.entries) + usize::from(id) * self.stride;
         // SAFETY: inside the allocation, whose layout has `entries` buffers.
@@ -112,27 +113,28 @@ impl ReceiveBuffers {
 
     /// Copy the bytes out of a buffer, and give it back to the kernel.
     #[inline]
-    pub(super) fn copy_out(&mut self, id: u16, into: &mut [u8]) {
-        assert!(into.len() <= self.size, "no more than the buffer holds");
-        let from = self.buffer(id);
+    pub(super) fn copy_out(&mut self, id: u16, destination: &mut [u8]) {
+        let count = destination.len();
+        assert!(count <= self.size, "the buffer holds all the bytes");
+        let source = self.buffer(id);
         // SAFETY: the completion that names the buffer made it ours until `provide`, and its bytes are initialised.
-        into.copy_from_slice(unsafe { slice::from_raw_parts(from.as_ptr(), into.len()) });
+        destination.copy_from_slice(unsafe { slice::from_raw_parts(source.as_ptr(), count) });
         self.provide(id);
     }
 
     fn provide(&mut self, id: u16) {
         let address = self.buffer(id).as_ptr() as u64;
         #[allow(clippy::cast_ptr_alignment)] // the allocation begins at a page
-        let first = self.base.as_ptr().cast::<BufRingEntry>();
+        let ring = self.base.as_ptr().cast::<BufRingEntry>();
         // SAFETY: the entry is inside the allocation, aligned, zeroed at the start, and not read by the kernel before the tail has
         // passed it. The tail lies in bytes of the first entry that hold no field set here; only this side writes it.
         unsafe {
-            let entry = &mut *first.add(usize::from(self.tail & (self.entries - 1)));
+            let entry = &mut *ring.add(usize::from(self.tail & (self.entries - 1)));
             entry.set_addr(address);
             entry.set_len(self.size as u32);
             entry.set_bid(id);
             self.tail = self.tail.wrapping_add(1);
-            let tail = BufRingEntry::tail(first).cast_mut().cast::<AtomicU16>();
+            let tail = BufRingEntry::tail(ring).cast_mut().cast::<AtomicU16>();
             (*tail).store(self.tail, Ordering::Release);
         }
     }

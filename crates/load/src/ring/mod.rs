@@ -1,6 +1,6 @@
 //! An `io_uring` for one worker: sends are gathered into the call that also waits, receives stay armed.
 //!
-//! Here: memory and the kernel; connections are known only by their tokens. Not here: what a reply means (`worker`).
+//! Connections are known only by their tokens. Not here: what a reply means (`worker`).
 //!
 //! The unsafe code relies on these invariants: a packet does not move until the call that submits it has returned, because a send is
 //! completed inside that call (`MSG_DONTWAIT`: it is never parked); buffers for replies live as long as the ring, and are read only
@@ -68,7 +68,7 @@ pub(crate) enum Event {
     Starved {
         token: Token,
     },
-    /// The other side has closed the connection, or the connection failed.
+    /// The peer has closed the connection, or the connection failed.
     Closed {
         token: Token,
         error: Option<Errno>,
@@ -276,11 +276,11 @@ impl Ring {
         let outcome = match max_wait_ns {
             None => self.uring.submit_and_wait(1),
             Some(0) => self.submit_and_poll(),
-            Some(left) => {
-                let left = Timespec::new()
-                    .sec(left / 1_000_000_000)
-                    .nsec((left % 1_000_000_000) as u32);
-                let limit = SubmitArgs::new().timespec(&left);
+            Some(max_ns) => {
+                let timeout = Timespec::new()
+                    .sec(max_ns / 1_000_000_000)
+                    .nsec((max_ns % 1_000_000_000) as u32);
+                let limit = SubmitArgs::new().timespec(&timeout);
                 self.uring.submitter().submit_with_args(1, &limit)
             }
         };
@@ -324,15 +324,15 @@ impl Ring {
     fn failed_send_event(&self, entry: &cqueue::Entry) -> Event {
         let sent = &self.sends[(entry.user_data() & !KIND) as usize];
         let token = sent.token;
-        let done = match entry.result() {
-            done @ 0.. => done as usize,
+        let sent_bytes = match entry.result() {
+            count @ 0.. => count as usize,
             error if error == -libc::EAGAIN || error == -libc::EINTR => 0,
             error => {
                 let error = Errno::from_raw_os_error(-error);
                 return Event::SendFailed { token, error };
             }
         };
-        let rest = self.packets[sent.offset + done..sent.offset + sent.len].to_vec();
+        let rest = self.packets[sent.offset + sent_bytes..sent.offset + sent.len].to_vec();
         Event::Unsent { token, rest }
     }
 

@@ -12,10 +12,10 @@ const REPLIES: usize = 400;
 fn receive_round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
     let (before, mut buffer, mut received) = (ring.starved(), [0; 64], 0);
     for (_, peer) in &mut *pairs {
-        peer.write_all(b"x").expect("room for a byte");
+        peer.write_all(b"x").expect("the socket takes a byte");
     }
     while received < pairs.len() {
-        ring.wait(None).expect("a ring");
+        ring.wait(None).expect("the ring works");
         while let Some(event) = ring.next(&mut buffer) {
             match event {
                 Event::Received {
@@ -26,12 +26,12 @@ fn receive_round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
                     received += count;
                     if !armed {
                         ring.arm_receive(&pairs[token.index()].0, token)
-                            .expect("an open socket");
+                            .expect("the socket is open");
                     }
                 }
                 Event::Starved { token } => ring
                     .arm_receive(&pairs[token.index()].0, token)
-                    .expect("an open socket"),
+                    .expect("the socket is open"),
                 other => panic!("{other:?}"),
             }
         }
@@ -43,7 +43,8 @@ type Pairs = Vec<(OwnedFd, UnixStream)>;
 
 /// A ring of this thread, and `count` sockets that it receives from, with their peers.
 fn ring_with_sockets(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
-    crate::socket::allow_descriptors(2 * count as u64).expect("descriptors");
+    crate::socket::allow_descriptors(2 * count as u64)
+        .expect("the process may have enough descriptors");
     let mut ring = match Ring::new(count, 1024) {
         Ok(ring) => ring,
         Err(error) => {
@@ -51,20 +52,20 @@ fn ring_with_sockets(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
             return None;
         }
     };
-    ring.start().expect("a ring of this thread");
+    ring.start().expect("the ring belongs to this thread");
     let pairs: Pairs = (0..count)
-        .map(|_| UnixStream::pair().expect("two ends"))
+        .map(|_| UnixStream::pair().expect("a pair can be made"))
         .map(|(ours, peer)| (ours.into(), peer))
         .collect();
-    let admit = |(index, (ours, _)): (usize, &(OwnedFd, UnixStream))| {
-        ring.register(ours, index).expect("an open socket")
+    let register = |(index, (ours, _)): (usize, &(OwnedFd, UnixStream))| {
+        ring.register(ours, index).expect("the socket is open")
     };
-    let tokens = pairs.iter().enumerate().map(admit).collect();
+    let tokens = pairs.iter().enumerate().map(register).collect();
     Some((ring, pairs, tokens))
 }
 
 #[test]
-fn buffers_become_as_many_as_replies_that_come_at_once() {
+fn the_number_of_buffers_grows_to_that_of_simultaneous_replies() {
     let Some((mut ring, mut pairs, _)) = ring_with_sockets(REPLIES) else {
         return;
     };
@@ -75,26 +76,26 @@ fn buffers_become_as_many_as_replies_that_come_at_once() {
     assert_eq!(
         receive_round(&mut ring, &mut pairs),
         0,
-        "there are enough now"
+        "all replies found a buffer"
     );
 }
 
 /// The test does not wait on the ring, so the only sends submitted are those that later sends have pushed out.
 #[test]
-fn a_send_waits_for_a_bounded_number_of_others() {
+fn the_number_of_queued_sends_is_bounded() {
     let Some((mut ring, mut pairs, tokens)) = ring_with_sockets(3 * MAX_QUEUED) else {
         return;
     };
-    ring.wait(Some(0)).expect("a ring");
+    ring.wait(Some(0)).expect("the ring works");
     for ((ours, _), token) in pairs.iter().zip(tokens) {
-        ring.send(ours, token, b"x").expect("an open socket");
+        ring.send(ours, token, b"x").expect("the socket is open");
     }
-    let sent = |(_, peer): &mut (OwnedFd, UnixStream)| {
-        peer.set_nonblocking(true).expect("a socket");
+    let is_sent = |(_, peer): &mut (OwnedFd, UnixStream)| {
+        peer.set_nonblocking(true).expect("the socket is open");
         peer.read(&mut [0]).is_ok_and(|count| count == 1)
     };
-    let sent: Vec<bool> = pairs.iter_mut().map(sent).collect();
-    let first = sent.iter().take_while(|sent| **sent).count();
-    assert_eq!(first, 2 * MAX_QUEUED, "{sent:?}");
-    assert!(!sent[first..].contains(&true), "{sent:?}");
+    let sent: Vec<bool> = pairs.iter_mut().map(is_sent).collect();
+    let sent_count = sent.iter().take_while(|sent| **sent).count();
+    assert_eq!(sent_count, 2 * MAX_QUEUED, "{sent:?}");
+    assert!(!sent[sent_count..].contains(&true), "{sent:?}");
 }

@@ -6,11 +6,10 @@ use howfar_contract::jobs::{Action, KeyValue};
 use howfar_contract::{Failed, internal};
 
 use super::TablesContext;
-use crate::connecting::open_one;
+use crate::connecting::open_blocking;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::session::LoginParameters;
-use crate::session::{Outcome, Replies};
+use crate::session::{LoginParameters, Outcome, Replies};
 use crate::workload::commands::{Commands, Verb};
 use howfar_wire::mysql::row::Work;
 
@@ -19,7 +18,7 @@ const BATCH_BYTES: usize = 64 * 1024;
 /// Maximum commands in a request, which limits the replies to reads.
 const BATCH_KEYS: u64 = 256;
 
-/// Do the work of connection `number` out of n: every n-th batch of keys.
+/// Do the share of connection `number`: every n-th batch of keys, with n connections.
 pub(super) fn process_keys(
     context: &TablesContext,
     load: &KeyValue,
@@ -31,7 +30,7 @@ pub(super) fn process_keys(
         .commands()
         .ok_or_else(|| internal("a workload of keys without commands"))?;
     let (socket, mut session) =
-        open_one(parameters, &context.address, context.job.connect_timeout_ns)?;
+        open_blocking(parameters, &context.address, context.job.connect_timeout_ns)?;
     let mut exchange = Exchange {
         target: &context.job.target,
         socket: &socket,
@@ -59,7 +58,7 @@ pub(super) fn process_keys(
                 .ok_or_else(|| internal("a store that answers no commands"))?;
             replies.begin();
             while next <= last && request.len() < BATCH_BYTES {
-                commands.write_one(verb, next, &mut request, replies);
+                commands.write_command(verb, next, &mut request, replies);
                 next += 1;
             }
             let hits = send_batch(
@@ -69,12 +68,12 @@ pub(super) fn process_keys(
                 parameters,
                 commands,
             )?;
-            let done = match context.job.action {
+            let key_count = match context.job.action {
                 // Count only keys found: a store that has evicted keys answers without an error.
                 Action::Warmup => u64::from(hits),
                 Action::Prepare | Action::Cleanup => next - batch_start,
             };
-            context.rows_done.fetch_add(done, Ordering::Relaxed);
+            context.rows_done.fetch_add(key_count, Ordering::Relaxed);
         }
         first += connections * BATCH_KEYS;
     }
@@ -92,7 +91,7 @@ fn send_batch(
     let mut work = Work::Skip;
     exchange.request(request, "a batch of keys", |bytes| {
         match replies.decode(bytes, &[], &mut work) {
-            Ok(ended) => Ok(matches!(ended, Some(Outcome::Commands))),
+            Ok(outcome) => Ok(matches!(outcome, Some(Outcome::Commands))),
             Err(error) => Err(error.translate(parameters.target, Some(commands.protocol()))),
         }
     })?;

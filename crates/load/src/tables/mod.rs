@@ -11,7 +11,6 @@ mod schema;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use howfar_contract::events::{TablesDone, TablesProgress};
@@ -46,8 +45,9 @@ struct TablesContext {
     rows_done: AtomicU64,
     /// Pieces done.
     pieces_done: AtomicU64,
-    doing: Mutex<String>,
-    /// A connection failed: begin no new piece.
+    /// Description of the piece that was begun last.
+    current_piece: Mutex<String>,
+    /// Whether a connection failed: then no new piece begins.
     stop: AtomicBool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
     let channel_options = ChannelOptions::new(&job.session, &job.target)?;
     let connections = match job.workload.key_value() {
         Some(_) => job.connections,
-        None => TableWork::of_job(&job)?.connections(job.connections),
+        None => TableWork::from_job(&job)?.connections(job.connections),
     };
     let context = Arc::new(TablesContext {
         job,
@@ -68,10 +68,10 @@ pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
         connections,
         rows_done: AtomicU64::new(0),
         pieces_done: AtomicU64::new(0),
-        doing: Mutex::new("connecting".to_owned()),
+        current_piece: Mutex::new("connecting".to_owned()),
         stop: AtomicBool::new(false),
     });
-    let outcomes = start(&context)?;
+    let outcomes = start_connections(&context)?;
     report_progress(&context, &outcomes)?;
     emit_event(&TablesDone {
         rows: context.rows_done.load(Ordering::Relaxed),
@@ -80,17 +80,14 @@ pub(crate) fn run(job: TablesJob) -> Result<(), Failed> {
 }
 
 /// Start a thread for each connection; each sends its outcome.
-fn start(context: &Arc<TablesContext>) -> Result<Receiver<Result<(), Failed>>, Failed> {
+fn start_connections(context: &Arc<TablesContext>) -> Result<Receiver<Result<(), Failed>>, Failed> {
     let (sender, outcomes) = mpsc::channel();
     for number in 0..context.connections {
         let (context, sender) = (Arc::clone(context), sender.clone());
-        thread::Builder::new()
-            .name(format!("tables {number}"))
-            .spawn(move || {
-                // Fails if the receiver is gone because another connection has failed.
-                let _ = sender.send(context.work(u64::from(number)));
-            })
-            .map_err(|error| internal(format!("starting a thread: {error}")))?;
+        crate::spawn_thread(format!("tables {number}"), move || {
+            // Fails if the receiver is dropped because another connection has failed.
+            let _ = sender.send(context.run_share(u64::from(number)));
+        })?;
     }
     Ok(outcomes)
 }
@@ -100,20 +97,20 @@ fn report_progress(
     context: &TablesContext,
     outcomes: &Receiver<Result<(), Failed>>,
 ) -> Result<(), Failed> {
-    let mut left = context.connections;
-    let mut reported_at = now_ns();
-    while left > 0 {
+    let mut running = context.connections;
+    let mut last_report_ns = now_ns();
+    while running > 0 {
         let timeout =
-            PROGRESS_INTERVAL.saturating_sub(Duration::from_nanos(now_ns() - reported_at));
+            PROGRESS_INTERVAL.saturating_sub(Duration::from_nanos(now_ns() - last_report_ns));
         match outcomes.recv_timeout(timeout) {
-            Ok(Ok(())) => left -= 1,
+            Ok(Ok(())) => running -= 1,
             Ok(Err(failed)) => {
                 context.stop.store(true, Ordering::Relaxed);
                 return Err(failed);
             }
             Err(RecvTimeoutError::Timeout) => {
                 emit_event(&context.progress()?)?;
-                reported_at = now_ns();
+                last_report_ns = now_ns();
             }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(internal("a thread ended without a word"));
@@ -132,9 +129,8 @@ impl TablesContext {
                 doing: "keys".to_owned(),
             });
         }
-        let work = TableWork::of_job(&self.job)?;
-        let in_rows = work.rows_each() > 0;
-        let done = if in_rows {
+        let work = TableWork::from_job(&self.job)?;
+        let done = if work.rows_each() > 0 {
             &self.rows_done
         } else {
             &self.pieces_done
@@ -143,36 +139,31 @@ impl TablesContext {
             done: done.load(Ordering::Relaxed),
             total: work.pieces() * work.rows_each().max(1),
             doing: self
-                .doing
+                .current_piece
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone(),
         })
     }
 
-    /// Do the work of connection `number` out of n: every n-th piece.
-    fn work(&self, number: u64) -> Result<(), Failed> {
+    /// Do the share of connection `number`: every n-th piece, with n connections.
+    fn run_share(&self, number: u64) -> Result<(), Failed> {
         let program = match self.job.workload.key_value() {
             None => unprepared_program(self.job.protocol),
             Some(_) => Program::new(&self.job.workload, self.connections, self.job.seed)
                 .map_err(internal)?,
         };
-        let parameters = LoginParameters {
-            target: &self.job.target,
-            account: Account {
-                user: &self.job.user,
-                password: &self.job.password,
-                database: &self.job.database,
-            },
-            channel_options: &self.channel_options,
-            program: &program,
-            decode: false,
-            read_only: false,
+        let account = Account {
+            user: &self.job.user,
+            password: &self.job.password,
+            database: &self.job.database,
         };
+        let parameters =
+            LoginParameters::new(&self.job.target, account, &self.channel_options, &program);
         if let Some(load) = self.job.workload.key_value() {
             return keys::process_keys(self, load, &parameters, number);
         }
-        let work = TableWork::of_job(&self.job)?;
+        let work = TableWork::from_job(&self.job)?;
         let limits = Limits {
             connect_ns: self.job.connect_timeout_ns,
             stall_ns: self.job.stall_timeout_ns,
@@ -187,8 +178,8 @@ impl TablesContext {
         };
         let mut own_pieces = (number..work.pieces()).step_by(self.connections as usize);
         let may_continue = || !self.stop.load(Ordering::Relaxed);
-        while let Some(at) = own_pieces.next().filter(|_| may_continue()) {
-            self.run_piece(&work.piece(at), loader.as_ref(), &mut client)?;
+        while let Some(index) = own_pieces.next().filter(|_| may_continue()) {
+            self.run_piece(&work.piece(index), loader.as_ref(), &mut client)?;
             self.pieces_done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -200,12 +191,15 @@ impl TablesContext {
         loader: Option<&Loader>,
         client: &mut Client<'_>,
     ) -> Result<(), Failed> {
-        piece
-            .doing
-            .clone_into(&mut self.doing.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut current_piece = self
+            .current_piece
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        current_piece.clone_from(&piece.description);
+        drop(current_piece);
         self.run_statements(&piece.before, client)?;
         if let (Some(table), Some(loader)) = (piece.load, loader) {
-            loader.load(table, client, self)?;
+            loader.fill_table(table, client, self)?;
         }
         self.run_statements(&piece.after, client)
     }
@@ -225,12 +219,12 @@ impl TablesContext {
 
 /// A program for logins that prepare no statements.
 pub(crate) fn unprepared_program(protocol: SqlProtocol) -> Program {
-    let none = Sysbench {
+    let load = Sysbench {
         db_ps_mode: PsMode::Disable,
         ..Sysbench::default()
     };
-    Program::with_protocol(protocol, 1, &Workload::OltpPointSelect(none), 1, 0)
-        .expect("the defaults are a workload")
+    Program::with_protocol(protocol, 1, &Workload::OltpPointSelect(load), 1, 0)
+        .expect("the default workload is valid")
 }
 
 /// Fills tables over one connection.
@@ -240,7 +234,8 @@ struct Loader {
     size: u64,
     auto_inc: bool,
     seed: u64,
-    limit: usize,
+    /// Maximum bytes of an INSERT.
+    max_insert_bytes: usize,
 }
 
 impl Loader {
@@ -249,8 +244,8 @@ impl Loader {
         load: &Sysbench,
         context: &TablesContext,
     ) -> Result<Self, Failed> {
-        let allowed = match context.job.protocol {
-            SqlProtocol::Mysql => max_packet_bytes(client)?,
+        let max_packet_bytes = match context.job.protocol {
+            SqlProtocol::Mysql => query_max_packet_bytes(client)?,
             SqlProtocol::Postgresql => usize::MAX,
         };
         Ok(Self {
@@ -259,24 +254,26 @@ impl Loader {
             auto_inc: load.auto_inc,
             seed: context.job.seed,
             // The command's byte counts as well.
-            limit: BULK_BYTES.min(allowed.saturating_sub(1)),
+            max_insert_bytes: BULK_BYTES.min(max_packet_bytes.saturating_sub(1)),
         })
     }
 
     /// Fill a table; the next INSERT is built while the server works on the last.
-    fn load(
+    fn fill_table(
         &self,
         table: u32,
         client: &mut Client<'_>,
         context: &TablesContext,
     ) -> Result<(), Failed> {
         let mut rows = Rows::new(self.seed, table, self.size, self.auto_inc, &self.ids);
-        let mut packet = Vec::with_capacity(self.limit + SQL_OFFSET);
+        let mut packet = Vec::with_capacity(self.max_insert_bytes + SQL_OFFSET);
         let mut unfinished_rows = 0;
         loop {
             packet.clear();
             let mut built_rows = 0;
-            client.query_with(&mut packet, |out| built_rows = rows.insert(self.limit, out));
+            client.query_with(&mut packet, |out| {
+                built_rows = rows.insert(self.max_insert_bytes, out);
+            });
             if unfinished_rows > 0 {
                 client.finish()?;
                 context
@@ -292,8 +289,8 @@ impl Loader {
     }
 }
 
-/// The maximum packet that a server with MySQL's protocol accepts.
-fn max_packet_bytes(client: &mut Client<'_>) -> Result<usize, Failed> {
+/// Query the maximum packet that a server with MySQL's protocol accepts.
+fn query_max_packet_bytes(client: &mut Client<'_>) -> Result<usize, Failed> {
     let answer = client.query("SELECT @@max_allowed_packet")?;
     let value = answer
         .first()

@@ -6,6 +6,7 @@ use crate::workload::pgbench::{ACCOUNTS, TELLERS};
 
 /// Number of branches whose accounts one statement inserts.
 const BRANCHES_AT_ONCE: u64 = 10;
+/// Tables and their primary keys; empty for a table without one.
 const TABLES: [(&str, &str); 4] = [
     ("branches", "bid"),
     ("tellers", "tid"),
@@ -15,9 +16,8 @@ const TABLES: [(&str, &str); 4] = [
 
 /// All statements of an action, in order.
 pub(super) fn statements(action: Action, load: &Pgbench) -> Vec<String> {
-    let each = |sql: fn(&str) -> String| TABLES.iter().map(|(table, _)| sql(table)).collect();
     match action {
-        Action::Prepare => prepare(u64::from(load.scale)),
+        Action::Prepare => prepare_statements(u64::from(load.scale)),
         Action::Warmup => vec![
             "SELECT count(*) FROM pgbench_branches".to_owned(),
             "SELECT count(*) FROM pgbench_tellers".to_owned(),
@@ -26,17 +26,20 @@ pub(super) fn statements(action: Action, load: &Pgbench) -> Vec<String> {
             "SELECT count(aid) FROM pgbench_accounts WHERE aid > 0".to_owned(),
             "RESET enable_seqscan".to_owned(),
         ],
-        Action::Cleanup => each(|table| format!("DROP TABLE IF EXISTS pgbench_{table}")),
+        Action::Cleanup => TABLES
+            .iter()
+            .map(|(table, _)| format!("DROP TABLE IF EXISTS pgbench_{table}"))
+            .collect(),
     }
 }
 
-fn prepare(scale: u64) -> Vec<String> {
-    let filled = "WITH (fillfactor=100)";
+fn prepare_statements(scale: u64) -> Vec<String> {
+    let options = "WITH (fillfactor=100)";
     let mut list = vec![
         "CREATE TABLE pgbench_history(tid int,bid int,aid int,delta int,mtime timestamp,filler char(22))".to_owned(),
-        format!("CREATE TABLE pgbench_tellers(tid int not null,bid int,tbalance int,filler char(84)) {filled}"),
-        format!("CREATE TABLE pgbench_accounts(aid int not null,bid int,abalance int,filler char(84)) {filled}"),
-        format!("CREATE TABLE pgbench_branches(bid int not null,bbalance int,filler char(88)) {filled}"),
+        format!("CREATE TABLE pgbench_tellers(tid int not null,bid int,tbalance int,filler char(84)) {options}"),
+        format!("CREATE TABLE pgbench_accounts(aid int not null,bid int,abalance int,filler char(84)) {options}"),
+        format!("CREATE TABLE pgbench_branches(bid int not null,bbalance int,filler char(88)) {options}"),
         format!("INSERT INTO pgbench_branches(bid,bbalance) SELECT bid, 0 FROM generate_series(1, {scale}) AS bid"),
         format!(
             "INSERT INTO pgbench_tellers(tid,bid,tbalance) SELECT tid, (tid - 1) / {TELLERS} + 1, 0 FROM generate_series(1, {}) AS tid",
@@ -68,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_come_in_parts_without_a_gap() {
+    fn accounts_are_inserted_in_parts_without_a_gap() {
         let load = Pgbench {
             scale: 25,
             ..Pgbench::default()
         };
-        let prepare_statements = statements(Action::Prepare, &load);
-        let parts: Vec<&str> = prepare_statements
+        let sql = statements(Action::Prepare, &load);
+        let parts: Vec<&str> = sql
             .iter()
             .filter(|sql| sql.starts_with("INSERT INTO pgbench_accounts"))
             .filter_map(|sql| sql.split("generate_series").nth(1))
@@ -88,7 +91,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            prepare_statements.last().map(String::as_str),
+            sql.last().map(String::as_str),
             Some("ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)")
         );
         assert_eq!(statements(Action::Cleanup, &load).len(), 4);

@@ -5,14 +5,14 @@ use std::io::Write;
 
 use crate::digits;
 use crate::distribution::IdSampler;
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
 /// Bytes that sysbench collects before it sends an INSERT.
 pub(super) const BULK_BYTES: usize = 512 * 1024;
 /// Maximum bytes of a row: a comma, brackets, quotes and separators, two integers of at most 20 digits, and the two strings.
 const MAX_ROW_BYTES: usize = 1 + 2 + 4 + 6 + 2 * 20 + digits::C_LENGTH + digits::PAD_LENGTH;
-/// Separates the draws of rows from those of transactions with the same seed.
-const STREAM: u64 = 0x7461_626C_6573;
+/// Separates the random numbers of rows from those of transactions with the same seed.
+const RANDOM_STREAM: u64 = 0x7461_626C_6573;
 
 /// One table's rows still to be sent.
 #[derive(Debug)]
@@ -55,7 +55,8 @@ impl<'a> Rows<'a> {
         } else {
             "(id, k, c, pad)"
         };
-        write!(out, "INSERT INTO sbtest{}{columns} VALUES", self.table).expect("memory");
+        write!(out, "INSERT INTO sbtest{}{columns} VALUES", self.table)
+            .expect("a write to memory succeeds");
         let before = self.sent;
         loop {
             self.sent += 1;
@@ -69,16 +70,16 @@ impl<'a> Rows<'a> {
     }
 
     fn write_row(&self, row: u64, out: &mut Vec<u8>) {
-        let mut draws = Draws::new(self.seed ^ STREAM, u64::from(self.table), row);
-        let k = self.ids.draw(&mut draws);
+        let mut random = RandomStream::new(self.seed ^ RANDOM_STREAM, u64::from(self.table), row);
+        let k = self.ids.draw(&mut random);
         out.push(b'(');
         if !self.auto_inc {
-            write!(out, "{row}, ").expect("memory");
+            write!(out, "{row}, ").expect("a write to memory succeeds");
         }
-        write!(out, "{k}, '").expect("memory");
-        digits::write_c(&mut draws, out);
+        write!(out, "{k}, '").expect("a write to memory succeeds");
+        digits::write_c(&mut random, out);
         out.extend_from_slice(b"', '");
-        digits::write_pad(&mut draws, out);
+        digits::write_pad(&mut random, out);
         out.extend_from_slice(b"')");
     }
 }
@@ -107,17 +108,19 @@ mod tests {
         inserts
     }
 
-    /// The rows of all INSERTs, without their `head`.
-    fn rows(inserts: &[String], head: &str) -> Vec<String> {
+    /// Split all INSERTs, which begin with `prefix`, into their rows.
+    fn split_rows(inserts: &[String], prefix: &str) -> Vec<String> {
         inserts
             .iter()
-            .flat_map(|one| {
-                let tail = one.strip_prefix(head).expect("the head");
+            .flat_map(|insert| {
+                let tail = insert
+                    .strip_prefix(prefix)
+                    .expect("an INSERT has the prefix");
                 let inner = tail
                     .strip_prefix('(')
                     .and_then(|tail| tail.strip_suffix(')'));
                 inner
-                    .expect("brackets")
+                    .expect("rows are in brackets")
                     .split("),(")
                     .map(str::to_owned)
                     .collect::<Vec<_>>()
@@ -125,38 +128,38 @@ mod tests {
             .collect()
     }
 
-    const HEAD: &str = "INSERT INTO sbtest3(k, c, pad) VALUES";
+    const PREFIX: &str = "INSERT INTO sbtest3(k, c, pad) VALUES";
 
     #[test]
-    fn a_row_has_sysbenchs_shape() {
-        let rows_of_table = rows(&inserts(2, true, BULK_BYTES), HEAD);
+    fn a_row_has_sysbenchs_format() {
+        let rows_of_table = split_rows(&inserts(2, true, BULK_BYTES), PREFIX);
         assert_eq!(rows_of_table.len(), 2);
         let fields: Vec<&str> = rows_of_table[0].split(", ").collect();
-        assert!((1..=2).contains(&fields[0].parse::<u64>().expect("k")));
+        assert!((1..=2).contains(&fields[0].parse::<u64>().expect("k is a number")));
         assert_eq!((fields[1].len(), fields[2].len()), (119 + 2, 59 + 2));
         let explicit = inserts(2, false, BULK_BYTES);
-        let numbered = rows(&explicit, "INSERT INTO sbtest3(id, k, c, pad) VALUES");
+        let numbered = split_rows(&explicit, "INSERT INTO sbtest3(id, k, c, pad) VALUES");
         assert_eq!(numbered[1], format!("2, {}", rows_of_table[1]));
     }
 
     #[test]
-    fn the_cut_into_inserts_changes_no_row() {
-        let whole = rows(&inserts(1000, true, BULK_BYTES), HEAD);
-        assert_eq!(whole.len(), 1000);
+    fn the_size_of_inserts_changes_no_row() {
+        let expected = split_rows(&inserts(1000, true, BULK_BYTES), PREFIX);
+        assert_eq!(expected.len(), 1000);
         for limit in [1, 1024, 5000, 100_000] {
             let cut = inserts(1000, true, limit);
-            assert!(limit < 1024 || cut.iter().all(|one| one.len() <= limit));
-            assert_eq!(rows(&cut, HEAD), whole);
+            assert!(limit < 1024 || cut.iter().all(|insert| insert.len() <= limit));
+            assert_eq!(split_rows(&cut, PREFIX), expected);
         }
     }
 
     #[test]
-    fn an_insert_is_nearly_as_long_as_it_may_be() {
+    fn inserts_are_nearly_as_long_as_allowed() {
         let batches = inserts(10_000, true, BULK_BYTES);
         assert!(
             batches[..batches.len() - 1]
                 .iter()
-                .all(|one| one.len() > BULK_BYTES - MAX_ROW_BYTES)
+                .all(|insert| insert.len() > BULK_BYTES - MAX_ROW_BYTES)
         );
         assert!(inserts(0, true, BULK_BYTES).is_empty());
     }

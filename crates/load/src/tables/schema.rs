@@ -10,7 +10,8 @@ use super::pgbench;
 /// One piece of work, done by one connection: a table, or a statement of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    pub(super) doing: String,
+    /// What it does, for progress reports.
+    pub(super) description: String,
     pub(super) before: Vec<String>,
     /// The table whose rows are inserted after `before`.
     pub(super) load: Option<u32>,
@@ -37,9 +38,9 @@ pub(super) enum TableWork<'a> {
 }
 
 impl<'a> TableWork<'a> {
-    pub(super) fn of_job(job: &'a TablesJob) -> Result<Self, Failed> {
+    pub(super) fn from_job(job: &'a TablesJob) -> Result<Self, Failed> {
         if let Workload::Custom(custom) = &job.workload {
-            return list(job.action, custom);
+            return from_custom(job.action, custom);
         }
         if let Some(load) = job.workload.pgbench() {
             return Ok(Self::List {
@@ -53,9 +54,9 @@ impl<'a> TableWork<'a> {
             .expect("every other workload is one of sysbench's");
         let is_bulk = matches!(job.workload, Workload::BulkInsert(_));
         // Ids that the load will draw must not exist yet.
-        let empty = is_bulk || matches!(job.workload, Workload::OltpInsert(_)) && !load.auto_inc;
+        let is_empty = is_bulk || matches!(job.workload, Workload::OltpInsert(_)) && !load.auto_inc;
         if is_bulk && job.action == Action::Warmup {
-            return Err(nothing_to_warm("tables of bulk_insert are empty"));
+            return Err(no_warmup_failure("tables of bulk_insert are empty"));
         }
         Ok(Self::Tables {
             action: job.action,
@@ -66,7 +67,7 @@ impl<'a> TableWork<'a> {
             } else {
                 load.tables
             },
-            rows: if empty { 0 } else { load.table_size },
+            rows: if is_empty { 0 } else { load.table_size },
             is_bulk,
             protocol: job.protocol,
         })
@@ -115,12 +116,16 @@ impl<'a> TableWork<'a> {
         }
     }
 
-    /// Piece `at` of `0..pieces()`.
-    pub(super) fn piece(&self, at: u64) -> Piece {
+    /// Piece `index` of `0..pieces()`.
+    pub(super) fn piece(&self, index: u64) -> Piece {
         match self {
             Self::List { name, statements } => Piece {
-                doing: format!("statement {} of {} of `{name}`", at + 1, statements.len()),
-                before: vec![statements[at as usize].clone()],
+                description: format!(
+                    "statement {} of {} of `{name}`",
+                    index + 1,
+                    statements.len()
+                ),
+                before: vec![statements[index as usize].clone()],
                 load: None,
                 after: Vec::new(),
             },
@@ -132,18 +137,18 @@ impl<'a> TableWork<'a> {
                 protocol,
                 ..
             } => {
-                let table = at as u32 + 1;
+                let table = index as u32 + 1;
                 match action {
                     Action::Prepare if *is_bulk => {
-                        statements_piece(table, "making", vec![create_bulk(table)])
+                        statements_piece(table, "making", vec![create_bulk_table(table)])
                     }
                     Action::Prepare => Piece {
-                        doing: format!("loading sbtest{table}"),
-                        before: create(table, load, *protocol),
+                        description: format!("loading sbtest{table}"),
+                        before: create_table(table, load, *protocol),
                         load: (*rows > 0).then_some(table),
                         after: load
                             .create_secondary
-                            .then(|| index(table))
+                            .then(|| create_index(table))
                             .into_iter()
                             .collect(),
                     },
@@ -151,7 +156,7 @@ impl<'a> TableWork<'a> {
                         table,
                         "warming",
                         match protocol {
-                            SqlProtocol::Mysql => warm(table, load).into(),
+                            SqlProtocol::Mysql => warm_mysql(table, load).into(),
                             SqlProtocol::Postgresql => warm_postgres(table).into(),
                         },
                     ),
@@ -168,23 +173,27 @@ impl<'a> TableWork<'a> {
 
 fn statements_piece(table: u32, verb: &str, statements: Vec<String>) -> Piece {
     Piece {
-        doing: format!("{verb} sbtest{table}"),
+        description: format!("{verb} sbtest{table}"),
         before: statements,
         load: None,
         after: Vec::new(),
     }
 }
 
-fn list(action: Action, custom: &Custom) -> Result<TableWork<'_>, Failed> {
+fn from_custom(action: Action, custom: &Custom) -> Result<TableWork<'_>, Failed> {
     let (name, statements) = match action {
         Action::Prepare => ("prepare", Cow::Borrowed(&custom.prepare[..])),
         Action::Cleanup => ("cleanup", Cow::Borrowed(&custom.cleanup[..])),
-        Action::Warmup => return Err(nothing_to_warm("a custom workload's tables are not known")),
+        Action::Warmup => {
+            return Err(no_warmup_failure(
+                "a custom workload's tables are not known",
+            ));
+        }
     };
     Ok(TableWork::List { name, statements })
 }
 
-fn nothing_to_warm(reason: &str) -> Failed {
+fn no_warmup_failure(reason: &str) -> Failed {
     Failed::new(
         FailCode::BadJob,
         format!("there is nothing to warm: {reason}"),
@@ -192,50 +201,50 @@ fn nothing_to_warm(reason: &str) -> Failed {
     )
 }
 
-fn create(table: u32, load: &Sysbench, protocol: SqlProtocol) -> Vec<String> {
-    let postgres = protocol == SqlProtocol::Postgresql;
-    let id = match (load.auto_inc, postgres) {
+fn create_table(table: u32, load: &Sysbench, protocol: SqlProtocol) -> Vec<String> {
+    let is_postgres = protocol == SqlProtocol::Postgresql;
+    let id = match (load.auto_inc, is_postgres) {
         (true, true) => "SERIAL",
         (true, false) => "INTEGER NOT NULL AUTO_INCREMENT",
         (false, _) => "INTEGER NOT NULL",
     };
-    let key = match (load.secondary, postgres) {
+    let key = match (load.secondary, is_postgres) {
         (true, false) => ",\n  KEY xid (id)",
         // A separate index, created below; sysbench fails here.
         (true, true) => "",
         (false, _) => ",\n  PRIMARY KEY (id)",
     };
-    let engine = if postgres {
+    let engine = if is_postgres {
         String::new()
     } else {
         format!("/*! ENGINE = {} */", load.mysql_storage_engine)
     };
-    let create_table = format!(
+    let table_sql = format!(
         "CREATE TABLE sbtest{table}(\n  id {id},\n  k INTEGER DEFAULT '0' NOT NULL,\n  c CHAR(120) DEFAULT '' NOT NULL,\n  \
          pad CHAR(60) DEFAULT '' NOT NULL{key}\n) {engine} {}",
         load.create_table_options
     );
-    let index = format!("CREATE INDEX xid_{table} ON sbtest{table}(id)");
-    [create_table]
+    let index_sql = format!("CREATE INDEX xid_{table} ON sbtest{table}(id)");
+    [table_sql]
         .into_iter()
-        .chain((postgres && load.secondary).then_some(index))
+        .chain((is_postgres && load.secondary).then_some(index_sql))
         .collect()
 }
 
-fn create_bulk(table: u32) -> String {
+fn create_bulk_table(table: u32) -> String {
     format!(
         "        CREATE TABLE IF NOT EXISTS sbtest{table} (\n          id INTEGER NOT NULL,\n          \
          k INTEGER DEFAULT '0' NOT NULL,\n          PRIMARY KEY (id))"
     )
 }
 
-fn index(table: u32) -> String {
+fn create_index(table: u32) -> String {
     format!("CREATE INDEX k_{table} ON sbtest{table}(k)")
 }
 
-/// Statements that collect statistics, then read every page of the table's tree and of the index on k. A table with `secondary` has no
-/// PRIMARY to force: sysbench fails there, here the table's own key is used.
-fn warm(table: u32, load: &Sysbench) -> [String; 3] {
+/// Statements that collect statistics, then read every page of the table's tree and of the index on k. A table with `secondary` has
+/// no PRIMARY to force: sysbench fails there, here the table's own key is used.
+fn warm_mysql(table: u32, load: &Sysbench) -> [String; 3] {
     let rows = load.table_size;
     let key = if load.secondary { "xid" } else { "PRIMARY" };
     [
@@ -277,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn the_default_table_is_sysbenchs() {
+    fn the_default_table_is_that_of_sysbench() {
         let load = Sysbench::default();
         assert_eq!(
             work(Action::Prepare, &load).piece(0),
             Piece {
-                doing: "loading sbtest1".to_owned(),
+                description: "loading sbtest1".to_owned(),
                 before: vec![
                     "CREATE TABLE sbtest1(\n  id INTEGER NOT NULL AUTO_INCREMENT,\n  k INTEGER DEFAULT '0' NOT NULL,\n  \
                      c CHAR(120) DEFAULT '' NOT NULL,\n  pad CHAR(60) DEFAULT '' NOT NULL,\n  PRIMARY KEY (id)\n\
@@ -296,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn options_change_what_they_name() {
+    fn options_change_the_statements() {
         let load = Sysbench {
             auto_inc: false,
             secondary: true,

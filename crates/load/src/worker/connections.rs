@@ -9,12 +9,13 @@ use super::{INTEREST, Worker, WorkerEvent};
 use crate::acknowledged::KeyOutcome;
 use crate::clock::now_ns;
 use crate::connecting::Connecting;
-use crate::connection::{Opening, State};
+use crate::connection::{Connection, Opening, State};
 use crate::failure::{self, TimeLimit};
 use crate::session::Phase;
 use crate::transport::Transport;
 
-/// Maximum number of connections being opened at a time: enough to hide a long round trip, below the usual length of a server's queue.
+/// Maximum number of connections being opened at a time: enough to hide a long round trip, below the usual length of a server's
+/// queue.
 const MAX_OPENING: usize = 128;
 /// Pause between two attempts while the server's queue is full.
 const QUEUE_FULL_RETRY_NS: u64 = 2_000_000;
@@ -51,16 +52,13 @@ impl Worker<'_> {
             && self.timers.is_empty()
         {
             self.all_opened = true;
-            let prepared = self
-                .connections
-                .iter()
-                .map(super::Connection::prepared_count);
-            let prepared = prepared.sum();
+            let counts = self.connections.iter().map(Connection::prepared_count);
+            let prepared = counts.sum();
             self.send_event(WorkerEvent::Opened { prepared });
         }
     }
 
-    /// Set the timer that the connection's state names.
+    /// Set the timer at which the connection's state ends.
     pub(super) fn set_timer(&mut self, when_ns: u64, index: usize) {
         self.timers.push(Reverse((when_ns, index as u32)));
     }
@@ -107,9 +105,9 @@ impl Worker<'_> {
                 }
                 Ok(None) => {
                     let limit = TimeLimit::for_opening(self.plan.job.connect_timeout_ns);
-                    let still_to_do = Phase::Connect.to_do();
-                    let late = failure::timed_out(&self.plan.job.target, &still_to_do, limit);
-                    self.retry_later(index, opening, QUEUE_FULL_RETRY_NS, now, late)?;
+                    let to_do = Phase::Connect.to_do();
+                    let failed = failure::timed_out(&self.plan.job.target, &to_do, limit);
+                    self.retry_later(index, opening, QUEUE_FULL_RETRY_NS, now, failed)?;
                 }
                 Err(failed) if self.may_retry(&failed) => {
                     self.retry_later(index, opening, NO_LISTENER_RETRY_NS, now, failed)?;
@@ -161,7 +159,7 @@ impl Worker<'_> {
         };
         let opening = *opening;
         let session = match connecting.progress(&self.plan.login_parameters(), buffer) {
-            Ok(None) if connecting.more => {
+            Ok(None) if connecting.may_have_more => {
                 // Registering again makes epoll report the rest, after the events of other connections.
                 let token = EventData::new_u64(index as u64);
                 return epoll::modify(&self.epoll, &connecting.socket, token, READ_AND_WRITE)
@@ -189,14 +187,14 @@ impl Worker<'_> {
         let now = now_ns();
         let opened_ns = now - connecting.began_ns;
         connection.transport = Some(Box::new(Transport::new(connecting.socket, session)));
-        connection.since_open = 0;
+        connection.transactions_since_open = 0;
         self.register(index, true)?;
         self.open_waiting(now)?;
         self.report_if_opened();
         self.resume(index, now, opened_ns, opening.after_loss)
     }
 
-    /// Under load: continue the transaction that waited for the connection, or begin the next.
+    /// Under load, continue the transaction that waited for the connection, or begin the next.
     fn resume(
         &mut self,
         index: usize,
@@ -218,9 +216,9 @@ impl Worker<'_> {
         self.pass_due_edges(now);
         if self.connections[index].transaction.is_some() {
             self.send_or_pause(index, now)
-        } else if self.connections[index].finished {
-            Ok(())
-        } else if self.connections[index].id < u64::from(self.plan.job.connections) {
+        } else if !self.connections[index].finished
+            && self.connections[index].id < u64::from(self.plan.job.connections)
+        {
             self.start_next(index, now)
         } else {
             Ok(())
@@ -245,7 +243,8 @@ impl Worker<'_> {
         if let Some(load) = &mut self.load {
             load.tally.count_loss(now, failed);
             // A lost connection is no longer free.
-            load.free.retain(|&(free, _)| free as usize != index);
+            load.free
+                .retain(|&(free_index, _)| free_index as usize != index);
         }
         let connection = &mut self.connections[index];
         let transport = connection.transport.take();
@@ -271,7 +270,7 @@ impl Worker<'_> {
         self.remaining_connections = self.remaining_connections.saturating_sub(1);
     }
 
-    /// Stop: close connections without a pending answer at once, the others after their answer.
+    /// Stop the worker: close connections without a pending answer at once, the others after their answer.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.to_open.clear();

@@ -11,9 +11,10 @@ use howfar_contract::{FailCode, Failed};
 use crate::ring::{Ring, Token};
 use crate::socket::send_some;
 
-/// A worker with fewer connections gains nothing from a ring: each answer wakes it separately.
+/// Minimum number of a worker's connections for a ring: with fewer, each answer wakes the worker separately, as under epoll.
 const MIN_RING_CONNECTIONS: usize = 8;
 
+/// The driver of one worker.
 #[derive(Debug)]
 pub(crate) enum Driver {
     Epoll,
@@ -65,8 +66,9 @@ impl Driver {
     }
 }
 
-/// What `make` makes, if the requested driver is a ring, or may be one that pays for `share` connections of each worker; else nothing.
-pub(super) fn choose<T: Default>(
+/// Call `make` to make rings if the driver is to be one; return its result, else the default (no rings). With `auto` a ring is chosen
+/// for workers with enough connections, `share` each.
+pub(super) fn try_make<T: Default>(
     requested: Requested,
     share: usize,
     make: impl FnOnce() -> io::Result<T>,
@@ -97,19 +99,19 @@ mod tests {
 
     #[test]
     fn auto_falls_back_and_io_uring_does_not() {
-        assert_eq!(choose(Requested::Auto, 64, forbidden).ok(), Some(vec![]));
-        let failed = choose(Requested::IoUring, 64, forbidden).expect_err("not to be had");
+        assert_eq!(try_make(Requested::Auto, 64, forbidden).ok(), Some(vec![]));
+        let failed = try_make(Requested::IoUring, 64, forbidden).expect_err("rings are forbidden");
         assert!(matches!(failed.code, FailCode::Interface));
         assert!(failed.message.contains("not permitted"), "{failed:?}");
     }
 
     #[test]
-    fn a_ring_is_made_where_it_pays_or_is_asked_for() {
-        let made = || Ok(vec![1]);
-        assert_eq!(choose(Requested::Auto, 64, made).ok(), Some(vec![1]));
-        assert_eq!(choose(Requested::Auto, 1, made).ok(), Some(vec![]));
-        assert_eq!(choose(Requested::IoUring, 1, made).ok(), Some(vec![1]));
+    fn a_ring_is_made_for_many_connections_or_on_request() {
+        let make = || Ok(vec![1]);
+        assert_eq!(try_make(Requested::Auto, 64, make).ok(), Some(vec![1]));
+        assert_eq!(try_make(Requested::Auto, 1, make).ok(), Some(vec![]));
+        assert_eq!(try_make(Requested::IoUring, 1, make).ok(), Some(vec![1]));
         let never = || -> io::Result<Vec<u8>> { panic!("epoll needs no ring") };
-        assert_eq!(choose(Requested::Epoll, 64, never).ok(), Some(vec![]));
+        assert_eq!(try_make(Requested::Epoll, 64, never).ok(), Some(vec![]));
     }
 }

@@ -47,7 +47,7 @@ impl Worker<'_> {
         log.write(key, connection.id, connection.sent_ns(), now, outcome)
     }
 
-    /// End the log: keys without an answer are logged as unknown.
+    /// End the log; keys without an answer are logged as unknown.
     pub(super) fn end_log(&mut self) -> Result<(), Failed> {
         let now = now_ns();
         for index in 0..self.connections.len() {
@@ -80,7 +80,8 @@ impl Worker<'_> {
     pub(super) fn end_window_early(&mut self, index: usize, failed: Failed) -> Result<(), Failed> {
         self.log_key(index, now_ns(), KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
-            load.free.retain(|&(free, _)| free as usize != index);
+            load.free
+                .retain(|&(free_index, _)| free_index as usize != index);
         }
         let connection = &mut self.connections[index];
         connection.state = State::Closed;

@@ -1,4 +1,4 @@
-//! Counts an answer in the tally, and handles a connection that cannot continue.
+//! Counts answers in the tally, and handles connections that cannot continue.
 
 use howfar_contract::Failed;
 
@@ -13,7 +13,9 @@ impl Worker<'_> {
     #[inline]
     pub(super) fn measure(&mut self, index: usize, now: u64, last_byte_ns: u64, outcome: &Outcome) {
         let connection = &self.connections[index];
-        let Some(load) = &mut self.load else { return };
+        let (Some(load), Some(transaction)) = (&mut self.load, &connection.transaction) else {
+            return;
+        };
         load.tally.answered += match outcome {
             Outcome::Done(done) => {
                 u64::from(done.reads) + u64::from(done.writes) + u64::from(done.others)
@@ -25,7 +27,7 @@ impl Worker<'_> {
             Outcome::Done(_) if self.context.program.sends_several() => {}
             Outcome::Done(_) => {
                 load.tally
-                    .record_statement(connection.kind(), now - connection.sent_ns());
+                    .record_statement(transaction.kind(), now - transaction.sent_ns);
             }
             Outcome::Commands => {
                 let counts = connection
@@ -35,7 +37,7 @@ impl Worker<'_> {
                 let refused = counts.map_or(&[][..], |counts| &counts.refused);
                 if refused.is_empty() {
                     load.tally
-                        .record_statement(connection.kind(), now - connection.sent_ns());
+                        .record_statement(transaction.kind(), now - transaction.sent_ns);
                 }
                 for refusal in refused {
                     load.tally.count_error(refusal.word.code());
@@ -51,7 +53,7 @@ impl Worker<'_> {
                 return;
             };
             load.tally
-                .record_stage(Stage::Wait, first - connection.sent_ns());
+                .record_stage(Stage::Wait, first - transaction.sent_ns);
             load.tally
                 .record_stage(Stage::Transfer, last_byte_ns - first);
             load.tally.record_stage(Stage::Parse, now - last_byte_ns);

@@ -40,15 +40,21 @@ use crate::tally::{PassedEdge, Tally, Window};
 use driver::Driver;
 pub(crate) use plan::Plan;
 
+const NO_TIME: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+/// Maximum number of events that one wait returns.
 const MAX_EVENTS: usize = 256;
 /// Size of a worker's single receive buffer: most answers come in one piece, and the server sends at most 16 KiB at once.
 const BUFFER_BYTES: usize = 64 * 1024;
+/// Token of `wake_fd`.
 const WAKE: u64 = u64::MAX;
 /// Token of the timer that ends a wait: it is exact, whereas epoll's own timeout is in whole milliseconds on older kernels.
 const ALARM: u64 = u64::MAX - 1;
-/// Edge-triggered: reported once when bytes come, not again while they wait, so that epoll need not check each socket twice. A receive
-/// that does not fill the buffer has emptied the socket; one that fills it is repeated. The close of a connection is reported together
-/// with its last bytes, and not again.
+/// Edge-triggered: reported once when bytes come, not again while they wait, so that epoll need not check each socket twice. A
+/// receive that does not fill the buffer has emptied the socket; one that fills it is repeated. The close of a connection is
+/// reported together with its last bytes, and not again.
 const INTEREST: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
@@ -68,7 +74,7 @@ pub(crate) enum Command {
         origin_ns: u64,
         window: Window,
     },
-    /// All the work is done, or a connection was lost: the window ends at `at_ns`.
+    /// The window ends at `at_ns`, because all the work is done or a connection was lost.
     EndWindow {
         at_ns: u64,
     },
@@ -86,7 +92,7 @@ pub(crate) enum WorkerEvent {
     Passed(PassedEdge),
     /// No further transaction may begin, and none is in progress.
     Drained,
-    /// A connection is lost, and with it the rest of the window.
+    /// A connection is lost, which ends the window.
     Interrupted(Failed),
     /// The worker's part of the log is written.
     Logged(OutcomeCounts),
@@ -151,10 +157,7 @@ struct Worker<'a> {
 /// Run a worker to its end. It communicates only by the events that it sends.
 pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
     if let Some(cpu) = config.pinned {
-        let mut cpus = CpuSet::new();
-        cpus.set(cpu as usize);
-        sched_setaffinity(None, &cpus)
-            .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))?;
+        pin_thread(cpu)?;
     }
     // Timers of pauses and arrivals fire when they are due, not up to 50 µs later. If the call fails, they are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -194,12 +197,20 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
     };
     worker.watch(&worker.wake_fd, WAKE, INTEREST)?;
     worker.watch(&worker.alarm, ALARM, INTEREST)?;
-    let served = worker.run_loop();
-    let logged = worker.end_log();
-    served.and(logged)?;
+    let outcome = worker.run_loop();
+    let log_outcome = worker.end_log();
+    outcome.and(log_outcome)?;
     let answered = worker.load.as_ref().map_or(0, |load| load.tally.answered);
     worker.send_event(WorkerEvent::Stopped(answered));
     Ok(())
+}
+
+/// Let the calling thread run on one CPU only.
+pub(crate) fn pin_thread(cpu: u32) -> Result<(), Failed> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu as usize);
+    sched_setaffinity(None, &cpus)
+        .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))
 }
 
 impl Worker<'_> {
@@ -295,36 +306,28 @@ impl Worker<'_> {
     /// Append the events of epoll, waiting up to `max_wait_ns`; `None` waits without limit.
     #[inline]
     fn poll(&self, events: &mut Vec<Event>, max_wait_ns: Option<u64>) -> Result<(), Failed> {
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
         let timeout = match max_wait_ns {
-            Some(0) => Some(&at_once),
-            Some(left) => {
-                self.set_alarm(left)?;
+            Some(0) => Some(&NO_TIME),
+            Some(wait_ns) => {
+                self.set_alarm(wait_ns)?;
                 None
             }
             None => None,
         };
-        let room = rustix::buffer::spare_capacity(events);
-        match epoll::wait(&self.epoll, room, timeout) {
+        let spare_events = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.epoll, spare_events, timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(internal(format!("epoll: {error}"))),
         }
     }
 
-    /// End the next wait after `left_ns`, which must be above 0.
-    fn set_alarm(&self, left_ns: u64) -> Result<(), Failed> {
-        let nothing = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+    /// End the next wait after `wait_ns`, which must be above 0.
+    fn set_alarm(&self, wait_ns: u64) -> Result<(), Failed> {
         let once = Itimerspec {
-            it_interval: nothing,
+            it_interval: NO_TIME,
             it_value: Timespec {
-                tv_sec: (left_ns / 1_000_000_000) as i64,
-                tv_nsec: (left_ns % 1_000_000_000) as i64,
+                tv_sec: (wait_ns / 1_000_000_000) as i64,
+                tv_nsec: (wait_ns % 1_000_000_000) as i64,
             },
         };
         timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &once)

@@ -7,7 +7,7 @@ use howfar_contract::Failed;
 use howfar_contract::jobs::{Arrivals, ClientWork, LoadJob, Workload};
 use howfar_wire::mysql::handshake::Account;
 
-use super::driver::choose;
+use super::driver::try_make;
 use crate::acknowledged::LogFile;
 use crate::channel::ChannelOptions;
 use crate::connection::Connection;
@@ -24,8 +24,8 @@ const OPEN_LOOP_CONNECTIONS: u32 = 8;
 
 /// Size of a ring's receive buffers: servers send at most 16 KiB at once.
 const RING_BUFFER_BYTES: usize = 16 * 1024;
-/// Size of the buffers if all replies are short: smaller buffers lie closer together, which with many connections saves a tenth of the
-/// client's CPU time.
+/// Size of the buffers if all replies are short: smaller buffers lie closer together, which with many connections saves a tenth of
+/// the client's CPU time.
 const SHORT_RING_BUFFER_BYTES: usize = 1024;
 
 /// The parsed job.
@@ -36,14 +36,14 @@ pub(crate) struct Plan {
     pub(crate) channel_options: ChannelOptions,
     pub(crate) program: Arc<Program>,
     /// Transactions begun in the window, if their number is limited.
-    pub(crate) begun: AtomicU64,
+    pub(crate) begun_transactions: AtomicU64,
     /// The log of acknowledged keys, if requested; created when the load begins.
     pub(crate) log: OnceLock<LogFile>,
 }
 
 impl Plan {
-    /// One ring per worker, or none if epoll serves. Made before the workers start, so that all have the same driver.
-    pub(crate) fn rings(&self, workers: usize) -> Result<Vec<Ring>, Failed> {
+    /// Make one ring per worker, or none if epoll serves. Called before the workers start, so that all have the same driver.
+    pub(crate) fn make_rings(&self, workers: usize) -> Result<Vec<Ring>, Failed> {
         let share = self.all_connections().div_ceil(workers as u64) as usize;
         let buffer_bytes = match self.job.workload {
             Workload::OltpReadOnly(_)
@@ -61,7 +61,7 @@ impl Plan {
             }
             _ => SHORT_RING_BUFFER_BYTES,
         };
-        choose(self.job.driver, share, || {
+        try_make(self.job.driver, share, || {
             (0..workers)
                 .map(|_| Ring::new(share, buffer_bytes))
                 .collect()
@@ -110,12 +110,13 @@ impl Plan {
             database: &self.job.database,
         };
         LoginParameters {
-            target: &self.job.target,
-            account,
-            channel_options: &self.channel_options,
-            program: &self.program,
             decode: self.job.client_work == ClientWork::Decode,
-            read_only: false,
+            ..LoginParameters::new(
+                &self.job.target,
+                account,
+                &self.channel_options,
+                &self.program,
+            )
         }
     }
 
@@ -133,7 +134,7 @@ impl Plan {
     #[inline]
     pub(super) fn claim_transaction(&self) -> bool {
         self.job.transactions == 0
-            || self.begun.fetch_add(1, Ordering::Relaxed) < self.job.transactions
+            || self.begun_transactions.fetch_add(1, Ordering::Relaxed) < self.job.transactions
     }
 }
 
@@ -152,28 +153,28 @@ mod tests {
             "user": "u", "password": "", "database": "d", "workload": {"kind": "oltp_point_select"},
             "connections": connections, "seed": 1, "warmup_ns": 0, "measure_ns": 1, "arrivals": arrivals, "threads": threads,
         });
-        let job = parse_job("load", &job.to_string()).expect("a valid job");
-        make_plan(job).expect("a plan").0
+        let job = parse_job("load", &job.to_string()).expect("the job is valid");
+        make_plan(job).expect("the job can be planned").0
     }
 
     #[test]
     fn a_worker_of_an_open_loop_has_several_connections() {
         let cpus = [0, 1, 2, 3];
-        let open = |connections| plan(connections, Some(100.0), None).worker_count(&cpus);
-        assert_eq!([1, 8, 9, 16, 17, 1000].map(open), [1, 1, 1, 2, 2, 4]);
-        let closed = |connections| plan(connections, None, None).worker_count(&cpus);
-        assert_eq!([1, 3, 4, 8].map(closed), [1, 3, 4, 4]);
+        let open_loop = |connections| plan(connections, Some(100.0), None).worker_count(&cpus);
+        assert_eq!([1, 8, 9, 16, 17, 1000].map(open_loop), [1, 1, 1, 2, 2, 4]);
+        let closed_loop = |connections| plan(connections, None, None).worker_count(&cpus);
+        assert_eq!([1, 3, 4, 8].map(closed_loop), [1, 3, 4, 4]);
         let requested = |threads| plan(8, Some(100.0), Some(threads)).worker_count(&cpus);
         assert_eq!([1, 3, 8].map(requested), [1, 3, 4]);
     }
 
     /// Four connections on three workers, 400 requests a second: 100 for each connection, 400 in total.
     #[test]
-    fn each_connection_has_the_same_part_of_a_rate() {
+    fn each_connection_has_the_same_share_of_a_rate() {
         let plan = plan(4, Some(400.0), None);
         let due = [2, 1, 1].map(|used| {
-            let own = plan.arrivals(used, 3).expect("an open loop");
-            Schedule::new(&own, (0, 3), 7, 0, 0).due_before(1_000_000_000)
+            let arrivals = plan.arrivals(used, 3).expect("the job has arrivals");
+            Schedule::new(&arrivals, (0, 3), 7, 0, 0).due_before(1_000_000_000)
         });
         assert_eq!(due, [200, 100, 100]);
     }

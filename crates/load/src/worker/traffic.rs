@@ -18,13 +18,14 @@ use crate::failure;
 use crate::session::{Outcome, ServerRefusal};
 use crate::tally::TransactionTimes;
 
-/// Maximum time in a row for a connection that always has more bytes; then the worker serves the others and checks the time limits.
-const MAX_TURN_NS: u64 = 5_000_000;
+/// Maximum time for receiving from one connection that always has more bytes; then the worker serves the others and checks the time
+/// limits.
+const MAX_RECEIVING_NS: u64 = 5_000_000;
 
 /// Maximum time of one blocking receive on the only connection; then the worker checks commands and time limits.
 const MAX_RECEIVE_WAIT: Duration = Duration::from_millis(10);
 
-/// The peer has closed or the socket failed: no byte follows those that have arrived.
+/// Events of a socket that the peer has closed or that failed: no further bytes will arrive.
 const CLOSED: EventFlags = EventFlags::RDHUP
     .union(EventFlags::HUP)
     .union(EventFlags::ERR);
@@ -37,7 +38,7 @@ enum Received {
         full: bool,
     },
     /// An answer was completed, or the connection is lost.
-    Over,
+    Ended,
 }
 
 impl Worker<'_> {
@@ -59,14 +60,14 @@ impl Worker<'_> {
         loop {
             match self.receive(index, buffer, RecvFlags::DONTWAIT)? {
                 Received::Nothing => return Ok(()),
-                Received::Part { full: false } | Received::Over if !is_closed => return Ok(()),
+                Received::Part { full: false } | Received::Ended if !is_closed => return Ok(()),
                 _ => {}
             }
             let now = now_ns();
             if deadline_ns == 0 {
-                deadline_ns = now + MAX_TURN_NS;
+                deadline_ns = now + MAX_RECEIVING_NS;
             } else if now > deadline_ns {
-                // Registering again makes epoll report the rest: an answer need not end soon, or at all.
+                // Registering again makes epoll report the rest later: an answer may be very long, or endless.
                 return self.update_interest(index);
             }
         }
@@ -102,17 +103,17 @@ impl Worker<'_> {
             Ok((0, _)) => {
                 let failed =
                     failure::connection_closed(&self.plan.job.target, "in the middle of the load");
-                return self.handle_loss(index, failed).map(|()| Received::Over);
+                return self.handle_loss(index, failed).map(|()| Received::Ended);
             }
             Ok((count, _)) => count,
             Err(Errno::AGAIN) => return Ok(Received::Nothing),
             Err(error) => {
                 let failed = failure::connection_broken(&self.plan.job.target, &error.into());
-                return self.handle_loss(index, failed).map(|()| Received::Over);
+                return self.handle_loss(index, failed).map(|()| Received::Ended);
             }
         };
         if self.handle_bytes(index, &buffer[..count])? {
-            return Ok(Received::Over);
+            return Ok(Received::Ended);
         }
         Ok(Received::Part {
             full: count == buffer.len(),
@@ -187,18 +188,18 @@ impl Worker<'_> {
             NextStep::Statement => self.send_or_pause(index, now),
             NextStep::Transaction => self.end_transaction(index, now),
             NextStep::Refused(ServerRefusal::Command(refusal)) => {
-                let doing = self.connections[index].statement_name(&self.context.program);
+                let name = self.connections[index].statement_name(&self.context.program);
                 Err(failure::command_failed(
                     &self.plan.job.target,
-                    doing,
+                    name,
                     &refusal,
                 ))
             }
             NextStep::Refused(ServerRefusal::Sql(error)) => {
-                let doing = self.connections[index].statement_name(&self.context.program);
-                let name = doing.strip_prefix("statement.").unwrap_or(doing);
-                let doing = format!("the statement {name}");
-                let failed = failure::statement_failed(&self.plan.job.target, &doing, &error);
+                let name = self.connections[index].statement_name(&self.context.program);
+                let name = name.strip_prefix("statement.").unwrap_or(name);
+                let operation = format!("the statement {name}");
+                let failed = failure::statement_failed(&self.plan.job.target, &operation, &error);
                 if failed.code == FailCode::ServerGone {
                     return self.handle_loss(index, failed);
                 }
@@ -240,23 +241,26 @@ impl Worker<'_> {
     #[inline]
     fn end_transaction(&mut self, index: usize, now: u64) -> Result<(), Failed> {
         let connection = &mut self.connections[index];
-        let Some(ended) = &connection.transaction else {
-            unreachable!("the last answer of a transaction ends it")
+        let Some(transaction) = &connection.transaction else {
+            unreachable!("a transaction is under way until it is counted here")
         };
         let times = TransactionTimes {
-            intended_ns: ended.intended_ns,
-            began_ns: ended.began_ns,
+            intended_ns: transaction.intended_ns,
+            began_ns: transaction.began_ns,
             now,
         };
         if let Some(load) = &mut self.load {
             if load.tally.is_counted(&times) {
-                connection.done += 1;
-                connection.busy_ns += now - ended.began_ns;
+                connection.window_transactions += 1;
+                connection.busy_ns += now - transaction.began_ns;
             }
-            load.tally.count_transaction(&times, &ended.counters);
+            load.tally.count_transaction(&times, &transaction.counters);
         }
         connection.transaction = None;
-        let (since_open, limit) = (connection.since_open, self.plan.job.session.reconnect_after);
+        let (since_open, limit) = (
+            connection.transactions_since_open,
+            self.plan.job.session.reconnect_after,
+        );
         if self.connects_each_time() {
             self.close(index);
         } else if limit > 0 && since_open >= limit {
@@ -388,7 +392,7 @@ impl Worker<'_> {
         self.update_interest(index)
     }
 
-    /// Request an event for when unsent bytes can be sent.
+    /// Request an event for when unsent bytes can be sent, if there are any.
     #[cold]
     pub(super) fn update_interest(&mut self, index: usize) -> Result<(), Failed> {
         let Some(transport) = &self.connections[index].transport else {

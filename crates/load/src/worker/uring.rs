@@ -37,7 +37,7 @@ impl Worker<'_> {
                 self.handle_due()?;
             }
         }
-        // Submit the last goodbyes.
+        // Submit the goodbyes of the last connections.
         if let Some(ring) = self.ring() {
             ring.wait(Some(0)).map_err(|error| ring_failure(&error))?;
         }
@@ -184,7 +184,7 @@ impl Worker<'_> {
             return;
         };
         let bytes = if goodbye {
-            transport.goodbye()
+            transport.replies.sealed_goodbye(&mut transport.channel)
         } else {
             Vec::new()
         };

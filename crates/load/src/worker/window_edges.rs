@@ -32,7 +32,7 @@ impl Worker<'_> {
         match load.tally.next_edge() {
             Edge::Start => {
                 for connection in &mut self.connections {
-                    connection.done = 0;
+                    connection.window_transactions = 0;
                     connection.busy_ns = 0;
                 }
             }
@@ -42,12 +42,12 @@ impl Worker<'_> {
         let Some(load) = &mut self.load else { return };
         let to_coordinator = &self.to_coordinator;
         load.tally.pass_edge(&mut |passed| {
-            // A coordinator that is gone has reported why.
+            // The error is ignored: a coordinator that has ended has already reported why.
             let _ = to_coordinator.send(WorkerEvent::Passed(passed));
         });
     }
 
-    /// The window is over: record each connection's share, TCP facts and unfinished transaction.
+    /// Record each connection's share, TCP facts and unfinished transaction at the end of the window.
     fn close_window(&mut self, end_ns: u64) {
         let starved = self.ring().map_or(0, |ring| ring.starved());
         let Some(load) = &mut self.load else { return };
@@ -61,9 +61,9 @@ impl Worker<'_> {
             load.tally
                 .totals
                 .shares
-                .add_connection(connection.done, connection.busy_ns);
-            let sockets = connection.transport.as_ref();
-            let info = sockets.and_then(|transport| tcp_info::read(&transport.socket));
+                .add_connection(connection.window_transactions, connection.busy_ns);
+            let transport = connection.transport.as_ref();
+            let info = transport.and_then(|transport| tcp_info::read(&transport.socket));
             load.tally.totals.tcp.extend(info);
             load.tally.totals.lost_at_end += u64::from(connection.state.is_lost());
             let Some(transaction) = &connection.transaction else {
@@ -79,8 +79,8 @@ impl Worker<'_> {
 
     #[cold]
     pub(super) fn handle_wakeup(&mut self) -> Result<(), Failed> {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.wake_fd, &mut count);
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&*self.wake_fd, &mut counter);
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Start { origin_ns, window } => self.start(origin_ns, window),
@@ -101,18 +101,12 @@ impl Worker<'_> {
         self.check_deadlines(now)
     }
 
+    /// Start the load; each connection begins at its time in the ramp.
     fn start(&mut self, origin_ns: u64, window: Window) {
         let job = &self.plan.job;
         let arrivals = self.plan.arrivals(self.used_connections, self.share.1);
-        let schedule = arrivals.map(|share_of_arrivals| {
-            Schedule::new(
-                &share_of_arrivals,
-                self.share,
-                job.seed,
-                origin_ns,
-                job.ramp_ns,
-            )
-        });
+        let schedule = arrivals
+            .map(|arrivals| Schedule::new(&arrivals, self.share, job.seed, origin_ns, job.ramp_ns));
         let kinds = self.context.program.kinds().len();
         let open_loop = schedule.is_some();
         self.load = Some(Load {
@@ -138,7 +132,7 @@ impl Worker<'_> {
         self.drain_if_unused();
     }
 
-    /// A worker that only holds idle connections has drained from the start.
+    /// Report a worker that has only idle connections as drained from the start.
     fn drain_if_unused(&mut self) {
         if self.plan.job.transactions > 0 && self.used_connections == 0 {
             self.drained = true;

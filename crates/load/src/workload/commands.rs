@@ -10,12 +10,12 @@ use howfar_wire::redis::request;
 use super::sizes::Values;
 use super::{Cursor, DueStatement, Group, Program, StatementKind, Step, Table};
 use crate::distribution::IdSampler;
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
 /// Digits of a key's number.
-const DIGITS: usize = 12;
+const KEY_DIGITS: usize = 12;
 /// Maximum length of a key: the contract's longest prefix, and the digits.
-const MAX_KEY_BYTES: usize = 64 + DIGITS;
+const MAX_KEY_BYTES: usize = 64 + KEY_DIGITS;
 
 /// One command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +52,10 @@ pub(crate) struct Commands {
     values: Values,
 }
 
-/// A program whose transactions are one request each. Without a pipeline, latencies are recorded by command.
-pub(super) fn program(load: &KeyValue) -> Program {
+/// Build a program whose transactions are one request each. Without a pipeline, latencies are recorded by command.
+pub(super) fn build_program(load: &KeyValue) -> Program {
     let commands = Commands::new(load);
-    let one = |kind: usize| {
+    let make_groups = |kind: usize| {
         vec![Group {
             table: Table::None,
             repeat: 1,
@@ -66,27 +66,17 @@ pub(super) fn program(load: &KeyValue) -> Program {
             }],
         }]
     };
-    let (kinds, transactions) = if commands.pipeline == 1 {
-        let shares = commands.verbs.iter().enumerate();
-        (
-            commands
-                .verbs
-                .iter()
-                .map(|(_, verb)| StatementKind::new(verb.name(), "", 0, SqlProtocol::Mysql))
-                .collect(),
-            shares.map(|(at, (end, _))| (*end, one(at))).collect(),
-        )
+    let requests: Vec<(u64, &str)> = if commands.pipeline == 1 {
+        let verbs = commands.verbs.iter();
+        verbs.map(|(end, verb)| (*end, verb.name())).collect()
     } else {
-        (
-            vec![StatementKind::new(
-                "command.pipeline",
-                "",
-                0,
-                SqlProtocol::Mysql,
-            )],
-            vec![(1, one(0))],
-        )
+        vec![(1, "command.pipeline")]
     };
+    let (mut kinds, mut transactions) = (Vec::new(), Vec::new());
+    for (kind, (end, name)) in requests.into_iter().enumerate() {
+        kinds.push(StatementKind::new(name, "", 0, SqlProtocol::Mysql));
+        transactions.push((end, make_groups(kind)));
+    }
     let mut program = Program::from_parts(kinds, transactions, 1);
     program.commands = Some(Box::new(commands));
     program
@@ -159,40 +149,41 @@ impl Commands {
         replies.begin();
         if self.pipeline == 1 {
             let (_, verb) = self.verbs[due.kind];
-            self.write_drawn(verb, &mut cursor.draws, out, replies);
+            self.write_random(verb, &mut cursor.random, out, replies);
             return 1;
         }
         for _ in 0..self.pipeline {
-            let at = if self.verbs.len() == 1 {
+            let index = if self.verbs.len() == 1 {
                 0
             } else {
-                let share = cursor.draws.up_to(self.shares);
+                let share = cursor.random.up_to(self.shares);
                 self.verbs.partition_point(|(end, _)| *end < share)
             };
-            self.write_drawn(self.verbs[at].1, &mut cursor.draws, out, replies);
+            self.write_random(self.verbs[index].1, &mut cursor.random, out, replies);
         }
         u64::from(self.pipeline)
     }
 
+    /// Append one command on random keys.
     #[inline]
-    fn write_drawn(
+    fn write_random(
         &self,
         verb: Verb,
-        draws: &mut Draws,
+        random: &mut RandomStream,
         out: &mut Vec<u8>,
         replies: &mut (impl Expects + ?Sized),
     ) {
         if verb == Verb::MultiGet {
             replies.expect(Expected::MultiGet(self.keys_each));
-            self.write_multi_get(self.keys_each, draws, out);
+            self.write_multi_get(self.keys_each, random, out);
         } else {
-            self.write_one(verb, self.ids.draw(draws), out, replies);
+            self.write_command(verb, self.ids.draw(random), out, replies);
         }
     }
 
     /// Append one command on the key `id`.
     #[inline]
-    pub(crate) fn write_one(
+    pub(crate) fn write_command(
         &self,
         verb: Verb,
         id: u64,
@@ -232,35 +223,35 @@ impl Commands {
         }
     }
 
-    /// Append a request that reads `count` drawn keys at once.
+    /// Append a request that reads `count` random keys at once.
     pub(crate) fn write_read(
         &self,
         count: u16,
-        draws: &mut Draws,
+        random: &mut RandomStream,
         out: &mut Vec<u8>,
         replies: &mut (impl Expects + ?Sized),
     ) {
         replies.begin();
         if count == 1 {
-            self.write_one(Verb::Get, self.ids.draw(draws), out, replies);
+            self.write_command(Verb::Get, self.ids.draw(random), out, replies);
         } else {
             replies.expect(Expected::MultiGet(count));
-            self.write_multi_get(count, draws, out);
+            self.write_multi_get(count, random, out);
         }
     }
 
-    fn write_multi_get(&self, count: u16, draws: &mut Draws, out: &mut Vec<u8>) {
+    fn write_multi_get(&self, count: u16, random: &mut RandomStream, out: &mut Vec<u8>) {
         let count = usize::from(count);
         let mut key_buffer = [0; MAX_KEY_BYTES];
         if let Some(dialect) = self.dialect() {
             return dialect.multi_get(out, count, |out| {
-                out.extend_from_slice(self.key(self.ids.draw(draws), &mut key_buffer));
+                out.extend_from_slice(self.key(self.ids.draw(random), &mut key_buffer));
             });
         }
         request::begin(out, count + 1);
         request::word(out, b"MGET");
         for _ in 0..count {
-            request::word(out, self.key(self.ids.draw(draws), &mut key_buffer));
+            request::word(out, self.key(self.ids.draw(random), &mut key_buffer));
         }
     }
 
@@ -275,10 +266,10 @@ impl Commands {
 
     #[inline]
     fn key<'a>(&self, mut id: u64, key_buffer: &'a mut [u8; MAX_KEY_BYTES]) -> &'a [u8] {
-        let before = self.prefix.len();
-        key_buffer[..before].copy_from_slice(&self.prefix);
-        let key = &mut key_buffer[..before + DIGITS];
-        for digit in key[before..].iter_mut().rev() {
+        let prefix_bytes = self.prefix.len();
+        key_buffer[..prefix_bytes].copy_from_slice(&self.prefix);
+        let key = &mut key_buffer[..prefix_bytes + KEY_DIGITS];
+        for digit in key[prefix_bytes..].iter_mut().rev() {
             *digit = b'0' + (id % 10) as u8;
             id /= 10;
         }
@@ -294,43 +285,46 @@ mod tests {
     use super::*;
 
     /// The first requests of a workload with these fields, each with its number of commands.
-    fn encoded(protocol: &str, fields: &Value, requests: u64) -> Vec<(String, u64)> {
+    fn encode_requests(protocol: &str, fields: &Value, requests: u64) -> Vec<(String, u64)> {
         let mut load =
             json!({"kind": "key_value", "protocol": protocol, "keys": 1, "get": 0, "set": 0});
         load["value"] = json!({"kind": "fixed", "bytes": 3});
-        for (name, value) in fields.as_object().expect("fields") {
+        for (name, value) in fields.as_object().expect("the fields are an object") {
             load[name] = value.clone();
         }
-        let load: Workload = serde_json::from_value(load).expect("well formed");
-        let program = Program::new(&load, 1, 9).expect("a valid workload");
-        let commands = program.commands().expect("commands");
+        let load: Workload = serde_json::from_value(load).expect("the JSON is well formed");
+        let program = Program::new(&load, 1, 9).expect("the workload is valid");
+        let commands = program.commands().expect("the program has commands");
         let mut replies = howfar_wire::redis::Replies::default();
-        let one = |number| {
+        let encode = |number| {
             let mut cursor = program.transaction(0, number);
-            let due = cursor.next(&program).expect("one step");
+            let due = cursor.next(&program).expect("a transaction has one step");
             assert_eq!(cursor.clone().next(&program), None);
             let mut out = Vec::new();
             let count = commands.write(due, &mut cursor, &mut out, &mut replies);
-            (String::from_utf8(out).expect("text"), count)
+            (String::from_utf8(out).expect("the request is text"), count)
         };
-        (0..requests).map(one).collect()
+        (0..requests).map(encode).collect()
     }
 
-    fn first(protocol: &str, fields: &Value) -> String {
-        encoded(protocol, fields, 1).remove(0).0
+    fn encode_first(protocol: &str, fields: &Value) -> String {
+        encode_requests(protocol, fields, 1).remove(0).0
     }
 
     const KEY: &str = "key:000000000001";
 
     #[test]
     fn commands_have_their_known_bytes() {
-        let get = first("resp2", &json!({"get": 1}));
+        let get = encode_first("resp2", &json!({"get": 1}));
         assert_eq!(get, format!("*2\r\n$3\r\nGET\r\n$16\r\n{KEY}\r\n"));
-        let delete = first("resp3", &json!({"delete": 1}));
+        let delete = encode_first("resp3", &json!({"delete": 1}));
         assert_eq!(delete, format!("*2\r\n$3\r\nDEL\r\n$16\r\n{KEY}\r\n"));
-        let some = first("resp3", &json!({"multi_get": 1, "keys_each": 2}));
-        assert!(some.starts_with("*3\r\n$4\r\nMGET\r\n$16\r\n"), "{some}");
-        let set = first("resp2", &json!({"set": 1}));
+        let multi_get = encode_first("resp3", &json!({"multi_get": 1, "keys_each": 2}));
+        assert!(
+            multi_get.starts_with("*3\r\n$4\r\nMGET\r\n$16\r\n"),
+            "{multi_get}"
+        );
+        let set = encode_first("resp2", &json!({"set": 1}));
         assert!(set.starts_with("*3\r\n$3\r\nSET\r\n"), "{set}");
         let value = &set[set.len() - 5..];
         for (protocol, get, set) in [
@@ -345,16 +339,16 @@ mod tests {
                 format!("ms {KEY} 3\r\n{value}"),
             ),
         ] {
-            assert_eq!(first(protocol, &json!({"get": 1})), get);
-            assert_eq!(first(protocol, &json!({"set": 1})), set);
+            assert_eq!(encode_first(protocol, &json!({"get": 1})), get);
+            assert_eq!(encode_first(protocol, &json!({"set": 1})), set);
         }
     }
 
     #[test]
-    fn requests_are_pure_and_hold_what_was_asked() {
+    fn requests_are_reproducible_and_have_the_requested_shares() {
         let fields = json!({"get": 3, "set": 1, "pipeline": 8});
-        let all = encoded("resp2", &fields, 200);
-        assert_eq!(all, encoded("resp2", &fields, 200));
+        let all = encode_requests("resp2", &fields, 200);
+        assert_eq!(all, encode_requests("resp2", &fields, 200));
         assert!(all.iter().all(|(_, count)| *count == 8));
         // A quarter of 1600; six standard deviations of 17.3 are allowed.
         let sets: usize = all

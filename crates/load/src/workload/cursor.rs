@@ -1,7 +1,7 @@
 //! A position in a transaction.
 
 use super::{Memory, Program, Step, Table, Value};
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
 /// The next statement of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +21,9 @@ pub struct DueStatement {
 /// A position in a transaction, with the state of its random numbers.
 #[derive(Debug, Clone)]
 pub struct Cursor {
-    pub(super) draws: Draws,
-    pub(super) last: u64,
+    pub(super) random: RandomStream,
+    /// The row id that was drawn last.
+    pub(super) last_id: u64,
     connection: u32,
     transaction_kind: u32,
     /// Position of the next statement.
@@ -34,10 +35,10 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub(super) fn new(draws: Draws, connection: u64, transaction_kind: usize) -> Self {
+    pub(super) fn new(random: RandomStream, connection: u64, transaction_kind: usize) -> Self {
         Self {
-            draws,
-            last: 0,
+            random,
+            last_id: 0,
             connection: connection as u32,
             transaction_kind: transaction_kind as u32,
             group: 0,
@@ -57,7 +58,7 @@ impl Cursor {
                 if self.round == 0 && group.repeat > 0 {
                     match group.table {
                         Table::Drawn => {
-                            self.table = self.draws.up_to(u64::from(program.tables)) as u32;
+                            self.table = self.random.up_to(u64::from(program.tables)) as u32;
                         }
                         Table::PerConnection => self.table = self.connection + 1,
                         Table::None => {}
@@ -70,8 +71,8 @@ impl Cursor {
                 self.round = 0;
                 continue;
             }
-            let at = self.step;
-            let step = &group.steps[at as usize];
+            let index = self.step;
+            let step = &group.steps[index as usize];
             let kind = &program.kinds[step.kind];
             let table = if kind.tables > 1 { self.table } else { 1 };
             self.step += 1;
@@ -81,7 +82,7 @@ impl Cursor {
                 slot: kind.first_slot + table as usize - 1,
                 think_ns: step.think_ns,
                 group: self.group,
-                step: at,
+                step: index,
             };
             if self.step as usize == group.steps.len() {
                 self.step = 0;
@@ -95,7 +96,7 @@ impl Cursor {
         &groups[due.group as usize].steps[due.step as usize]
     }
 
-    /// Draw the values that `due` binds, in order. Call it once per statement: each call draws new values.
+    /// Draw the values that `due` binds, in order. Each call draws new values, so it is called once per statement.
     #[inline]
     pub fn values(
         &mut self,
@@ -110,7 +111,7 @@ impl Cursor {
     }
 
     /// Number of values that `due` binds.
-    pub fn count(&self, program: &Program, due: DueStatement) -> usize {
+    pub fn value_count(&self, program: &Program, due: DueStatement) -> usize {
         self.step(program, due).sources.len()
     }
 }

@@ -5,7 +5,7 @@ use howfar_contract::jobs::{Constant, Custom, CustomStatement, SqlProtocol, Valu
 use super::{Group, Program, Source, StatementKind, Step, Table};
 use crate::distribution::IdSampler;
 
-pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program, String> {
+pub(super) fn build_program(custom: &Custom, protocol: SqlProtocol) -> Result<Program, String> {
     let mut kept = KeptValues::default();
     for statement in &custom.statements {
         for values in &statement.parameters {
@@ -22,11 +22,11 @@ pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program,
             0,
             protocol,
         );
-        if kind.values() != statement.parameters.len() {
+        if kind.value_count() != statement.parameters.len() {
             return Err(format!(
                 "statement `{}` has {} `?` and {} parameters",
                 statement.name,
-                kind.values(),
+                kind.value_count(),
                 statement.parameters.len()
             ));
         }
@@ -38,18 +38,18 @@ pub(super) fn program(custom: &Custom, protocol: SqlProtocol) -> Result<Program,
         shares += u64::from(transaction.weight);
         let mut groups = Vec::new();
         for step in &transaction.steps {
-            let at = custom
+            let kind = custom
                 .statements
                 .iter()
-                .position(|one| one.name == step.statement);
-            let at = at.ok_or_else(|| format!("there is no statement `{}`", step.statement))?;
+                .position(|statement| statement.name == step.statement);
+            let kind = kind.ok_or_else(|| format!("there is no statement `{}`", step.statement))?;
             groups.push(Group {
                 table: Table::None,
                 repeat: step.repeat,
                 steps: vec![Step {
-                    kind: at,
+                    kind,
                     think_ns: step.think_ns,
-                    sources: sources(&custom.statements[at], &kept),
+                    sources: make_sources(&custom.statements[kind], &kept),
                 }],
             });
         }
@@ -74,11 +74,11 @@ impl KeptValues {
     fn find(&self, statement: &str, index: u32) -> Option<usize> {
         self.0
             .iter()
-            .position(|(name, at)| name == statement && *at == index)
+            .position(|(kept_name, kept_index)| kept_name == statement && *kept_index == index)
     }
 }
 
-fn sources(statement: &CustomStatement, kept: &KeptValues) -> Vec<Source> {
+fn make_sources(statement: &CustomStatement, kept: &KeptValues) -> Vec<Source> {
     let mut sources = Vec::new();
     for (index, values) in statement.parameters.iter().enumerate() {
         let source = match values {

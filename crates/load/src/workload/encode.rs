@@ -11,16 +11,16 @@ use super::{Cursor, DueStatement, Memory, Piece, Program, StatementKind, Value};
 impl Program {
     /// Append the SQL to prepare.
     pub(super) fn write_template(&self, kind: &StatementKind, table: u32, out: &mut Vec<u8>) {
-        let mut values = 0;
+        let mut value_number = 0;
         for piece in &kind.pieces {
             match (piece, self.protocol) {
                 (Piece::Text(text), _) => out.extend_from_slice(text.as_bytes()),
                 (Piece::Table, _) => write_number(out, i64::from(table)),
                 (Piece::Value, SqlProtocol::Mysql) => out.push(b'?'),
                 (Piece::Value, SqlProtocol::Postgresql) => {
-                    values += 1;
+                    value_number += 1;
                     out.push(b'$');
-                    write_number(out, values);
+                    write_number(out, value_number);
                 }
             }
         }
@@ -36,7 +36,7 @@ impl Program {
         statement: Option<u32>,
         out: &mut Vec<u8>,
     ) {
-        let mut bind = Bind::begin(out, statement, cursor.count(self, due));
+        let mut bind = Bind::begin(out, statement, cursor.value_count(self, due));
         cursor.values(self, due, memory, |value| match value {
             Value::Integer(integer) => bind.integer(integer),
             Value::Bytes(bytes) | Value::Raw(bytes) => bind.bytes(bytes),
@@ -74,7 +74,7 @@ impl Program {
         quote: impl Fn(&mut Vec<u8>, &[u8]),
     ) {
         let mut pieces = self.kinds[due.kind].pieces.iter();
-        let mut up_to_value = |out: &mut Vec<u8>| {
+        let mut write_up_to_value = |out: &mut Vec<u8>| {
             for piece in pieces.by_ref() {
                 match piece {
                     Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
@@ -83,28 +83,28 @@ impl Program {
                 }
             }
         };
-        up_to_value(out);
+        write_up_to_value(out);
         cursor.values(self, due, memory, |value| {
             match value {
                 Value::Integer(integer) => write_number(out, integer),
                 Value::Bytes(bytes) => quote(out, bytes),
                 Value::Raw(bytes) => out.extend_from_slice(bytes),
             }
-            up_to_value(out);
+            write_up_to_value(out);
         });
     }
 
-    /// Append an execute of `due`, prepared as `statement`. `first`: this connection executes it for the first time.
+    /// Append an execute of `due`, prepared as `statement`. `is_first`: this connection executes it for the first time.
     #[inline]
     pub fn write_execute(
         &self,
         due: DueStatement,
         cursor: &mut Cursor,
         memory: &mut Memory,
-        (statement, first): (u32, bool),
+        (statement, is_first): (u32, bool),
         out: &mut Vec<u8>,
     ) {
-        let mut execute = Execute::begin(out, statement, first, cursor.count(self, due));
+        let mut execute = Execute::begin(out, statement, is_first, cursor.value_count(self, due));
         cursor.values(self, due, memory, |value| match value {
             Value::Integer(integer) => execute.integer(integer),
             Value::Bytes(bytes) | Value::Raw(bytes) => execute.bytes(bytes),

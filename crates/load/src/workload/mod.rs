@@ -15,9 +15,9 @@ mod sysbench;
 
 use howfar_contract::jobs::{PsMode, SqlProtocol, Workload};
 
-use howfar_wire::sql::{self, Dialect, Mark};
+use howfar_wire::sql::{self, Dialect, QuestionMark};
 
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
 pub use cursor::{Cursor, DueStatement};
 pub use source::{Memory, Source, Value};
@@ -50,32 +50,32 @@ impl StatementKind {
             SqlProtocol::Mysql => Dialect::Mysql,
             SqlProtocol::Postgresql => Dialect::Postgres,
         };
-        // Each cut: its position, its length, and the piece that it stands for.
-        let mut cuts: Vec<(usize, usize, Option<Piece>)> = sql::marks(sql, dialect)
+        // Places to cut the SQL: offset, length, and the piece that takes the place of the text.
+        let mut cuts: Vec<(usize, usize, Option<Piece>)> = sql::find_question_marks(sql, dialect)
             .into_iter()
             .map(|mark| match mark {
-                Mark::Value(at) => (at, 1, Some(Piece::Value)),
-                Mark::Escaped(at) => (at, 1, None),
+                QuestionMark::Placeholder(offset) => (offset, 1, Some(Piece::Value)),
+                QuestionMark::Escaped(offset) => (offset, 1, None),
             })
             .collect();
         if tables > 0 {
             cuts.extend(
                 sql.match_indices("{}")
-                    .map(|(at, _)| (at, 2, Some(Piece::Table))),
+                    .map(|(offset, _)| (offset, 2, Some(Piece::Table))),
             );
             cuts.sort_unstable_by_key(|cut| cut.0);
         }
         let mut pieces = Vec::new();
-        let mut from = 0;
-        for (at, length, piece) in cuts {
-            if at > from {
-                pieces.push(Piece::Text(sql[from..at].to_owned()));
+        let mut start = 0;
+        for (offset, length, piece) in cuts {
+            if offset > start {
+                pieces.push(Piece::Text(sql[start..offset].to_owned()));
             }
             pieces.extend(piece);
-            from = at + length;
+            start = offset + length;
         }
-        if from < sql.len() {
-            pieces.push(Piece::Text(sql[from..].to_owned()));
+        if start < sql.len() {
+            pieces.push(Piece::Text(sql[start..].to_owned()));
         }
         Self {
             name: name.to_owned(),
@@ -87,7 +87,7 @@ impl StatementKind {
     }
 
     /// Number of values that it binds.
-    fn values(&self) -> usize {
+    fn value_count(&self) -> usize {
         self.pieces
             .iter()
             .filter(|piece| **piece == Piece::Value)
@@ -156,11 +156,11 @@ impl Program {
         seed: u64,
     ) -> Result<Self, String> {
         let mut program = match (workload, workload.sysbench(), workload.pgbench()) {
-            (Workload::Custom(custom), ..) => custom::program(custom, protocol)?,
-            (Workload::KeyValue(load), ..) => commands::program(load),
-            (_, Some(load), _) => sysbench::program(workload, load, connections, protocol)?,
-            (_, _, Some(load)) => pgbench::program(workload, load),
-            (_, None, None) => unreachable!("every other workload is one of sysbench's"),
+            (Workload::Custom(custom), ..) => custom::build_program(custom, protocol)?,
+            (Workload::KeyValue(load), ..) => commands::build_program(load),
+            (_, Some(load), _) => sysbench::build_program(workload, load, connections, protocol)?,
+            (_, _, Some(load)) => pgbench::build_program(workload, load),
+            (_, None, None) => unreachable!("all other workloads are those of sysbench"),
         };
         program.protocol = protocol;
         program.pipeline = pipeline;
@@ -248,30 +248,30 @@ impl Program {
     }
 
     /// Number of statements whose state a connection keeps.
-    pub fn slots(&self) -> usize {
+    pub fn slot_count(&self) -> usize {
         self.slots
     }
 
     /// The slots to prepare when a connection opens, in order.
-    pub fn to_prepare(&self) -> Vec<usize> {
+    pub fn slots_to_prepare(&self) -> Vec<usize> {
         if !self.is_prepared() {
             return Vec::new();
         }
-        let prepared = |kind: &&StatementKind| !kind.always_text;
+        let is_prepared = |kind: &&StatementKind| !kind.always_text;
         self.kinds
             .iter()
-            .filter(prepared)
+            .filter(is_prepared)
             .flat_map(|kind| kind.first_slot..kind.first_slot + kind.tables as usize)
             .collect()
     }
 
     /// Append the SQL to prepare for `slot`.
     pub fn write_prepare(&self, slot: usize, out: &mut Vec<u8>) {
-        let found = self
+        let kind = self
             .kinds
             .iter()
             .find(|kind| (kind.first_slot..kind.first_slot + kind.tables as usize).contains(&slot));
-        let kind = found.expect("slots are counted from the kinds");
+        let kind = kind.expect("each slot belongs to a kind");
         self.write_template(kind, (slot - kind.first_slot) as u32 + 1, out);
     }
 
@@ -285,14 +285,14 @@ impl Program {
     /// again.
     #[inline]
     pub fn attempt(&self, connection: u64, number: u64, failures: u64) -> Cursor {
-        let mut draws = Draws::new(self.seed ^ (failures << 32), connection, number);
+        let mut random = RandomStream::new(self.seed ^ (failures << 32), connection, number);
         let transaction_kind = if self.transactions.len() == 1 {
             0
         } else {
-            let share = draws.up_to(self.shares);
+            let share = random.up_to(self.shares);
             self.transactions.partition_point(|(end, _)| *end < share)
         };
-        Cursor::new(draws, connection, transaction_kind)
+        Cursor::new(random, connection, transaction_kind)
     }
 
     /// A connection's memory between statements.

@@ -18,7 +18,7 @@ const DELTA: usize = 3;
 const DELTA_COUNT: u64 = 10_001;
 const DELTA_OFFSET: u64 = 5_001_u64.wrapping_neg();
 
-pub(super) fn program(workload: &Workload, load: &Pgbench) -> Program {
+pub(super) fn build_program(workload: &Workload, load: &Pgbench) -> Program {
     let mut script = Script {
         scale: u64::from(load.scale),
         kinds: Vec::new(),
@@ -54,7 +54,7 @@ impl Script {
         );
     }
 
-    /// Add the updating script; `whole`: with tellers and branches.
+    /// Add the updating script, with tellers and branches or without.
     fn add_update(&mut self, with_branches: bool) {
         self.add_step("begin", "BEGIN", &[]);
         self.add_step(
@@ -135,12 +135,12 @@ mod tests {
             scale: 3,
             ..Pgbench::default()
         });
-        let program = Program::new(&workload, 1, 7).expect("a valid workload");
+        let program = Program::new(&workload, 1, 7).expect("the workload is valid");
         program.list_statements(0, number)
     }
 
     #[test]
-    fn a_transaction_uses_its_values_again_and_they_are_in_range() {
+    fn a_transaction_reuses_its_values_and_they_are_in_range() {
         for number in 0..2000 {
             let statements = list_statements(Workload::TpcbLike, number);
             let names: Vec<&str> = statements.iter().map(|(name, ..)| name.as_str()).collect();
@@ -156,9 +156,9 @@ mod tests {
                     "end"
                 ]
             );
-            let values = |at: usize| &statements[at].2;
+            let values = |index: usize| &statements[index].2;
             let [delta, aid] = &values(1)[..] else {
-                panic!("two values")
+                panic!("the statement has two values")
             };
             let (tid, bid) = (&values(3)[1], &values(4)[1]);
             assert_eq!(values(2), std::slice::from_ref(aid));
@@ -167,7 +167,7 @@ mod tests {
                 values(5)[..],
                 [tid.clone(), bid.clone(), aid.clone(), delta.clone()]
             );
-            let number = |text: &String| text.parse::<i64>().expect("a number");
+            let number = |text: &String| text.parse::<i64>().expect("the value is a number");
             assert!((-5000..=5000).contains(&number(delta)));
             assert!((1..=300_000).contains(&number(aid)));
             assert!((1..=30).contains(&number(tid)) && (1..=3).contains(&number(bid)));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_scripts_are_parts_of_it() {
+    fn the_smaller_scripts_are_parts_of_the_full_one() {
         assert_eq!(list_statements(Workload::SelectOnly, 0).len(), 1);
         let names: Vec<String> = list_statements(Workload::SimpleUpdate, 0)
             .into_iter()

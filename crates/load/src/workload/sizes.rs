@@ -3,7 +3,7 @@
 use howfar_contract::jobs::{Alphabet, Sizes};
 
 use crate::digits;
-use crate::draws::Draws;
+use crate::random_stream::RandomStream;
 
 /// Number of positions in one text where values may begin, so that values of neighbouring keys differ.
 const POSITIONS: usize = 4096;
@@ -25,9 +25,9 @@ impl Values {
             _ => 1,
         };
         let mut text = Vec::new();
-        let length = sizes.most() as usize + POSITIONS;
+        let length = sizes.max_bytes() as usize + POSITIONS;
         digits::write_text(
-            &mut Draws::new(SEED, 0, 0),
+            &mut RandomStream::new(SEED, 0, 0),
             length,
             Alphabet::Letters,
             0.0,
@@ -41,42 +41,42 @@ impl Values {
     }
 
     pub(super) fn max_bytes(&self) -> usize {
-        self.sizes.most() as usize
+        self.sizes.max_bytes() as usize
     }
 
     /// The value of the key `id`.
     #[inline]
     pub(super) fn value(&self, id: u64) -> &[u8] {
-        let mut draws = Draws::new(SEED, 1, id);
-        let start = draws.bits() as usize % POSITIONS;
+        let mut random = RandomStream::new(SEED, 1, id);
+        let start = random.bits() as usize % POSITIONS;
         let length = match &self.sizes {
             Sizes::Fixed { bytes } => *bytes,
-            other => self.draw_size(other, &mut draws),
+            other => self.draw_size(other, &mut random),
         };
         &self.text[start..start + length as usize]
     }
 
-    fn draw_size(&self, sizes: &Sizes, draws: &mut Draws) -> u32 {
+    fn draw_size(&self, sizes: &Sizes, random: &mut RandomStream) -> u32 {
         match sizes {
             Sizes::Fixed { bytes } => *bytes,
             Sizes::Uniform { low, high } => {
-                let more = draws.up_to(u64::from(high - low) + 1) - 1;
-                low + more as u32
+                let extra = random.up_to(u64::from(high - low) + 1) - 1;
+                low + extra as u32
             }
             Sizes::Lognormal {
                 median,
                 sigma,
                 most,
             } => {
-                let size = f64::from(*median) * (sigma * normal(draws)).exp();
+                let size = f64::from(*median) * (sigma * normal(random)).exp();
                 (size.round() as u32).clamp(1, *most)
             }
             Sizes::Listed { sizes } => {
-                let mut share = draws.up_to(self.shares);
-                for one in sizes {
-                    let weight = u64::from(one.weight);
+                let mut share = random.up_to(self.shares);
+                for size in sizes {
+                    let weight = u64::from(size.weight);
                     if share <= weight {
-                        return one.bytes;
+                        return size.bytes;
                     }
                     share -= weight;
                 }
@@ -87,9 +87,9 @@ impl Values {
 }
 
 /// A normal deviate with mean 0 and standard deviation 1 (Box and Muller 1958).
-fn normal(draws: &mut Draws) -> f64 {
-    let radius = (-2.0 * (1.0 - draws.unit()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * draws.unit()).cos()
+fn normal(random: &mut RandomStream) -> f64 {
+    let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * random.unit()).cos()
 }
 
 #[cfg(test)]
@@ -98,30 +98,32 @@ mod tests {
 
     use super::*;
 
-    const KEYS: u64 = 20_000;
+    const KEY_COUNT: u64 = 20_000;
 
     fn lengths(sizes: &Sizes) -> Vec<f64> {
         let values = Values::new(sizes);
-        (1..=KEYS).map(|id| values.value(id).len() as f64).collect()
+        (1..=KEY_COUNT)
+            .map(|id| values.value(id).len() as f64)
+            .collect()
     }
 
     fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
-        numbers.sum::<f64>() / KEYS as f64
+        numbers.sum::<f64>() / KEY_COUNT as f64
     }
 
     #[test]
     fn a_key_keeps_its_value() {
         let sizes = Sizes::Uniform { low: 0, high: 90 };
-        let (one, other) = (Values::new(&sizes), Values::new(&sizes));
-        assert!((1..99).all(|id| one.value(id) == other.value(id)));
+        let (first, second) = (Values::new(&sizes), Values::new(&sizes));
+        assert!((1..99).all(|id| first.value(id) == second.value(id)));
         let fixed = Values::new(&Sizes::Fixed { bytes: 20 });
-        let differ = (1..99).filter(|&id| fixed.value(id) != fixed.value(id + 1));
-        assert!(differ.count() > 90);
+        let changes = (1..99).filter(|&id| fixed.value(id) != fixed.value(id + 1));
+        assert!(changes.count() > 90);
     }
 
     /// Means of 20 000 values: six standard errors are allowed (standard deviation of 0..=100: 29.2; of the logarithms: sigma).
     #[test]
-    fn sizes_follow_their_laws() {
+    fn sizes_follow_their_distributions() {
         let uniform = lengths(&Sizes::Uniform { low: 0, high: 100 });
         assert!((mean(uniform.iter().copied()) - 50.0).abs() < 6.0 * 29.2 / 141.4);
         assert!(uniform.contains(&0.0) && uniform.contains(&100.0));
@@ -131,10 +133,10 @@ mod tests {
             most: 1 << 20,
         });
         let logarithms = lognormal.iter().map(|size| size.ln());
-        let middle = mean(logarithms.clone());
-        assert!((middle - 1000_f64.ln()).abs() < 6.0 / 141.4, "{middle}");
-        let spread = mean(logarithms.map(|one| (one - middle).powi(2))).sqrt();
-        assert!((spread - 1.0).abs() < 0.05, "{spread}");
+        let log_mean = mean(logarithms.clone());
+        assert!((log_mean - 1000_f64.ln()).abs() < 6.0 / 141.4, "{log_mean}");
+        let deviation = mean(logarithms.map(|logarithm| (logarithm - log_mean).powi(2))).sqrt();
+        assert!((deviation - 1.0).abs() < 0.05, "{deviation}");
         let listed = Sizes::Listed {
             sizes: vec![
                 Size {
@@ -147,7 +149,13 @@ mod tests {
                 },
             ],
         };
-        let long = lengths(&listed).iter().filter(|&&one| one > 10.0).count();
-        assert!((long as f64 / KEYS as f64 - 0.25).abs() < 0.02, "{long}");
+        let long_values = lengths(&listed)
+            .iter()
+            .filter(|&&length| length > 10.0)
+            .count();
+        assert!(
+            (long_values as f64 / KEY_COUNT as f64 - 0.25).abs() < 0.02,
+            "{long_values}"
+        );
     }
 }

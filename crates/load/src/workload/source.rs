@@ -81,7 +81,7 @@ impl From<Value<'_>> for OwnedValue {
     }
 }
 
-/// One connection's memory: its number of draws from sequences, and the values that later statements repeat.
+/// One connection's memory: its number of values from sequences, and the values that later statements repeat.
 #[derive(Debug, Clone)]
 pub struct Memory {
     connection: u64,
@@ -134,6 +134,7 @@ impl Memory {
 }
 
 impl Source {
+    /// Draw a value and pass it to `put`.
     #[inline]
     pub(super) fn draw(
         &self,
@@ -144,11 +145,13 @@ impl Source {
     ) {
         let integer = match self {
             Self::Id(ids) => {
-                cursor.last = ids.draw(&mut cursor.draws);
-                cursor.last as i64
+                cursor.last_id = ids.draw(&mut cursor.random);
+                cursor.last_id as i64
             }
-            Self::LastPlus(more) => (cursor.last + more) as i64,
-            Self::Number { ids, offset } => offset.wrapping_add(ids.draw(&mut cursor.draws)) as i64,
+            Self::LastPlus(offset) => (cursor.last_id + offset) as i64,
+            Self::Number { ids, offset } => {
+                offset.wrapping_add(ids.draw(&mut cursor.random)) as i64
+            }
             other => return other.draw_rare(program, cursor, memory, put),
         };
         put(Value::Integer(integer));
@@ -163,22 +166,24 @@ impl Source {
     ) {
         match self {
             Self::Id(_) | Self::LastPlus(_) | Self::Number { .. } => {
-                unreachable!("drawn by the caller")
+                unreachable!("the caller draws from these sources itself")
             }
             Self::Slice { ids, rows } => {
                 let first = rows * (memory.connection % program.connections) as f64;
-                cursor.last = first as u64 + ids.draw(&mut cursor.draws) - 1;
-                put(Value::Integer(cursor.last as i64));
+                cursor.last_id = first as u64 + ids.draw(&mut cursor.random) - 1;
+                put(Value::Integer(cursor.last_id as i64));
             }
-            Self::C => put_text(memory, put, |out| digits::write_c(&mut cursor.draws, out)),
-            Self::Pad => put_text(memory, put, |out| digits::write_pad(&mut cursor.draws, out)),
+            Self::C => put_text(memory, put, |out| digits::write_c(&mut cursor.random, out)),
+            Self::Pad => put_text(memory, put, |out| {
+                digits::write_pad(&mut cursor.random, out);
+            }),
             Self::Text {
                 length,
                 alphabet,
                 compressible,
             } => put_text(memory, put, |out| {
                 digits::write_text(
-                    &mut cursor.draws,
+                    &mut cursor.random,
                     *length as usize,
                     *alphabet,
                     *compressible,
@@ -257,9 +262,9 @@ mod tests {
 
     #[test]
     fn unique_numbers_do_not_repeat() {
-        let mut seen: Vec<u32> = (0..200_000).map(unique_number).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), 200_000);
+        let mut numbers: Vec<u32> = (0..200_000).map(unique_number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 200_000);
     }
 }

@@ -11,7 +11,7 @@ use crate::distribution::IdSampler;
 /// sysbench sends a bulk insert once it has this many bytes.
 const BULK_BYTES: usize = 512 * 1024;
 
-pub(super) fn program(
+pub(super) fn build_program(
     workload: &Workload,
     load: &Sysbench,
     connections: u32,
@@ -47,7 +47,7 @@ pub(super) fn program(
         Workload::SelectRandomPoints(_) => script.add_random_points(connections)?,
         Workload::SelectRandomRanges(_) => script.add_random_ranges(connections)?,
         Workload::BulkInsert(_) => script.add_bulk_insert(connections),
-        _ => unreachable!("made elsewhere"),
+        _ => unreachable!("other modules build the other workloads"),
     }
     if in_transaction {
         script.add_fixed("commit", "COMMIT");
@@ -74,9 +74,9 @@ impl Script<'_> {
     fn make_step(&mut self, name: &str, sql: &str, tables: u32, sources: Vec<Source>) -> Step {
         let kind = StatementKind::new(name, sql, tables, self.protocol);
         debug_assert_eq!(
-            kind.values(),
+            kind.value_count(),
             sources.len(),
-            "a source for each value of {sql}"
+            "{sql} has one source for each value"
         );
         self.kinds.push(kind);
         Step {
@@ -87,12 +87,8 @@ impl Script<'_> {
     }
 
     fn add_fixed(&mut self, name: &str, sql: &str) {
-        let steps = vec![self.make_step(name, sql, 0, Vec::new())];
-        self.groups.push(Group {
-            table: Table::None,
-            repeat: 1,
-            steps,
-        });
+        let step = self.make_step(name, sql, 0, Vec::new());
+        self.add_once(step, Table::None);
     }
 
     /// Add `repeat` times the same statement, on one table drawn for all of them.
@@ -236,19 +232,20 @@ impl Script<'_> {
         self.kinds[0].always_text = true;
     }
 
-    /// Each connection's own part of the single table: `a..=a + rows`, which has one more than `rows` ids, as in sysbench.
-    fn own_slice(&self, connections: u32) -> Result<(Source, f64), String> {
+    /// Source of ids from each connection's own part of the single table: `a..=a + rows`, which has one more than `rows` ids, as in
+    /// sysbench.
+    fn make_slice_source(&self, connections: u32) -> Result<Source, String> {
         if self.load.tables != 1 {
             return Err("this workload has one table only: tables must be 1".to_owned());
         }
         let rows = self.load.table_size as f64 / f64::from(connections);
         let ids = IdSampler::new(&self.load.distribution, rows as u64 + 1);
-        Ok((Source::Slice { ids, rows }, rows))
+        Ok(Source::Slice { ids, rows })
     }
 
     fn add_random_points(&mut self, connections: u32) -> Result<(), String> {
         let points = self.load.random_points as usize;
-        let (slice, _) = self.own_slice(connections)?;
+        let slice = self.make_slice_source(connections)?;
         let placeholders = vec!["?"; points].join(", ");
         let sql = format!(
             "\n        SELECT id, k, c, pad\n          FROM sbtest1\n          WHERE k IN ({placeholders})\n        "
@@ -260,7 +257,7 @@ impl Script<'_> {
 
     fn add_random_ranges(&mut self, connections: u32) -> Result<(), String> {
         let ranges = self.load.number_of_ranges as usize;
-        let (slice, _) = self.own_slice(connections)?;
+        let slice = self.make_slice_source(connections)?;
         let placeholders = vec!["k BETWEEN ? AND ?"; ranges].join(" OR ");
         let sql = format!(
             "\n        SELECT count(k)\n          FROM sbtest1\n          WHERE {placeholders}"

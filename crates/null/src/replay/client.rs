@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::net::UnixStream;
 
-use howfar_contract::jobs::{Target, opened_before};
-use howfar_contract::{FailCode, Failed, tell};
+use howfar_contract::jobs::{Target, find_preopened_connections};
+use howfar_contract::{FailCode, Failed, emit_or_fail};
 
 use super::jobs::{ReplayJob, ReplayPage, Replayed};
 use super::speech::{ANSWER_HEAD_BYTES, AnswerSpec, Speech};
-use super::stream::{ClientSide, Duplex, boxed_socket};
+use super::stream::{Duplex, TlsConnector};
 use super::{BUFFER_BYTES, CpuWait, now_ns, wait_until};
 use crate::address;
 
@@ -18,18 +19,18 @@ pub(crate) fn replay(job: &ReplayJob) -> Result<(), Failed> {
     let mut client = Client {
         target: &job.target,
         speech: job.speech,
-        tls: job.tls.as_ref().map(ClientSide::new).transpose()?,
+        tls: job.tls.as_ref().map(TlsConnector::new).transpose()?,
         open: HashMap::new(),
         output: Vec::new(),
         input: vec![0; BUFFER_BYTES],
         cpu_wait: CpuWait::new(),
     };
     let steps = job.pages.iter().flat_map(|page| &page.steps);
-    for connection in opened_before(steps.map(|step| (step.connection, step.opens))) {
+    for connection in find_preopened_connections(steps.map(|step| (step.connection, step.opens))) {
         client.connect(connection)?;
     }
     for page in &job.pages {
-        tell(&client.replay_page(page)?)?;
+        emit_or_fail(&client.replay_page(page)?)?;
     }
     Ok(())
 }
@@ -37,7 +38,7 @@ pub(crate) fn replay(job: &ReplayJob) -> Result<(), Failed> {
 struct Client<'a> {
     target: &'a Target,
     speech: Speech,
-    tls: Option<ClientSide>,
+    tls: Option<TlsConnector>,
     open: HashMap<u32, Box<dyn Duplex>>,
     output: Vec<u8>,
     input: Vec<u8>,
@@ -45,25 +46,25 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Open a connection; returns the nanoseconds that this took, not counting our login: the recording contains the round trips of
+    /// Open a connection; returns the nanoseconds that this took without the login, because the recording contains the round trips of
     /// its own login.
     fn connect(&mut self, number: u32) -> Result<u64, Failed> {
         self.open.remove(&number);
         let start_ns = now_ns();
         let descriptor = address::connect(self.target)?;
-        let plain = boxed_socket(descriptor, matches!(self.target, Target::Tcp { .. }));
+        let plain = UnixStream::from(descriptor);
         let mut stream: Box<dyn Duplex> = match &self.tls {
             None => Box::new(plain),
             Some(tls) => tls
                 .begin(plain)
-                .map_err(|error| self.connection_lost(&error))?,
+                .map_err(|error| self.connection_error(&error))?,
         };
-        let took = now_ns() - start_ns;
+        let took_ns = now_ns() - start_ns;
         self.speech
             .log_in(&mut *stream)
-            .map_err(|error| self.connection_lost(&error))?;
+            .map_err(|error| self.connection_error(&error))?;
         self.open.insert(number, stream);
-        Ok(took)
+        Ok(took_ns)
     }
 
     fn replay_page(&mut self, page: &ReplayPage) -> Result<Replayed, Failed> {
@@ -82,10 +83,10 @@ impl Client<'_> {
             if step.opens {
                 wait_until(due);
                 let connecting = now_ns();
-                let opened = self.connect(step.connection)?;
-                replayed.opened_ns.push(opened);
+                let opened_ns = self.connect(step.connection)?;
+                replayed.opened_ns.push(opened_ns);
                 due = now_ns();
-                logins_ns += due - connecting - opened;
+                logins_ns += due - connecting - opened_ns;
             }
             let answer_spec = step.answer_spec();
             self.output.clear();
@@ -95,22 +96,22 @@ impl Client<'_> {
                 step.bytes_to_server as usize,
             );
             let sent = wait_until(due);
-            let late = self
-                .round_trip(step.connection, &answer_spec)
-                .map_err(|error| self.connection_lost(&error))?;
+            let late_ns = self
+                .make_round_trip(step.connection, &answer_spec)
+                .map_err(|error| self.connection_error(&error))?;
             last = now_ns();
             late_sends_ns += sent - due;
-            replayed.server_late_ns += late;
+            replayed.server_late_ns += late_ns;
             replayed.round_trips_ns.push(last - sent);
         }
         replayed.took_ns = wait_until(last + page.rest_ns) - start_ns - logins_ns;
-        // A wait for a processor while a request was due is in both figures, hence the maximum.
+        // Both figures include a wait for a CPU while a request was due, hence the maximum.
         replayed.client_late_ns = self.cpu_wait.since_last_call().max(late_sends_ns);
         Ok(replayed)
     }
 
     /// Make one round trip; returns how late the server was, in nanoseconds.
-    fn round_trip(&mut self, connection: u32, answer_spec: &AnswerSpec) -> io::Result<u64> {
+    fn make_round_trip(&mut self, connection: u32, answer_spec: &AnswerSpec) -> io::Result<u64> {
         let stream = self
             .open
             .get_mut(&connection)
@@ -118,23 +119,23 @@ impl Client<'_> {
         stream.write_all(&self.output)?;
         stream.flush()?;
         let length = self.speech.answer_length(answer_spec);
-        let (mut received, mut first) = (0, [0; ANSWER_HEAD_BYTES]);
+        let (mut received, mut head) = (0, [0; ANSWER_HEAD_BYTES]);
         while received < length {
-            let wanted = BUFFER_BYTES.min(length - received);
-            let count = stream.read(&mut self.input[..wanted])?;
+            let max_count = BUFFER_BYTES.min(length - received);
+            let count = stream.read(&mut self.input[..max_count])?;
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             // The answer may come a few bytes at a time: each goes to its position.
-            for (at, byte) in (received..ANSWER_HEAD_BYTES).zip(&self.input[..count]) {
-                first[at] = *byte;
+            for (offset, byte) in (received..ANSWER_HEAD_BYTES).zip(&self.input[..count]) {
+                head[offset] = *byte;
             }
             received += count;
         }
-        self.speech.read_lateness(answer_spec, &first)
+        self.speech.read_lateness(answer_spec, &head)
     }
 
-    fn connection_lost(&self, error: &io::Error) -> Failed {
+    fn connection_error(&self, error: &io::Error) -> Failed {
         Failed::new(
             FailCode::Connect,
             format!(

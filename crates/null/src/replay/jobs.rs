@@ -1,4 +1,4 @@
-//! The jobs and events of a replay, as `messages.py` defines them.
+//! The jobs and events of a replay.
 
 use howfar_contract::jobs::{Listen, Target, Tls};
 use howfar_contract::{Failed, LONGEST_NS};
@@ -90,7 +90,7 @@ pub(crate) struct ReplayJob {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "replayed")]
 #[schemars(title = "Replayed")]
-#[allow(clippy::struct_field_names)] // times all of them, and named so
+#[allow(clippy::struct_field_names)] // All fields are times, and their names carry the unit.
 pub(crate) struct Replayed {
     pub(crate) took_ns: u64,
     /// Time to open each connection: the socket, then TLS.
@@ -114,7 +114,7 @@ impl AnswerJob {
 }
 
 impl ReplayStep {
-    /// What the request of this step asks for.
+    /// The answer that the request of this step specifies.
     pub(super) fn answer_spec(&self) -> AnswerSpec {
         let mut answer_spec = AnswerSpec::default();
         answer_spec[..4].copy_from_slice(&self.bytes_to_client.to_be_bytes());
@@ -162,30 +162,25 @@ impl ReplayJob {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use howfar_contract::parse_job;
 
     use super::*;
-
-    fn text(name: &str) -> String {
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schema/examples");
-        fs::read_to_string(examples.join(name)).expect("an example beside the schemas")
-    }
+    use crate::jobs::tests::read_example;
 
     #[test]
-    fn the_examples_are_read() {
-        let job: ReplayJob = parse_job("replay", &text("job.replay.json")).expect("a good job");
-        job.check().expect("in bounds");
-        let job: AnswerJob = parse_job("answer", &text("job.answer.json")).expect("a good job");
+    fn the_examples_are_valid_jobs() {
+        let job: ReplayJob =
+            parse_job("replay", &read_example("job.replay.json")).expect("the job is valid");
+        job.check().expect("the job is within bounds");
+        let job: AnswerJob =
+            parse_job("answer", &read_example("job.answer.json")).expect("the job is valid");
         assert!(job.tls.is_some());
     }
 
     #[test]
     fn a_page_without_steps_is_refused() {
-        let text = text("refused/job.replay.no-steps.json");
-        let job: ReplayJob = parse_job("replay", &text).expect("well formed");
+        let text = read_example("refused/job.replay.no-steps.json");
+        let job: ReplayJob = parse_job("replay", &text).expect("the job is well formed");
         assert!(job.check().is_err());
     }
 }

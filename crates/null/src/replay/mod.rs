@@ -1,10 +1,10 @@
-//! Replay of a recording's round trips, by size and time without their contents: a server that answers each request with the number
-//! of bytes and after the time that the request gives, and a client that makes the round trips one after the other and keeps the
-//! gaps between them.
+//! Replay of a recording's round trips with their sizes and times, without their contents. The server answers each request with the
+//! number of bytes and after the time that the request gives. The client makes the round trips one after the other and keeps the gaps
+//! between them.
 //!
 //! Without gaps and service times this measures the cost of a round trip of each size on a path. `stream` is the socket, with or
-//! without TLS; `speech` is the format of the bytes on it. Both sides spin, because the application and the server compute
-//! meanwhile: a sleeping processor would have to be woken.
+//! without TLS; `speech` is the format of the bytes on it. Both sides spin while they wait, as the application and the server compute:
+//! a sleeping CPU would have to be woken.
 
 mod client;
 pub(crate) mod jobs;
@@ -20,11 +20,11 @@ pub(crate) use server::serve;
 
 use crate::clock::now_ns;
 
-/// Maximum wait spent spinning only; a longer one sleeps first, because it stands for a timer, not for a computation.
+/// Maximum wait spent only with spinning; a longer wait sleeps first, because it stands for a timer, not for a computation.
 const MAX_SPIN_NS: u64 = 20_000_000;
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Measures how long a thread has waited for a processor while other programs had them.
+/// Measures how long a thread has waited for a CPU while other programs ran.
 struct CpuWait {
     file: Option<File>,
     total_ns: u64,
@@ -49,13 +49,13 @@ impl CpuWait {
             .as_ref()
             .and_then(|file| file.read_at(&mut text, 0).ok())
             .unwrap_or(0);
-        let now_ns = std::str::from_utf8(&text[..read])
+        let total_ns = std::str::from_utf8(&text[..read])
             .ok()
             .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse().ok())
             .unwrap_or(self.total_ns);
-        let since = now_ns.saturating_sub(self.total_ns);
-        self.total_ns = now_ns;
-        since
+        let since_ns = total_ns.saturating_sub(self.total_ns);
+        self.total_ns = total_ns;
+        since_ns
     }
 }
 

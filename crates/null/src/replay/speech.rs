@@ -1,6 +1,5 @@
-//! The format of requests and answers on the wire: bytes without a meaning, or messages of a protocol, for a program in between
-//! that parses it. In every format a request carries the length of its answer and the service time, and an answer carries how late
-//! it was.
+//! The format of requests and answers on the wire: bytes without a meaning, or messages of a protocol if a program in between parses
+//! it. In every format a request carries the length of its answer and the service time, and an answer carries its lateness.
 
 use std::io;
 
@@ -27,9 +26,9 @@ pub(crate) enum Speech {
     Memcached,
 }
 
-/// What a request asks for: length of the answer, 4 bytes, and service time, 8 bytes.
+/// The answer that a request specifies: its length in 4 bytes, and the service time in nanoseconds in 8 bytes.
 pub(super) type AnswerSpec = [u8; 12];
-/// Length of an [`AnswerSpec`] in hexadecimal, as in all formats except `sizes`.
+/// Length of an [`AnswerSpec`] in hexadecimal, which all formats except `sizes` use.
 const SPEC_DIGITS: usize = 2 * size_of::<AnswerSpec>();
 /// The first bytes of an answer, which contain its lateness in every format.
 pub(super) const ANSWER_HEAD_BYTES: usize = 64;
@@ -43,11 +42,11 @@ const MEMCACHED_PREFIX: &[u8] = b"set ";
 /// `CommandComplete`, then `ReadyForQuery`.
 const POSTGRESQL_END: &[u8] = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I";
 
-/// What has come from a client.
+/// The next message from a client.
 pub(super) enum Incoming {
     /// Too few bytes to decide.
     Incomplete,
-    /// A complete login message, or a complete request that the program in between makes itself.
+    /// A complete login message, or a complete request that comes from the program in between.
     Other { length: usize, answer: Vec<u8> },
     Request {
         length: usize,
@@ -96,10 +95,10 @@ impl Speech {
     /// The bytes before an answer's payload, the payload's length, and the bytes after it.
     fn answer_parts(self, answer_spec: &AnswerSpec) -> (Vec<u8>, usize, &'static [u8]) {
         let min_bytes = answer_bytes(answer_spec);
-        let text = |before: &dyn Fn(usize) -> Vec<u8>, after: &'static [u8]| {
-            let around = before(min_bytes).len() + after.len();
-            let payload = min_bytes.saturating_sub(around).max(2 * size_of::<u64>());
-            (before(payload), payload, after)
+        let text = |prefix: &dyn Fn(usize) -> Vec<u8>, suffix: &'static [u8]| {
+            let overhead = prefix(min_bytes).len() + suffix.len();
+            let payload = min_bytes.saturating_sub(overhead).max(2 * size_of::<u64>());
+            (prefix(payload), payload, suffix)
         };
         match self {
             Self::Sizes => (Vec::new(), min_bytes.max(size_of::<u64>()), b""),
@@ -118,21 +117,21 @@ impl Speech {
 
     /// Length of the answer to a request.
     pub(super) fn answer_length(self, answer_spec: &AnswerSpec) -> usize {
-        let (before, payload, after) = self.answer_parts(answer_spec);
-        before.len() + payload + after.len()
+        let (prefix, payload, suffix) = self.answer_parts(answer_spec);
+        prefix.len() + payload + suffix.len()
     }
 
     /// Write the answer to a request; returns the offset for [`Self::write_lateness`].
     pub(super) fn write_answer(self, out: &mut Vec<u8>, answer_spec: &AnswerSpec) -> usize {
-        let (before, payload, after) = self.answer_parts(answer_spec);
+        let (prefix, payload, suffix) = self.answer_parts(answer_spec);
         out.clear();
-        out.extend_from_slice(&before);
-        out.resize(before.len() + payload, 0);
-        out.extend_from_slice(after);
-        before.len()
+        out.extend_from_slice(&prefix);
+        out.resize(prefix.len() + payload, 0);
+        out.extend_from_slice(suffix);
+        prefix.len()
     }
 
-    /// Write how late an answer is.
+    /// Write an answer's lateness into its payload.
     pub(super) fn write_lateness(self, payload: &mut [u8], late_ns: u64) {
         let late = late_ns.to_be_bytes();
         match self {
@@ -141,22 +140,22 @@ impl Speech {
         }
     }
 
-    /// Read how late an answer was from its first bytes.
+    /// Read an answer's lateness in nanoseconds from its first bytes.
     pub(super) fn read_lateness(
         self,
         answer_spec: &AnswerSpec,
         head: &[u8; ANSWER_HEAD_BYTES],
     ) -> io::Result<u64> {
-        let at = self.answer_parts(answer_spec).0.len();
+        let payload = &head[self.answer_parts(answer_spec).0.len()..];
         let late = match self {
-            Self::Sizes => head[at..at + 8].try_into().ok(),
-            _ => parse_hex(&head[at..at + 16]),
+            Self::Sizes => payload[..8].try_into().ok(),
+            _ => parse_hex(&payload[..16]),
         };
         late.map(u64::from_be_bytes)
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Parse what `bytes` begin with. `is_logged_in`: the client has logged in.
+    /// Parse the first message in `bytes`. `is_logged_in`: whether the client has logged in.
     pub(super) fn parse(self, bytes: &[u8], is_logged_in: &mut bool) -> io::Result<Incoming> {
         match self {
             Self::Sizes => Ok(bytes
@@ -165,7 +164,7 @@ impl Speech {
                     let mut answer_spec = AnswerSpec::default();
                     answer_spec.copy_from_slice(&head[4..]);
                     Incoming::Request {
-                        length: number(head).unwrap_or(0),
+                        length: read_number(head).unwrap_or(0),
                         answer_spec,
                     }
                 })),
@@ -210,26 +209,27 @@ impl Speech {
 
 /// Requested length of the answer.
 pub(super) fn answer_bytes(answer_spec: &AnswerSpec) -> usize {
-    number(answer_spec).unwrap_or(0)
+    read_number(answer_spec).unwrap_or(0)
 }
 
-/// The first four bytes as a number.
-fn number(bytes: &[u8]) -> Option<usize> {
+/// Read the first four bytes as a number; None if there are fewer.
+fn read_number(bytes: &[u8]) -> Option<usize> {
     Some(u32::from_be_bytes(*bytes.first_chunk()?) as usize)
 }
 
-/// Everything before the one column of a row.
-fn row_prefix(column: usize) -> Vec<u8> {
-    let mut before = vec![b'D'];
-    before.extend_from_slice(&(column as u32 + 10).to_be_bytes());
-    before.extend_from_slice(&1_u16.to_be_bytes());
-    before.extend_from_slice(&(column as u32).to_be_bytes());
-    before
+/// The bytes before the only column, of `column_bytes`, of a row.
+fn row_prefix(column_bytes: usize) -> Vec<u8> {
+    let mut prefix = vec![b'D'];
+    prefix.extend_from_slice(&(column_bytes as u32 + 10).to_be_bytes());
+    prefix.extend_from_slice(&1_u16.to_be_bytes());
+    prefix.extend_from_slice(&(column_bytes as u32).to_be_bytes());
+    prefix
 }
 
 /// Parse the first message of a session. Requests for encryption are declined.
 fn parse_login(bytes: &[u8], is_logged_in: &mut bool) -> Incoming {
-    let (Some(length), Some(code)) = (number(bytes), bytes.get(4..).and_then(number)) else {
+    let (Some(length), Some(code)) = (read_number(bytes), bytes.get(4..).and_then(read_number))
+    else {
         return Incoming::Incomplete;
     };
     if bytes.len() < length {
@@ -239,14 +239,14 @@ fn parse_login(bytes: &[u8], is_logged_in: &mut bool) -> Incoming {
         b"N".to_vec()
     } else {
         *is_logged_in = true;
-        login_answer()
+        encode_login_answer()
     };
     Incoming::Other { length, answer }
 }
 
-/// The answer to a login, which needs no password. The parameters that a pooler compares between its two sides have the values that
-/// our client sends.
-fn login_answer() -> Vec<u8> {
+/// Encode the answer to a login, which needs no password. The parameters that a pooler compares between client and server have the
+/// values that our client sends.
+fn encode_login_answer() -> Vec<u8> {
     let mut answer = b"R\0\0\0\x08\0\0\0\0".to_vec();
     for (name, value) in [
         ("server_version", "15.0"),
@@ -266,9 +266,9 @@ fn login_answer() -> Vec<u8> {
     answer
 }
 
-/// Parse a statement. One without an [`AnswerSpec`] is the pooler's own and does nothing.
+/// Parse a statement. A statement without an [`AnswerSpec`] comes from the pooler itself and has no effect.
 fn parse_query(bytes: &[u8]) -> io::Result<Incoming> {
-    let (Some(kind), Some(length)) = (bytes.first(), bytes.get(1..).and_then(number)) else {
+    let (Some(kind), Some(length)) = (bytes.first(), bytes.get(1..).and_then(read_number)) else {
         return Ok(Incoming::Incomplete);
     };
     let length = 1 + length;
@@ -294,22 +294,22 @@ fn parse_query(bytes: &[u8]) -> io::Result<Incoming> {
     })
 }
 
-/// Parse a command whose key is the [`AnswerSpec`]; its value's length follows `between`.
-fn parse_command(bytes: &[u8], prefix: &[u8], between: &[u8]) -> io::Result<Incoming> {
-    let at = prefix.len() + SPEC_DIGITS + between.len();
-    let Some(line) = bytes.get(at..) else {
+/// Parse a command whose key is the [`AnswerSpec`]; its value's length follows `separator`.
+fn parse_command(bytes: &[u8], prefix: &[u8], separator: &[u8]) -> io::Result<Incoming> {
+    let length_offset = prefix.len() + SPEC_DIGITS + separator.len();
+    let Some(line) = bytes.get(length_offset..) else {
         return Ok(Incoming::Incomplete);
     };
     let Some(end) = line.iter().position(|byte| *byte == b'\n') else {
         return Ok(Incoming::Incomplete);
     };
     let answer_spec = bytes[prefix.len()..].get(..SPEC_DIGITS).and_then(parse_hex);
-    let value = std::str::from_utf8(&line[..end])
+    let value_bytes = std::str::from_utf8(&line[..end])
         .ok()
         .and_then(|digits| digits.trim_end().parse::<u32>().ok());
-    match (bytes.starts_with(prefix), answer_spec, value) {
-        (true, Some(answer_spec), Some(value)) => Ok(Incoming::Request {
-            length: at + end + 1 + value as usize + 2,
+    match (bytes.starts_with(prefix), answer_spec, value_bytes) {
+        (true, Some(answer_spec), Some(value_bytes)) => Ok(Incoming::Request {
+            length: length_offset + end + 1 + value_bytes as usize + 2,
             answer_spec,
         }),
         _ => Err(io::ErrorKind::InvalidData.into()),
@@ -320,7 +320,7 @@ fn to_hex(bytes: &[u8]) -> Vec<u8> {
     bytes
         .iter()
         .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|half| b"0123456789abcdef"[half as usize])
+        .map(|digit| b"0123456789abcdef"[digit as usize])
         .collect()
 }
 
@@ -330,8 +330,8 @@ fn parse_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
         return None;
     }
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let half = |digit: u8| char::from(digit).to_digit(16);
-        *byte = ((half(pair[0])? << 4) | half(pair[1])?) as u8;
+        let value = |digit: u8| char::from(digit).to_digit(16);
+        *byte = ((value(pair[0])? << 4) | value(pair[1])?) as u8;
     }
     Some(bytes)
 }
@@ -349,16 +349,16 @@ mod tests {
         Speech::Memcached,
     ];
 
-    fn answer_spec(reply: u32, service_ns: u64) -> AnswerSpec {
+    fn answer_spec(reply_bytes: u32, service_ns: u64) -> AnswerSpec {
         let mut answer_spec = AnswerSpec::default();
-        answer_spec[..4].copy_from_slice(&reply.to_be_bytes());
+        answer_spec[..4].copy_from_slice(&reply_bytes.to_be_bytes());
         answer_spec[4..].copy_from_slice(&service_ns.to_be_bytes());
         answer_spec
     }
 
     proptest! {
         #[test]
-        fn what_is_asked_is_understood_however_it_is_cut(
+        fn a_request_is_parsed_or_incomplete_at_any_cut(
             speech in prop::sample::select(&SPEECHES[..]), reply in 0..10_000_u32, service in any::<u64>(), min_bytes in 0..3000_usize, cut in 0..100_usize
         ) {
             let spec = answer_spec(reply, service);
@@ -367,51 +367,51 @@ mod tests {
             prop_assert!(request.len() >= min_bytes.min(request.len()) && request.len() <= min_bytes.max(80) + 10);
             let mut is_logged_in = true;
             let part = &request[..cut.min(request.len())];
-            match speech.parse(part, &mut is_logged_in).expect("well formed") {
+            match speech.parse(part, &mut is_logged_in).expect("the request is well formed") {
                 Incoming::Request { length, answer_spec } => prop_assert!((length, answer_spec) == (request.len(), spec)),
                 Incoming::Incomplete => {}
-                Incoming::Other { .. } => prop_assert!(false, "nothing else was asked"),
+                Incoming::Other { .. } => prop_assert!(false, "a request is not another message"),
             }
-            let whole = speech.parse(&request, &mut is_logged_in).expect("well formed");
-            let understood = matches!(whole, Incoming::Request { length, answer_spec } if (length, answer_spec) == (request.len(), spec));
-            prop_assert!(understood);
+            let incoming = speech.parse(&request, &mut is_logged_in).expect("the request is well formed");
+            let is_parsed = matches!(incoming, Incoming::Request { length, answer_spec } if (length, answer_spec) == (request.len(), spec));
+            prop_assert!(is_parsed);
         }
 
         #[test]
-        fn an_answer_is_as_long_as_the_client_expects(
+        fn an_answer_has_the_expected_length_and_lateness(
             speech in prop::sample::select(&SPEECHES[..]), reply in 0..100_000_u32, late in any::<u64>()
         ) {
             let spec = answer_spec(reply, 0);
             let mut answer = Vec::new();
-            let at = speech.write_answer(&mut answer, &spec);
-            speech.write_lateness(&mut answer[at..], late);
+            let lateness_offset = speech.write_answer(&mut answer, &spec);
+            speech.write_lateness(&mut answer[lateness_offset..], late);
             prop_assert_eq!(answer.len(), speech.answer_length(&spec));
             prop_assert!(answer.len() + 3 >= reply as usize && answer.len() <= (reply as usize).max(80) + 3);
             answer.resize(answer.len().max(ANSWER_HEAD_BYTES), 0);
-            let head = answer.first_chunk().expect("as long");
-            prop_assert_eq!(speech.read_lateness(&spec, head).expect("well formed"), late);
+            let head = answer.first_chunk().expect("the answer was padded");
+            prop_assert_eq!(speech.read_lateness(&spec, head).expect("the answer is well formed"), late);
         }
 
         #[test]
-        fn any_bytes_are_parted_or_refused(speech in prop::sample::select(&SPEECHES[..]), bytes: Vec<u8>, mut is_logged_in: bool) {
+        fn any_bytes_are_parsed_or_refused(speech in prop::sample::select(&SPEECHES[..]), bytes: Vec<u8>, mut is_logged_in: bool) {
             let _ = speech.parse(&bytes, &mut is_logged_in);
         }
     }
 
     #[test]
-    fn a_login_is_answered_and_encryption_declined() {
+    fn a_login_is_answered_and_encryption_is_declined() {
         let mut bytes = Vec::new();
         postgres::request::ssl(&mut bytes);
         let mut is_logged_in = false;
         let incoming = Speech::Postgresql
             .parse(&bytes, &mut is_logged_in)
-            .expect("fine");
+            .expect("the message is well formed");
         assert!(matches!(incoming, Incoming::Other { length: 8, ref answer } if answer == b"N"));
         bytes.clear();
         postgres::request::startup(&mut bytes, ACCOUNT, ACCOUNT, "", false);
         let incoming = Speech::Postgresql
             .parse(&bytes, &mut is_logged_in)
-            .expect("fine");
+            .expect("the message is well formed");
         assert!(
             is_logged_in
                 && matches!(incoming, Incoming::Other { length, .. } if length == bytes.len())
@@ -420,7 +420,7 @@ mod tests {
         postgres::request::query_with(&mut bytes, |out| out.extend_from_slice(b"SET a = 1"));
         let incoming = Speech::Postgresql
             .parse(&bytes, &mut is_logged_in)
-            .expect("fine");
+            .expect("the message is well formed");
         assert!(matches!(incoming, Incoming::Other { length, .. } if length == bytes.len()));
     }
 }

@@ -1,8 +1,8 @@
-//! A connected socket, plain or inside TLS, for blocking reads and writes.
+//! A connected socket, plain or inside TLS, for blocking reads and writes. The plain socket is a `UnixStream` also for TCP: reads and
+//! writes are the same system calls.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -32,20 +32,7 @@ pub(crate) struct ServerTls {
 pub(super) trait Duplex: Read + Write + Send {}
 impl<T: Read + Write + Send> Duplex for T {}
 
-/// The descriptor as a TCP or Unix socket of std; `read` and `write` work the same for both.
-pub(super) fn boxed_socket(descriptor: OwnedFd, is_tcp: bool) -> Box<dyn Plain> {
-    if is_tcp {
-        Box::new(TcpStream::from(descriptor))
-    } else {
-        Box::new(UnixStream::from(descriptor))
-    }
-}
-
-pub(super) trait Plain: Duplex {}
-impl Plain for TcpStream {}
-impl Plain for UnixStream {}
-
-fn versions(requested: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
+fn protocol_versions(requested: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
     match requested {
         TlsVersions::Any => vec![&TLS13, &TLS12],
         TlsVersions::Tls12 => vec![&TLS12],
@@ -61,14 +48,14 @@ fn tls_error(subject: &str, error: impl std::fmt::Display) -> Failed {
     )
 }
 
-/// The client side of TLS.
+/// Starts TLS as a client.
 #[derive(Debug, Clone)]
-pub(super) struct ClientSide {
+pub(super) struct TlsConnector {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-impl ClientSide {
+impl TlsConnector {
     pub(super) fn new(tls: &Tls) -> Result<Self, Failed> {
         let file = tls.ca_file.as_deref().unwrap_or_default();
         let mut roots = RootCertStore::empty();
@@ -79,8 +66,8 @@ impl ClientSide {
                 .add(certificate.map_err(|error| tls_error(file, error))?)
                 .map_err(|error| tls_error(file, error))?;
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&versions(tls.versions))
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&protocol_versions(tls.versions))
             .map_err(|error| tls_error("the version", error))?
             .with_root_certificates(roots)
             .with_no_client_auth();
@@ -91,7 +78,6 @@ impl ClientSide {
                 ServerName::try_from(name.clone()).map_err(|error| tls_error(&name, error))?
             }
         };
-        let mut config = config;
         if !tls.resumption {
             config.resumption = rustls::client::Resumption::disabled();
         }
@@ -102,7 +88,7 @@ impl ClientSide {
     }
 
     /// Start TLS; the handshake is complete when this returns.
-    pub(super) fn begin(&self, mut plain: Box<dyn Plain>) -> io::Result<Box<dyn Duplex>> {
+    pub(super) fn begin(&self, mut plain: UnixStream) -> io::Result<Box<dyn Duplex>> {
         let mut session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
             .map_err(io::Error::other)?;
         while session.is_handshaking() {
@@ -112,11 +98,11 @@ impl ClientSide {
     }
 }
 
-/// The server side of TLS.
+/// Starts TLS as a server.
 #[derive(Debug, Clone)]
-pub(super) struct ServerSide(Arc<ServerConfig>);
+pub(super) struct TlsAcceptor(Arc<ServerConfig>);
 
-impl ServerSide {
+impl TlsAcceptor {
     pub(super) fn new(tls: &ServerTls) -> Result<Self, Failed> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(&tls.cert_file)
             .map_err(|error| tls_error(&tls.cert_file, error))?
@@ -125,7 +111,7 @@ impl ServerSide {
         let key = PrivateKeyDer::from_pem_file(&tls.key_file)
             .map_err(|error| tls_error(&tls.key_file, error))?;
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&versions(tls.versions))
+            .with_protocol_versions(&protocol_versions(tls.versions))
             .map_err(|error| tls_error("the version", error))?
             .with_no_client_auth()
             .with_single_cert(chain, key)
@@ -133,7 +119,8 @@ impl ServerSide {
         Ok(Self(Arc::new(config)))
     }
 
-    pub(super) fn begin(&self, mut plain: Box<dyn Plain>) -> io::Result<Box<dyn Duplex>> {
+    /// Start TLS; the handshake is complete when this returns.
+    pub(super) fn begin(&self, mut plain: UnixStream) -> io::Result<Box<dyn Duplex>> {
         let mut session = ServerConnection::new(Arc::clone(&self.0)).map_err(io::Error::other)?;
         while session.is_handshaking() {
             session.complete_io(&mut plain)?;

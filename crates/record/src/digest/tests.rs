@@ -1,4 +1,4 @@
-//! Statements without their literals: what stays, what goes, and that nothing leaks.
+//! Tests of digests: what they keep and omit, and that no literal leaks.
 
 use proptest::prelude::*;
 
@@ -7,12 +7,12 @@ use super::*;
 const MYSQL: Dialect = Dialect::Mysql { backslash: true };
 const POSTGRES: Dialect = Dialect::Postgres { backslash: false };
 
-fn text(sql: &str, dialect: Dialect) -> String {
+fn digest_text(sql: &str, dialect: Dialect) -> String {
     digest(sql.as_bytes(), dialect, &Salt::default()).text
 }
 
 #[test]
-fn numbers_of_names_that_clients_count_up_are_literals() {
+fn numbers_in_names_that_clients_number_are_masked() {
     for (dialect, sql, expected) in [
         (
             POSTGRES,
@@ -35,7 +35,7 @@ fn numbers_of_names_that_clients_count_up_are_literals() {
             "ROLLBACK TO SAVEPOINT sp_?",
         ),
     ] {
-        assert_eq!(text(sql, dialect), expected);
+        assert_eq!(digest_text(sql, dialect), expected);
     }
 }
 
@@ -87,38 +87,43 @@ fn literals_become_question_marks() {
             "SELECT ? + ?",
         ),
     ] {
-        assert_eq!(text(sql, dialect), expected, "{sql}");
+        assert_eq!(digest_text(sql, dialect), expected, "{sql}");
     }
 }
 
 // [app-18]
 #[test]
-fn comments_that_are_run_leave_no_trace() {
+fn executed_comments_are_replaced_by_their_text() {
     for (sql, expected) in [
         ("/*!40101 SET NAMES utf8 */", "SET NAMES utf8"),
         ("SELECT /*!40000 a */ FROM t", "SELECT a FROM t"),
         ("SELECT a/*!50000>*/b", "SELECT a > b"),
         ("SELECT /*M! a, /* secret */ b */ c", "SELECT a, b c"),
     ] {
-        assert_eq!(text(sql, MYSQL), expected, "{sql}");
+        assert_eq!(digest_text(sql, MYSQL), expected, "{sql}");
     }
 }
 
 #[test]
-fn a_statement_that_is_cut_has_the_name_of_the_whole() {
-    for whole in [
+fn a_truncated_statement_has_the_digest_of_the_complete_one() {
+    for statement in [
         "SELECT LENGTH('secret')",
         "INSERT INTO t(a, b) VALUES (1, 'x'), (2, 'y'), (3, 'z')",
         "SELECT a FROM t WHERE id IN (1, 2, 3, 4)",
     ] {
-        for cut in [whole.len() - 1, whole.len() - 2, whole.len() - 4] {
-            assert_eq!(text(&whole[..cut], MYSQL), text(whole, MYSQL), "{cut}");
+        let length = statement.len();
+        for cut in [length - 1, length - 2, length - 4] {
+            assert_eq!(
+                digest_text(&statement[..cut], MYSQL),
+                digest_text(statement, MYSQL),
+                "{cut}"
+            );
         }
     }
 }
 
 #[test]
-fn values_of_settings_need_no_quotes() {
+fn unquoted_values_of_settings_are_literals() {
     for (dialect, sql, expected) in [
         (
             MYSQL,
@@ -156,13 +161,13 @@ fn values_of_settings_need_no_quotes() {
             "UPDATE t SET a = b, c = d",
         ),
     ] {
-        assert_eq!(text(sql, dialect), expected, "{sql}");
+        assert_eq!(digest_text(sql, dialect), expected, "{sql}");
     }
 }
 
 #[test]
-fn half_a_character_is_no_backslash() {
-    // In sjis, and in gbk.
+fn the_second_byte_of_a_character_is_not_a_backslash() {
+    // One character in sjis, and one in gbk.
     for sql in [
         &b"select '\x83\x5c', 'secret'"[..],
         b"select '\xd5\x5c', 'secret'",
@@ -175,7 +180,7 @@ fn half_a_character_is_no_backslash() {
 }
 
 #[test]
-fn commands_are_of_a_list() {
+fn commands_come_from_a_fixed_list() {
     for (sql, expected) in [
         ("  (SELECT 1)", "select"),
         ("START TRANSACTION", "begin"),
@@ -191,7 +196,7 @@ fn commands_are_of_a_list() {
 }
 
 #[test]
-fn keys_are_equal_for_equal_literals_alone() {
+fn keys_are_equal_only_for_equal_literals_and_salts() {
     let salt = Salt::default();
     let keys = |sql: &str| digest(sql.as_bytes(), MYSQL, &salt).keys;
     assert_eq!(keys("SELECT 1, 'a'"), keys("select  1,'a'"));
@@ -205,34 +210,34 @@ fn keys_are_equal_for_equal_literals_alone() {
 
 proptest! {
     #[test]
-    fn no_quoted_literal_comes_out(
-        before in "[ a-z=(,]{0,12}", secret in "[a-zA-Z0-9 '\\\\\"`$;]{0,30}", after in "[ a-z=),0-9]{0,12}", which in 0..4,
+    fn digests_contain_no_quoted_literal(
+        prefix in "[ a-z=(,]{0,12}", secret in "[a-zA-Z0-9 '\\\\\"`$;]{0,30}", suffix in "[ a-z=),0-9]{0,12}", quoting in 0..4,
     ) {
         let secret = format!("Zq9{secret}Zq9");
-        let (quoted, dialect) = match which {
+        let (quoted, dialect) = match quoting {
             0 => (format!("'{}'", secret.replace('\\', "\\\\").replace('\'', "''")), MYSQL),
             1 => (format!("\"{}\"", secret.replace('\\', "\\\\").replace('"', "\\\"")), MYSQL),
             2 => (format!("'{}'", secret.replace('\'', "''")), POSTGRES),
             _ => (format!("E'{}'", secret.replace('\\', "\\\\").replace('\'', "\\'")), POSTGRES),
         };
-        let found = text(&format!("SELECT {before} {quoted} {after}"), dialect);
+        let found = digest_text(&format!("SELECT {prefix} {quoted} {suffix}"), dialect);
         prop_assert!(!found.contains("Zq9"), "{found}");
     }
 
-    /// Brackets that open are closed.
+    /// Every opened bracket is closed.
     #[test]
-    fn brackets_and_comments_that_are_run_are_closed(words in prop::collection::vec(0..9_usize, 0..12)) {
+    fn brackets_and_executed_comments_are_closed(words in prop::collection::vec(0..9_usize, 0..12)) {
         const WORDS: [&str; 9] = ["(", "1", ",", "a", "/*!", "/*!50000", "VALUES", "IN", "+"];
-        let all: Vec<&str> = words.iter().map(|&word| WORDS[word]).collect();
-        let ends = "*/".repeat(all.iter().filter(|word| word.starts_with("/*")).count());
-        let found = text(&format!("{} {ends}", all.join(" ")), MYSQL);
+        let parts: Vec<&str> = words.iter().map(|&word| WORDS[word]).collect();
+        let ends = "*/".repeat(parts.iter().filter(|word| word.starts_with("/*")).count());
+        let found = digest_text(&format!("{} {ends}", parts.join(" ")), MYSQL);
         prop_assert_eq!(found.matches('(').count(), found.matches(')').count(), "{}", found);
         prop_assert!(!found.contains("*/"), "{}", found);
     }
 
     #[test]
-    fn anything_has_a_digest(sql in prop::collection::vec(any::<u8>(), 0..300), mysql in any::<bool>(), backslash in any::<bool>()) {
-        let dialect = if mysql { Dialect::Mysql { backslash } } else { Dialect::Postgres { backslash } };
+    fn any_bytes_have_a_bounded_digest(sql in prop::collection::vec(any::<u8>(), 0..300), is_mysql in any::<bool>(), backslash in any::<bool>()) {
+        let dialect = if is_mysql { Dialect::Mysql { backslash } } else { Dialect::Postgres { backslash } };
         let found = digest(&sql, dialect, &Salt::default());
         prop_assert!(found.text.len() <= 3 * MAX_DIGEST_BYTES + 8);
     }

@@ -1,13 +1,13 @@
-//! An application's answer in the format of CGI: headers, an empty line, a body. Only the beginning and the end of the body are
-//! kept.
+//! Parses an application's answer in the format of CGI: headers, an empty line, a body. Only the beginning and the end of the body
+//! are kept.
 
 use super::Malformed;
 use crate::keyvalue::parse_unsigned;
 
 /// Maximum bytes of all headers.
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;
-/// Maximum bytes kept of an application's text: 200 characters of any kind.
-pub const LONGEST_SAID: usize = 800;
+/// Maximum bytes kept of a body's beginning and of the error stream: 200 characters of any encoding.
+pub const MAX_EXCERPT_BYTES: usize = 800;
 /// The header in which a page reports figures about itself.
 const PAGE_HEADER: &[u8] = b"x-howfar-page";
 const MAX_NAME_BYTES: usize = 40;
@@ -15,9 +15,9 @@ const MAX_NAME_BYTES: usize = 40;
 /// The contents of the headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Response {
-    /// Without a status header: 302 if there is a location, else 200.
+    /// The status header; without one, 302 if there is a location, else 200.
     pub status: u16,
-    /// The figures that the page reports about itself, in its order; each name occurs once.
+    /// The figures that the page reports about itself, in the order sent; each name occurs once.
     pub reported: Vec<(String, u64)>,
     has_location: bool,
 }
@@ -30,26 +30,26 @@ pub(super) struct Cgi {
     is_complete: bool,
     /// Bytes of headers so far.
     header_bytes: usize,
-    /// The beginning of a line that came in parts.
+    /// The part of the current header line that has come.
     line: Vec<u8>,
-    first: Vec<u8>,
-    last: Vec<u8>,
-    /// How many of the last bytes are wanted.
-    tail: usize,
-    body: u64,
+    body_start: Vec<u8>,
+    body_end: Vec<u8>,
+    /// How many of the body's last bytes are requested.
+    end_bytes: usize,
+    body_bytes: u64,
 }
 
 impl Cgi {
-    pub(super) fn new(tail: usize) -> Self {
+    pub(super) fn new(end_bytes: usize) -> Self {
         Self {
             response: Response::default(),
             is_complete: false,
             header_bytes: 0,
             line: Vec::new(),
-            first: Vec::new(),
-            last: Vec::new(),
-            tail,
-            body: 0,
+            body_start: Vec::new(),
+            body_end: Vec::new(),
+            end_bytes,
+            body_bytes: 0,
         }
     }
 
@@ -61,9 +61,9 @@ impl Cgi {
         self.is_complete = false;
         self.header_bytes = 0;
         self.line.clear();
-        self.first.clear();
-        self.last.clear();
-        self.body = 0;
+        self.body_start.clear();
+        self.body_end.clear();
+        self.body_bytes = 0;
     }
 
     /// The headers, once they are complete.
@@ -72,39 +72,40 @@ impl Cgi {
     }
 
     /// Bytes of the body so far.
-    pub(super) fn body(&self) -> u64 {
-        self.body
+    pub(super) fn body_bytes(&self) -> u64 {
+        self.body_bytes
     }
 
     /// The beginning of the body.
-    pub(super) fn first(&self) -> &[u8] {
-        &self.first
+    pub(super) fn body_start(&self) -> &[u8] {
+        &self.body_start
     }
 
-    /// The last bytes of the body, as many as are wanted.
-    pub(super) fn last(&self) -> &[u8] {
-        &self.last[self.last.len().saturating_sub(self.tail)..]
+    /// The last bytes of the body, as many as are requested.
+    pub(super) fn body_end(&self) -> &[u8] {
+        &self.body_end[self.body_end.len().saturating_sub(self.end_bytes)..]
     }
 
+    /// Consume all bytes of `input`, which are headers or parts of the body.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), Malformed> {
         while !self.is_complete && !input.is_empty() {
             self.feed_header(&mut input)?;
         }
-        self.body += input.len() as u64;
-        let space = LONGEST_SAID - self.first.len();
-        self.first
+        self.body_bytes += input.len() as u64;
+        let space = MAX_EXCERPT_BYTES - self.body_start.len();
+        self.body_start
             .extend_from_slice(&input[..input.len().min(space)]);
-        let tail = &input[input.len().saturating_sub(self.tail)..];
-        // Keep up to twice the tail, so that small pieces do not move it each time.
-        if self.last.len() + tail.len() > 2 * self.tail {
-            let keep = self.last.len().min(self.tail);
-            self.last.drain(..self.last.len() - keep);
+        let tail = &input[input.len().saturating_sub(self.end_bytes)..];
+        // The buffer holds up to twice the requested bytes, so that small pieces do not move its contents each time.
+        if self.body_end.len() + tail.len() > 2 * self.end_bytes {
+            let kept_bytes = self.body_end.len().min(self.end_bytes);
+            self.body_end.drain(..self.body_end.len() - kept_bytes);
         }
-        self.last.extend_from_slice(tail);
+        self.body_end.extend_from_slice(tail);
         Ok(())
     }
 
-    /// Take a header line, or the part of it that has come.
+    /// Consume a header line, or the part of it that has come.
     fn feed_header(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
         let end = input.iter().position(|&byte| byte == b'\n');
         let (part, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
@@ -177,10 +178,10 @@ impl Response {
         Ok(())
     }
 
-    /// Complete the headers: set the status if none was given.
+    /// Set the status if no header gave one.
     fn set_default_status(&mut self) {
         if self.status == 0 {
-            // A redirect need not give a status.
+            // A redirect may omit its status.
             self.status = if self.has_location { 302 } else { 200 };
         }
     }
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_end_in_either_way_and_their_case_does_not_matter() {
+    fn header_lines_end_in_lf_or_crlf_and_names_ignore_case() {
         for (stream, status) in [
             ("Status: 500 Internal Server Error\r\n\r\n", 500),
             ("sTATUS:404\nContent-type: text/html\n\n", 404),
@@ -227,16 +228,20 @@ mod tests {
             ("Location: elsewhere\r\n\r\n", 302),
             ("Location: elsewhere\r\nStatus: 201\r\n\r\n", 201),
         ] {
-            let response = parse(stream).expect("well formed").expect("whole");
+            let response = parse(stream)
+                .expect("the headers are valid")
+                .expect("the headers are complete");
             assert_eq!(response.status, status, "{stream:?}");
         }
         assert_eq!(parse("Status: 200 OK\r\nA: b\r\n"), Ok(None));
     }
 
     #[test]
-    fn a_page_tells_names_with_numbers() {
+    fn a_page_reports_names_with_numbers() {
         let stream = "x-howfar-page:  cpu_ns=12,hits=0,most=9223372036854775807 \r\n\r\n";
-        let response = parse(stream).expect("well formed").expect("whole");
+        let response = parse(stream)
+            .expect("the headers are valid")
+            .expect("the headers are complete");
         let pairs = [("cpu_ns", 12), ("hits", 0), ("most", i64::MAX as u64)];
         assert_eq!(
             response.reported,
@@ -245,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
-        let long = "n".repeat(MAX_NAME_BYTES + 1);
+    fn malformed_headers_are_refused() {
+        let long_name = "n".repeat(MAX_NAME_BYTES + 1);
         for figures in [
             "",
             "a",
@@ -262,7 +267,7 @@ mod tests {
             "a=1,a=2",
             "a=9223372036854775808",
             "a=99999999999999999999",
-            &format!("{long}=1"),
+            &format!("{long_name}=1"),
         ] {
             let stream = format!("X-Howfar-Page: {figures}\r\n\r\n");
             assert!(parse(&stream).is_err(), "{figures:?}");
@@ -299,18 +304,19 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_body_the_ends_are_kept() {
+    fn the_beginning_and_the_end_of_a_long_body_are_kept() {
         let body: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
-        for (size, tail) in [(1, 4), (3, 4), (1000, 4), (100_000, 200), (7, 0)] {
-            let mut cgi = Cgi::new(tail);
-            cgi.feed(b"\r\n").expect("no headers");
+        for (size, end_bytes) in [(1, 4), (3, 4), (1000, 4), (100_000, 200), (7, 0)] {
+            let mut cgi = Cgi::new(end_bytes);
+            cgi.feed(b"\r\n")
+                .expect("an empty list of headers is valid");
             for piece in body.chunks(size) {
-                cgi.feed(piece).expect("a body may be anything");
+                cgi.feed(piece).expect("any body is valid");
             }
-            assert_eq!(cgi.body(), 100_000);
-            assert_eq!(cgi.first(), &body[..LONGEST_SAID]);
-            assert_eq!(cgi.last(), &body[body.len() - tail..]);
-            assert!(cgi.last.capacity() < 1000);
+            assert_eq!(cgi.body_bytes(), 100_000);
+            assert_eq!(cgi.body_start(), &body[..MAX_EXCERPT_BYTES]);
+            assert_eq!(cgi.body_end(), &body[body.len() - end_bytes..]);
+            assert!(cgi.body_end.capacity() < 1000);
         }
     }
 }

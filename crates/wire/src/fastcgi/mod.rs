@@ -1,24 +1,24 @@
-//! FastCGI 1.0, the web server's side: one request at a time to a responder, and its reply. Not implemented: roles other than the
+//! The web server's side of FastCGI 1.0: one request at a time to a responder, and its reply. Not implemented: roles other than the
 //! responder, several requests over one connection at once (applications refuse them), queries for an application's limits.
 //!
-//! Start at [`request`] and [`Reply`].
+//! Start at [`write_request`] and [`Reply`].
 
 mod cgi;
 mod record;
 mod reply;
 mod request;
 
-pub use cgi::{LONGEST_SAID, MAX_HEADER_BYTES, Response};
+pub use cgi::{MAX_EXCERPT_BYTES, MAX_HEADER_BYTES, Response};
 pub use reply::{End, ProtocolStatus, Reply};
-pub use request::request;
+pub use request::write_request;
 
 /// The only version of the protocol.
 const VERSION: u8 = 1;
-/// The id of the only request at a time over a connection.
+/// The id of every request: a connection carries one at a time.
 const REQUEST_ID: u16 = 1;
 /// Bytes before the content of a record.
-const HEAD_LEN: usize = 8;
-/// Longest content of a record.
+const HEADER_LEN: usize = 8;
+/// Maximum content of a record.
 const MAX_CONTENT_BYTES: usize = u16::MAX as usize;
 
 const BEGIN_REQUEST: u8 = 1;

@@ -1,13 +1,13 @@
-//! Splits a stream that arrives in arbitrary pieces into records. The meaning of their content is not handled here.
+//! Splits a stream that arrives in arbitrary pieces into records, whatever their content means.
 
-use super::{HEAD_LEN, Malformed, REQUEST_ID, VERSION};
+use super::{HEADER_LEN, Malformed, REQUEST_ID, VERSION};
 
 /// The record being received.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    head: [u8; HEAD_LEN],
-    /// Bytes of the head that have come.
-    head_len: usize,
+    header: [u8; HEADER_LEN],
+    /// Bytes of the header that have come.
+    header_len: usize,
     /// Bytes of content still to come.
     content_left: usize,
     /// Bytes of padding still to come.
@@ -18,34 +18,34 @@ pub(super) struct Records {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
     /// A record of this type and length begins.
-    Begins(u8, u16),
-    /// Some of its content.
+    Begin(u8, u16),
+    /// The type of a record, and some of its content.
     Content(u8, &'a [u8]),
-    /// All of its content has come.
-    Ends(u8),
+    /// All content of a record of this type has come.
+    End(u8),
 }
 
 impl Records {
-    /// The next part, taken from `input`; `None` when all of `input` is taken.
+    /// Take the next part from `input`; `None` if `input` is used up.
     pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Part<'a>>, Malformed> {
-        if self.head_len < HEAD_LEN {
-            // Padding belongs to the record before.
+        if self.header_len < HEADER_LEN {
+            // Padding belongs to the previous record.
             let (_, rest) = input.split_at(input.len().min(self.padding_left));
             self.padding_left -= input.len() - rest.len();
-            let (part, rest) = rest.split_at(rest.len().min(HEAD_LEN - self.head_len));
+            let (part, rest) = rest.split_at(rest.len().min(HEADER_LEN - self.header_len));
             *input = rest;
-            self.head[self.head_len..self.head_len + part.len()].copy_from_slice(part);
-            self.head_len += part.len();
-            return if self.head_len == HEAD_LEN {
-                self.begin().map(Some)
+            self.header[self.header_len..self.header_len + part.len()].copy_from_slice(part);
+            self.header_len += part.len();
+            return if self.header_len == HEADER_LEN {
+                self.parse_header().map(Some)
             } else {
                 Ok(None)
             };
         }
-        let kind = self.head[1];
+        let kind = self.header[1];
         if self.content_left == 0 {
-            self.head_len = 0;
-            return Ok(Some(Part::Ends(kind)));
+            self.header_len = 0;
+            return Ok(Some(Part::End(kind)));
         }
         let (part, rest) = input.split_at(input.len().min(self.content_left));
         *input = rest;
@@ -53,8 +53,8 @@ impl Records {
         Ok((!part.is_empty()).then_some(Part::Content(kind, part)))
     }
 
-    fn begin(&mut self) -> Result<Part<'static>, Malformed> {
-        let [version, kind, request @ .., padding, _] = self.head;
+    fn parse_header(&mut self) -> Result<Part<'static>, Malformed> {
+        let [version, kind, request @ .., padding, _] = self.header;
         let [request, length] =
             [[request[0], request[1]], [request[2], request[3]]].map(u16::from_be_bytes);
         if version != VERSION {
@@ -65,7 +65,7 @@ impl Records {
         }
         self.content_left = usize::from(length);
         self.padding_left = usize::from(padding);
-        Ok(Part::Begins(kind, length))
+        Ok(Part::Begin(kind, length))
     }
 
     /// Whether bytes of padding are still due.

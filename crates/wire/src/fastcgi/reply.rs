@@ -1,6 +1,6 @@
 //! An application's reply to one request, up to its end.
 
-use super::cgi::{Cgi, LONGEST_SAID, Response};
+use super::cgi::{Cgi, MAX_EXCERPT_BYTES, Response};
 use super::record::{Part, Records};
 use super::{END_REQUEST, Malformed, STDERR, STDOUT};
 
@@ -27,32 +27,32 @@ pub struct End {
     pub application: u32,
 }
 
-/// Parses the replies to successive requests, cut anywhere. Its memory does not grow with their size.
+/// Parses the replies to successive requests, cut anywhere. Memory does not grow with their size.
 #[derive(Debug)]
 pub struct Reply {
     records: Records,
     cgi: Cgi,
-    /// The stream of the response was closed.
+    /// The response stream was closed.
     is_closed: bool,
-    /// The beginning of the stream of errors.
+    /// The beginning of the error stream.
     errors: Vec<u8>,
-    /// Bytes of the stream of errors.
+    /// Bytes of the error stream.
     errors_bytes: u64,
-    end_bytes: [u8; END_BYTES],
+    end_content: [u8; END_BYTES],
     end_len: usize,
     end: Option<End>,
 }
 
 impl Reply {
-    /// `tail`: how many of the body's last bytes are wanted.
-    pub fn new(tail: usize) -> Self {
+    /// `end_bytes`: how many of the body's last bytes are to be kept.
+    pub fn new(end_bytes: usize) -> Self {
         Self {
             records: Records::default(),
-            cgi: Cgi::new(tail),
+            cgi: Cgi::new(end_bytes),
             is_closed: false,
             errors: Vec::new(),
             errors_bytes: 0,
-            end_bytes: [0; END_BYTES],
+            end_content: [0; END_BYTES],
             end_len: 0,
             end: None,
         }
@@ -69,36 +69,36 @@ impl Reply {
         self.end = None;
     }
 
-    /// Take the received bytes; true when the request has ended and nothing more is due.
+    /// Consume received bytes; true when the request has ended and nothing more is due.
     ///
     /// # Errors
     /// If the input does not follow the protocol.
     pub fn feed(&mut self, mut input: &[u8]) -> Result<bool, Malformed> {
         while let Some(part) = self.records.next(&mut input)? {
             match part {
-                Part::Begins(..) if self.end.is_some() => {
+                Part::Begin(..) if self.end.is_some() => {
                     return Err(Malformed::Unexpected("a record behind the end"));
                 }
-                Part::Begins(STDOUT, 0) => self.is_closed = true,
-                Part::Begins(STDOUT, _) if self.is_closed => {
+                Part::Begin(STDOUT, 0) => self.is_closed = true,
+                Part::Begin(STDOUT, _) if self.is_closed => {
                     return Err(Malformed::Unexpected("more of a response that was closed"));
                 }
-                Part::Begins(STDOUT | STDERR, _) => {}
-                Part::Begins(END_REQUEST, length) => {
+                Part::Begin(STDOUT | STDERR, _) => {}
+                Part::Begin(END_REQUEST, length) => {
                     if usize::from(length) != END_BYTES {
                         return Err(Malformed::End(length));
                     }
                 }
-                Part::Begins(kind, _) => return Err(Malformed::Kind(kind)),
+                Part::Begin(kind, _) => return Err(Malformed::Kind(kind)),
                 Part::Content(STDOUT, content) => self.cgi.feed(content)?,
                 Part::Content(STDERR, content) => self.keep_error(content),
                 Part::Content(_, content) => {
                     let to = self.end_len + content.len();
-                    self.end_bytes[self.end_len..to].copy_from_slice(content);
+                    self.end_content[self.end_len..to].copy_from_slice(content);
                     self.end_len = to;
                 }
-                Part::Ends(END_REQUEST) => self.end = Some(parse_end(self.end_bytes)?),
-                Part::Ends(_) => {}
+                Part::End(END_REQUEST) => self.end = Some(parse_end(self.end_content)?),
+                Part::End(_) => {}
             }
         }
         Ok(self.end.is_some() && !self.records.has_padding_left())
@@ -106,7 +106,7 @@ impl Reply {
 
     fn keep_error(&mut self, content: &[u8]) {
         self.errors_bytes += content.len() as u64;
-        let space = LONGEST_SAID - self.errors.len();
+        let space = MAX_EXCERPT_BYTES - self.errors.len();
         self.errors
             .extend_from_slice(&content[..content.len().min(space)]);
     }
@@ -123,26 +123,26 @@ impl Reply {
 
     /// Bytes of the body.
     pub fn body_bytes(&self) -> u64 {
-        self.cgi.body()
+        self.cgi.body_bytes()
     }
 
-    /// The beginning of the body, at most [`LONGEST_SAID`](super::LONGEST_SAID) bytes.
-    pub fn body_begins(&self) -> &[u8] {
-        self.cgi.first()
+    /// The beginning of the body, at most [`MAX_EXCERPT_BYTES`](super::MAX_EXCERPT_BYTES) bytes.
+    pub fn body_start(&self) -> &[u8] {
+        self.cgi.body_start()
     }
 
-    /// The body's last bytes, as many as are wanted.
-    pub fn body_ends(&self) -> &[u8] {
-        self.cgi.last()
+    /// The body's last bytes, as many as were requested.
+    pub fn body_end(&self) -> &[u8] {
+        self.cgi.body_end()
     }
 
-    /// Bytes of the stream of errors.
+    /// Bytes of the error stream.
     pub fn errors_bytes(&self) -> u64 {
         self.errors_bytes
     }
 
-    /// The beginning of the stream of errors, at most [`LONGEST_SAID`](super::LONGEST_SAID) bytes.
-    pub fn errors_begin(&self) -> &[u8] {
+    /// The beginning of the error stream, at most [`MAX_EXCERPT_BYTES`](super::MAX_EXCERPT_BYTES) bytes.
+    pub fn errors_start(&self) -> &[u8] {
         &self.errors
     }
 }
@@ -193,15 +193,15 @@ mod tests {
         let (mut reply, ended) = feed(&stream);
         assert_eq!(ended, Ok(true));
         assert_eq!(
-            reply.response().expect("headers").reported,
+            reply.response().expect("the headers have come").reported,
             [("a".to_owned(), 1)]
         );
         assert_eq!(
-            (reply.body_begins(), reply.body_ends(), reply.body_bytes()),
+            (reply.body_start(), reply.body_end(), reply.body_bytes()),
             (&b"some body"[..], &b"body"[..], 9)
         );
         assert_eq!(
-            (reply.errors_begin(), reply.errors_bytes()),
+            (reply.errors_start(), reply.errors_bytes()),
             (&b"PHP Warning"[..], 11)
         );
         assert_eq!(
@@ -213,12 +213,15 @@ mod tests {
         );
         reply.begin();
         assert_eq!(reply.feed(&record(STDOUT, 0, b"\n")), Ok(false));
-        assert_eq!(reply.response().expect("headers").reported, []);
+        assert_eq!(
+            reply.response().expect("the headers have come").reported,
+            []
+        );
         assert_eq!((reply.end(), reply.errors_bytes()), (None, 0));
     }
 
     #[test]
-    fn an_end_is_one_when_its_padding_has_come() {
+    fn a_reply_ends_when_the_padding_of_its_end_has_come() {
         let stream = record(END_REQUEST, 2, &[0; 8]);
         for (count, ended) in [(15, false), (16, false), (17, false), (18, true)] {
             assert_eq!(feed(&stream[..count]).1, Ok(ended), "{count} bytes");
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_states_of_the_protocol_are_told_apart() {
+    fn each_protocol_status_is_recognised() {
         for (status, protocol) in [
             (1, ProtocolStatus::OneAtATime),
             (2, ProtocolStatus::Overloaded),
@@ -235,12 +238,12 @@ mod tests {
             let stream = record(END_REQUEST, 0, &[0, 0, 0, 0, status, 0, 0, 0]);
             let (reply, ended) = feed(&stream);
             assert_eq!(ended, Ok(true));
-            assert_eq!(reply.end().expect("an end").protocol, protocol);
+            assert_eq!(reply.end().expect("the reply has ended").protocol, protocol);
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn malformed_records_are_refused() {
         let good_end = record(END_REQUEST, 0, &[0; 8]);
         let mut other_request = record(STDOUT, 0, b"x");
         other_request[3] = 2;
@@ -277,6 +280,6 @@ mod tests {
             assert_eq!(reply.feed(&stream), Ok(false));
         }
         assert_eq!(reply.errors_bytes(), 100_000);
-        assert!(reply.errors.capacity() <= 2 * LONGEST_SAID);
+        assert!(reply.errors.capacity() <= 2 * MAX_EXCERPT_BYTES);
     }
 }

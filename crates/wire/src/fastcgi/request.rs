@@ -1,22 +1,22 @@
-//! A request without a body.
+//! Encodes requests without a body.
 
 use super::{BEGIN_REQUEST, MAX_CONTENT_BYTES, PARAMS, REQUEST_ID, STDIN, VERSION};
 
 const RESPONDER: u8 = 1;
 const KEEP_CONNECTION: u8 = 1;
-/// Longest name or value.
+/// Maximum bytes of a name or value.
 const MAX_FIELD_BYTES: usize = (1 << 31) - 1;
 
-/// Append a request with these parameters. `keep`: ask the application to leave the connection open.
+/// Append a request with these parameters. `keep_connection`: ask the application to leave the connection open.
 ///
 /// # Panics
 /// If a name or a value has 2 GiB or more.
-pub fn request<'a>(
+pub fn write_request<'a>(
     out: &mut Vec<u8>,
     parameters: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
-    keep: bool,
+    keep_connection: bool,
 ) {
-    let flags = if keep { KEEP_CONNECTION } else { 0 };
+    let flags = if keep_connection { KEEP_CONNECTION } else { 0 };
     write_record(out, BEGIN_REQUEST, &[0, RESPONDER, flags, 0, 0, 0, 0, 0]);
     let mut pairs = Vec::new();
     for (name, value) in parameters {
@@ -35,7 +35,10 @@ pub fn request<'a>(
 
 /// Append a length in one byte or, from 128 on, in four with the first bit set.
 fn write_length(out: &mut Vec<u8>, length: usize) {
-    assert!(length <= MAX_FIELD_BYTES, "no name or value has 2 GiB");
+    assert!(
+        length <= MAX_FIELD_BYTES,
+        "names and values are shorter than 2 GiB"
+    );
     match u8::try_from(length) {
         Ok(short) if short < 0x80 => out.push(short),
         _ => out.extend_from_slice(&(length as u32 | (1 << 31)).to_be_bytes()),
@@ -54,10 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_has_its_known_bytes() {
+    fn requests_have_the_bytes_of_the_specification() {
         let mut out = Vec::new();
         let pairs: [(&[u8], &[u8]); 2] = [(b"A", b"bc"), (b"EMPTY", b"")];
-        request(&mut out, pairs, true);
+        write_request(&mut out, pairs, true);
         assert_eq!(
             out,
             [
@@ -70,8 +73,8 @@ mod tests {
             .concat()
         );
         out.clear();
-        request(&mut out, [], false);
-        assert_eq!(out[10], 0, "the connection is not kept");
+        write_request(&mut out, [], false);
+        assert_eq!(out[10], 0, "the flag KEEP_CONNECTION is clear");
     }
 
     #[test]

@@ -2,16 +2,16 @@
 
 use super::Malformed;
 
-/// Maximum length of a line: what servers put on one line is short (lengths, states, errors).
-pub const LONGEST_LINE: usize = 1 << 16;
-/// Memory that is kept for a line that comes in parts.
+/// Maximum length of a line: servers put only short texts on a line (lengths, states, errors).
+pub const MAX_LINE_BYTES: usize = 1 << 16;
+/// Memory that is kept between lines that come in parts.
 const MAX_IDLE_BUFFER: usize = 1 << 10;
 
-/// The part of a line that has come so far.
+/// The lines of a stream, with the part of the current line that has come so far.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    kept: Vec<u8>,
-    /// The line in `kept` was returned.
+    partial_line: Vec<u8>,
+    /// The line in `partial_line` is complete and was returned.
     was_returned: bool,
 }
 
@@ -23,29 +23,29 @@ impl Lines {
         input: &mut &'b [u8],
     ) -> Result<Option<&'a [u8]>, Malformed> {
         if std::mem::take(&mut self.was_returned) {
-            self.kept.clear();
-            self.kept.shrink_to(MAX_IDLE_BUFFER);
+            self.partial_line.clear();
+            self.partial_line.shrink_to(MAX_IDLE_BUFFER);
         }
         let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
-            self.keep(input)?;
+            self.append(input)?;
             *input = &[];
             return Ok(None);
         };
         let (line, rest) = (&input[..end], &input[end + 1..]);
         *input = rest;
-        if self.kept.is_empty() {
+        if self.partial_line.is_empty() {
             return check_line(line).map(Some);
         }
-        self.keep(line)?;
+        self.append(line)?;
         self.was_returned = true;
-        check_line(&self.kept).map(Some)
+        check_line(&self.partial_line).map(Some)
     }
 
-    fn keep(&mut self, part: &[u8]) -> Result<(), Malformed> {
-        if self.kept.len() + part.len() > LONGEST_LINE {
+    fn append(&mut self, part: &[u8]) -> Result<(), Malformed> {
+        if self.partial_line.len() + part.len() > MAX_LINE_BYTES {
             return Err(Malformed::LongLine);
         }
-        self.kept.extend_from_slice(part);
+        self.partial_line.extend_from_slice(part);
         Ok(())
     }
 }
@@ -53,7 +53,7 @@ impl Lines {
 /// Check a line that came up to its LF, and remove its CR.
 #[inline]
 fn check_line(line: &[u8]) -> Result<&[u8], Malformed> {
-    if line.len() > LONGEST_LINE {
+    if line.len() > MAX_LINE_BYTES {
         return Err(Malformed::LongLine);
     }
     match line.split_last() {
@@ -84,16 +84,16 @@ pub(crate) fn parse_unsigned(digits: &[u8], name: &'static str) -> Result<u64, M
 #[inline]
 pub(crate) fn write_decimal(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
-    let mut at = digits.len();
+    let mut start = digits.len();
     loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
             break;
         }
     }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(&digits[start..]);
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_whole_out_of_any_parts() {
+    fn lines_are_reassembled_from_any_parts() {
         let stream = b"one\r\n\r\nthree 3\r\n";
         for size in 1..stream.len() {
             let (mut lines, mut found) = (Lines::default(), Vec::new());
@@ -115,15 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_refused() {
+    fn malformed_lines_are_refused() {
         for bad in [&b"\n"[..], b"a\n", b"a\rb\r\n"] {
             assert_eq!(
                 Lines::default().next(&mut &bad[..]),
                 Err(Malformed::LineEnd)
             );
         }
-        let long = [vec![b'x'; LONGEST_LINE + 1], b"\r\n".to_vec()].concat();
-        for part in [&long[..], &long[..=LONGEST_LINE]] {
+        let long = [vec![b'x'; MAX_LINE_BYTES + 1], b"\r\n".to_vec()].concat();
+        for part in [&long[..], &long[..=MAX_LINE_BYTES]] {
             assert_eq!(
                 Lines::default().next(&mut &part[..]),
                 Err(Malformed::LongLine)

@@ -1,17 +1,17 @@
-//! What the protocols of Redis and Memcached have in common: lines, blocks whose length a line gives, commands on keys, and their
-//! results. The two protocols themselves are in their own modules.
+//! The common parts of the protocols of Redis and Memcached: lines, blocks whose length a line gives, commands on keys, and their
+//! results. Each protocol also has a module of its own.
 
 mod lines;
 mod refusal;
 
-pub use lines::LONGEST_LINE;
+pub use lines::MAX_LINE_BYTES;
 pub(crate) use lines::{Lines, parse_unsigned, write_decimal};
-pub use refusal::{Refusal, Word};
+pub use refusal::{ErrorWord, Refusal};
 
 /// Bytes that do not follow the protocol. Nothing after them can be trusted: close the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    #[error("a line of more than {LONGEST_LINE} bytes")]
+    #[error("a line of more than {MAX_LINE_BYTES} bytes")]
     LongLine,
     #[error("a line that does not end in CRLF")]
     LineEnd,
@@ -27,7 +27,7 @@ pub enum Malformed {
     Unexpected(&'static str),
 }
 
-/// The reply that is due to one command of a request.
+/// The kind of reply that one command of a request will get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     Get,
@@ -37,11 +37,12 @@ pub enum Expected {
     Write,
 }
 
-/// A parser that must know which replies are due.
+/// A parser that must be told in advance which replies will come.
 pub trait Expects {
     /// Begin a new request; [`Expects::expect`] follows for each of its commands.
     fn begin(&mut self);
 
+    /// Add the reply to the request's next command.
     fn expect(&mut self, reply: Expected);
 }
 

@@ -1,4 +1,4 @@
-//! Errors that a server answers a command with.
+//! Errors with which a server answers a command.
 
 use std::fmt;
 
@@ -9,49 +9,26 @@ const MAX_MESSAGE_BYTES: usize = 200;
 
 /// The first word of an error, from a closed list, so that errors can be counted by a small number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Word(u16);
+pub struct ErrorWord(u16);
 
 /// The first stands for all words that are not in the list. The last three are Memcached's.
+#[rustfmt::skip]
 const WORDS: [&str; 27] = [
-    "OTHER",
-    "ERR",
-    "MOVED",
-    "ASK",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "CROSSSLOT",
-    "LOADING",
-    "BUSY",
-    "OOM",
-    "READONLY",
-    "MASTERDOWN",
-    "MISCONF",
-    "NOREPLICAS",
-    "NOAUTH",
-    "NOPERM",
-    "NOPROTO",
-    "WRONGPASS",
-    "WRONGTYPE",
-    "EXECABORT",
-    "NOSCRIPT",
-    "NOTBUSY",
-    "UNBLOCKED",
-    "BUSYKEY",
-    "ERROR",
-    "CLIENT_ERROR",
-    "SERVER_ERROR",
+    "OTHER", "ERR", "MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN", "CROSSSLOT", "LOADING", "BUSY", "OOM", "READONLY",
+    "MASTERDOWN", "MISCONF", "NOREPLICAS", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS", "WRONGTYPE", "EXECABORT",
+    "NOSCRIPT", "NOTBUSY", "UNBLOCKED", "BUSYKEY", "ERROR", "CLIENT_ERROR", "SERVER_ERROR",
 ];
 
-impl Word {
-    /// The first word of an error's line.
-    pub fn of(line: &[u8]) -> Self {
+impl ErrorWord {
+    /// Find the first word of an error's line in the list.
+    pub fn from_line(line: &[u8]) -> Self {
         let first = line.split(|&byte| byte == b' ').next().unwrap_or(line);
-        let at = WORDS.iter().position(|word| word.as_bytes() == first);
-        Self(at.unwrap_or(0) as u16)
+        let index = WORDS.iter().position(|word| word.as_bytes() == first);
+        Self(index.unwrap_or(0) as u16)
     }
 
     pub fn code(self) -> ErrorCode {
-        ErrorCode::word(self.0)
+        ErrorCode::from_word_index(self.0)
     }
 
     pub fn name(self) -> &'static str {
@@ -66,17 +43,17 @@ impl Word {
 /// An error with the server's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    pub word: Word,
+    pub word: ErrorWord,
     /// The line, or the beginning of a long one.
     pub text: String,
 }
 
 impl Refusal {
-    pub fn of(line: &[u8]) -> Self {
-        let kept = &line[..line.len().min(MAX_MESSAGE_BYTES)];
+    pub fn from_line(line: &[u8]) -> Self {
+        let text = &line[..line.len().min(MAX_MESSAGE_BYTES)];
         Self {
-            word: Word::of(line),
-            text: String::from_utf8_lossy(kept).into_owned(),
+            word: ErrorWord::from_line(line),
+            text: String::from_utf8_lossy(text).into_owned(),
         }
     }
 }
@@ -92,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_told_apart() {
+    fn the_first_word_is_found_in_the_list() {
         for (line, name) in [
             ("MOVED 3999 127.0.0.1:6381", "MOVED"),
             ("ERR unknown command", "ERR"),
@@ -101,7 +78,7 @@ mod tests {
             ("ERRORS", "OTHER"),
             ("", "OTHER"),
         ] {
-            let refusal = Refusal::of(line.as_bytes());
+            let refusal = Refusal::from_line(line.as_bytes());
             assert_eq!(refusal.word.name(), name);
             assert_eq!(refusal.text, line);
         }

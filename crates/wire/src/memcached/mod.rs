@@ -1,6 +1,6 @@
 //! The client side of Memcached's text protocols: the classic one and the meta commands. Not implemented: the binary protocol, UDP.
 //!
-//! [`request`] encodes commands, [`Replies`] follows the replies to a request.
+//! [`request`] encodes commands; [`Replies`] follows the replies to a request.
 
 mod replies;
 pub mod request;

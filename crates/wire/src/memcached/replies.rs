@@ -16,10 +16,10 @@ pub struct Replies {
     dialect: Dialect,
     lines: Lines,
     /// Bytes of the value still to come, including its CRLF.
-    left: usize,
+    value_bytes_left: usize,
     /// Commands of the request.
     expected: Vec<Expected>,
-    /// How many of them are answered.
+    /// How many of these commands are answered.
     answered: usize,
     counts: CommandCounts,
     /// Values in the current reply.
@@ -42,7 +42,7 @@ impl Replies {
         Self {
             dialect,
             lines: Lines::default(),
-            left: 0,
+            value_bytes_left: 0,
             expected: Vec::new(),
             answered: 0,
             counts: CommandCounts::default(),
@@ -57,12 +57,13 @@ impl Replies {
         &self.counts
     }
 
-    /// Take all bytes of `input`; true when they end the last reply that is due. `work` is called with the bytes of values.
+    /// Consume all bytes of `input`; true when they end the last reply that is due. `on_value_bytes` is called with the bytes of
+    /// values.
     #[inline]
     pub fn feed(
         &mut self,
         mut input: &[u8],
-        mut work: impl FnMut(&[u8]),
+        mut on_value_bytes: impl FnMut(&[u8]),
     ) -> Result<bool, Malformed> {
         let answered_before = self.answered;
         while !input.is_empty() {
@@ -73,8 +74,8 @@ impl Replies {
             };
             // The reply to one `mg` ends with its value; quiet `mg`s and a classic `get` have a separate line after the values.
             let value_ends = self.dialect == Dialect::Meta && expected == Expected::Get;
-            if self.left > 0 {
-                if self.consume_value(&mut input, &mut work)? && value_ends {
+            if self.value_bytes_left > 0 {
+                if self.consume_value(&mut input, &mut on_value_bytes)? && value_ends {
                     self.count_reply(expected)?;
                 }
                 continue;
@@ -85,7 +86,7 @@ impl Replies {
             match parse_line(line, self.dialect, expected)? {
                 ReplyLine::Value(length) => {
                     self.values = self.values.saturating_add(1);
-                    self.left = length as usize + CRLF_LEN;
+                    self.value_bytes_left = length as usize + CRLF_LEN;
                 }
                 ReplyLine::End => self.count_reply(expected)?,
                 ReplyLine::Error(error) => {
@@ -101,26 +102,32 @@ impl Replies {
         Ok(self.answered > answered_before && self.answered == self.expected.len())
     }
 
-    /// Consume what came of a value; true when it is complete.
+    /// Consume the bytes of a value; true when it is complete.
     #[inline]
     fn consume_value(
         &mut self,
         input: &mut &[u8],
-        work: &mut impl FnMut(&[u8]),
+        on_value_bytes: &mut impl FnMut(&[u8]),
     ) -> Result<bool, Malformed> {
-        if self.left > CRLF_LEN {
-            let (part, rest) = input.split_at(input.len().min(self.left - CRLF_LEN));
-            work(part);
-            self.left -= part.len();
+        if self.value_bytes_left > CRLF_LEN {
+            let (part, rest) = input.split_at(input.len().min(self.value_bytes_left - CRLF_LEN));
+            on_value_bytes(part);
+            self.value_bytes_left -= part.len();
             *input = rest;
         }
         while let Some((&byte, rest)) = input.split_first() {
-            if byte != if self.left == CRLF_LEN { b'\r' } else { b'\n' } {
+            if byte
+                != if self.value_bytes_left == CRLF_LEN {
+                    b'\r'
+                } else {
+                    b'\n'
+                }
+            {
                 return Err(Malformed::LineEnd);
             }
             *input = rest;
-            self.left -= 1;
-            if self.left == 0 {
+            self.value_bytes_left -= 1;
+            if self.value_bytes_left == 0 {
                 return Ok(true);
             }
         }
@@ -174,7 +181,7 @@ fn parse_line(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Reply
             return Ok(ReplyLine::End);
         }
         (_, _, b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR") => {
-            return Ok(ReplyLine::Error(Refusal::of(line)));
+            return Ok(ReplyLine::Error(Refusal::from_line(line)));
         }
         _ => {
             return Err(Malformed::Unexpected(
@@ -220,7 +227,8 @@ mod tests {
         let text = "VALUE k 0 2\r\n\r\n\r\nEND\r\nEND\r\nVALUE k 0 1 77\r\na\r\nVALUE k 0 0\r\n\r\nEND\r\nSTORED\r\nSERVER_ERROR out of memory\r\n";
         let meta = "VA 2\r\n\r\n\r\nEN\r\nVA 1 kk\r\na\r\nVA 0 kk\r\n\r\nMN\r\nHD\r\nSERVER_ERROR out of memory\r\n";
         for (dialect, stream) in [(Dialect::Text, text), (Dialect::Meta, meta)] {
-            let (ended, counts) = counts(dialect, &PIPELINE, stream).expect("well formed");
+            let (ended, counts) =
+                counts(dialect, &PIPELINE, stream).expect("the replies are valid");
             assert!(ended);
             assert_eq!(
                 (counts.reads, counts.writes, counts.hits, counts.misses),
@@ -234,13 +242,13 @@ mod tests {
     fn an_error_in_a_quiet_group_ends_with_the_group() {
         let stream = "VA 1 kk\r\na\r\nCLIENT_ERROR bad key\r\nMN\r\n";
         let (ended, counts) =
-            counts(Dialect::Meta, &[Expected::MultiGet(2)], stream).expect("well formed");
+            counts(Dialect::Meta, &[Expected::MultiGet(2)], stream).expect("the replies are valid");
         assert!(ended);
         assert_eq!((counts.hits, counts.refused.len()), (0, 1));
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn replies_that_do_not_fit_their_command_are_refused() {
         for (dialect, expected, stream) in [
             (Dialect::Text, Expected::Get, "STORED\r\n"),
             (Dialect::Text, Expected::Get, "EN\r\n"),

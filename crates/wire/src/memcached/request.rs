@@ -1,11 +1,11 @@
 //! Encodes requests in either dialect.
 //!
-//! Several keys at once are one `get` in the classic protocol. The meta protocol has no such command: clients send for each key an
-//! `mg` that is silent about misses, and `mn` after them.
+//! The classic protocol requests several keys with one `get`. The meta protocol has no such command: clients send an `mg` that is
+//! silent about misses for each key, and `mn` after the last.
 
 use crate::keyvalue::write_decimal;
 
-/// Which commands are used.
+/// The set of commands that is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// `get`, `set`, `delete`.
@@ -24,34 +24,39 @@ impl Dialect {
         }
     }
 
-    /// Request the values of `count` keys, each written by `key`, at once.
+    /// Request the values of `count` keys at once; `write_key` appends each key.
     #[inline]
-    pub fn multi_get(self, out: &mut Vec<u8>, count: usize, mut key: impl FnMut(&mut Vec<u8>)) {
+    pub fn multi_get(
+        self,
+        out: &mut Vec<u8>,
+        count: usize,
+        mut write_key: impl FnMut(&mut Vec<u8>),
+    ) {
         if self == Self::Text {
             out.extend_from_slice(b"get");
             for _ in 0..count {
                 out.push(b' ');
-                key(out);
+                write_key(out);
             }
             out.extend_from_slice(b"\r\n");
             return;
         }
         for _ in 0..count {
             out.extend_from_slice(b"mg ");
-            key(out);
+            write_key(out);
             out.extend_from_slice(b" k v q\r\n");
         }
         out.extend_from_slice(b"mn\r\n");
     }
 
-    /// Set `key` to a value of `length` bytes, appended by `value`; it never expires.
+    /// Set `key` to a value of `length` bytes, which `write_value` appends; it never expires.
     #[inline]
     pub fn set(
         self,
         out: &mut Vec<u8>,
         key: &[u8],
         length: usize,
-        value: impl FnOnce(&mut Vec<u8>),
+        write_value: impl FnOnce(&mut Vec<u8>),
     ) {
         match self {
             Self::Text => write_line(out, b"set ", key, b" 0 0 "),
@@ -59,9 +64,13 @@ impl Dialect {
         }
         write_decimal(out, length as u64);
         out.extend_from_slice(b"\r\n");
-        let before = out.len();
-        value(out);
-        assert_eq!(out.len() - before, length, "a value is as long as it says");
+        let start = out.len();
+        write_value(out);
+        assert_eq!(
+            out.len() - start,
+            length,
+            "the value has its announced length"
+        );
         out.extend_from_slice(b"\r\n");
     }
 
@@ -75,10 +84,10 @@ impl Dialect {
 }
 
 #[inline]
-fn write_line(out: &mut Vec<u8>, before: &[u8], key: &[u8], after: &[u8]) {
-    out.extend_from_slice(before);
+fn write_line(out: &mut Vec<u8>, prefix: &[u8], key: &[u8], suffix: &[u8]) {
+    out.extend_from_slice(prefix);
     out.extend_from_slice(key);
-    out.extend_from_slice(after);
+    out.extend_from_slice(suffix);
 }
 
 #[cfg(test)]
@@ -88,11 +97,11 @@ mod tests {
     fn encode(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
         write(&mut out);
-        String::from_utf8(out).expect("text")
+        String::from_utf8(out).expect("commands are ASCII")
     }
 
     #[test]
-    fn commands_have_their_known_bytes() {
+    fn commands_have_the_bytes_of_the_protocol() {
         let (text, meta) = (Dialect::Text, Dialect::Meta);
         assert_eq!(encode(|out| text.get(out, b"k")), "get k\r\n");
         assert_eq!(encode(|out| meta.get(out, b"k")), "mg k v\r\n");

@@ -1,35 +1,35 @@
 //! Follows the answer to one query through a stream cut anywhere, without storing it: this code runs millions of times.
 //!
-//! Most packets are rows, and of a row only its header and its first byte matter here; the rest is passed to [`Work`] in whatever
-//! parts it comes. Only packets whose content matters (ends, errors, and all packets if columns are decoded) are reassembled, in a
-//! buffer no larger than they are.
+//! Most packets are rows, and only the header and the first byte of a row matter here; the rest is passed to [`Work`] in the parts in
+//! which it comes. Only packets whose content matters (ends, errors, and all packets if columns are decoded) are reassembled, in a
+//! buffer no larger than the packet.
 
 use super::Malformed;
-use super::frame::{HEADER, MAX_PAYLOAD, header};
+use super::frame::{HEADER_LEN, MAX_PAYLOAD, parse_header};
 use super::reply::{self, ServerError};
 use super::row::Work;
-use crate::keep_up_to;
+use crate::fill_up_to;
 
 /// How an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    Done(Done),
+    Done(AnswerCounts),
     Failed(ServerError),
 }
 
 impl Outcome {
-    /// Rows of an answer without an error.
+    /// Rows of the answer; None for an error.
     pub fn rows(&self) -> Option<u64> {
         match self {
-            Self::Done(done) => Some(done.rows),
+            Self::Done(counts) => Some(counts.rows),
             Self::Failed(_) => None,
         }
     }
 }
 
-/// The contents of an answer without an error, summed over its results.
+/// Counts of an answer without an error, summed over its results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct AnswerCounts {
     pub rows: u64,
     /// Rows affected.
     pub affected: u64,
@@ -45,7 +45,7 @@ pub struct Done {
 enum Phase {
     /// OK, error, or the number of columns.
     First,
-    /// This many definitions, then an end packet.
+    /// This many column definitions, then an end packet.
     Columns(u32),
     Rows,
     /// The answer is complete; no bytes may follow.
@@ -54,7 +54,7 @@ enum Phase {
 
 /// Maximum length of a row that is reassembled from parts.
 const MAX_ROW_BYTES: usize = 1 << 24;
-/// Maximum length of any other packet that is reassembled: heads, definitions, ends and errors are short.
+/// Maximum length of any other packet that is reassembled: result headers, definitions, ends and errors are short.
 const MAX_OTHER_BYTES: usize = 1 << 20;
 /// Memory for reassembly that an answer keeps after a longer packet.
 const MAX_IDLE_BUFFER: usize = 1 << 16;
@@ -65,18 +65,19 @@ const MAX_IDLE_BUFFER: usize = 1 << 16;
 pub struct Answer {
     phase: Phase,
     sequence: u8,
-    binary: bool,
+    /// Rows are in the binary format.
+    is_binary: bool,
     caches_metadata: bool,
     /// The next packet continues the payload.
-    continued: bool,
+    is_continued: bool,
     /// Bytes of a streamed payload still to come.
-    skip_left: usize,
+    streamed_bytes_left: usize,
     /// The streamed payload is a row.
-    is_skipping_row: bool,
-    done: Done,
-    /// The part of a packet that came so far, header included.
-    kept: Vec<u8>,
-    /// Types of the columns, when their definitions came with this answer and are wanted.
+    is_streaming_row: bool,
+    counts: AnswerCounts,
+    /// The part of a packet that has come, header included.
+    partial_packet: Vec<u8>,
+    /// Types of the columns, if their definitions came with this answer and columns are decoded.
     types: Vec<u8>,
 }
 
@@ -86,32 +87,32 @@ impl Answer {
         Self {
             phase: Phase::Complete,
             sequence: 0,
-            binary: false,
+            is_binary: false,
             caches_metadata,
-            continued: false,
-            skip_left: 0,
-            is_skipping_row: false,
-            done: Done::default(),
-            kept: Vec::new(),
+            is_continued: false,
+            streamed_bytes_left: 0,
+            is_streaming_row: false,
+            counts: AnswerCounts::default(),
+            partial_packet: Vec::new(),
             types: Vec::new(),
         }
     }
 
-    /// Expect the answer to a query; `binary` if that was an execute.
+    /// Expect the answer to a query. `is_binary`: the query was an execute, whose rows are in the binary format.
     #[inline]
-    pub fn begin(&mut self, binary: bool) {
+    pub fn begin(&mut self, is_binary: bool) {
         debug_assert!(
-            self.kept.is_empty() && self.skip_left == 0,
-            "an answer was left half read"
+            self.partial_packet.is_empty() && self.streamed_bytes_left == 0,
+            "the previous answer was read to its end"
         );
         self.phase = Phase::First;
         self.sequence = 1;
-        self.binary = binary;
-        self.done = Done::default();
+        self.is_binary = is_binary;
+        self.counts = AnswerCounts::default();
     }
 
-    /// Take all bytes of `input`; returns how the answer ended once it has ended. `known_types` are the columns' types from the
-    /// prepare, for answers that leave definitions out; empty unless columns are decoded.
+    /// Consume all bytes of `input`; returns how the answer ended once it has ended. `known_types` are the columns' types from the
+    /// prepare, for answers without definitions; empty unless columns are decoded.
     #[inline]
     pub fn feed(
         &mut self,
@@ -120,60 +121,52 @@ impl Answer {
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
         while !input.is_empty() {
-            if self.skip_left > 0 {
-                input = self.skip_streamed(input, work);
+            if self.streamed_bytes_left > 0 {
+                input = self.stream_payload(input, work);
                 continue;
             }
-            if !self.kept.is_empty() || input.len() < HEADER {
+            if !self.partial_packet.is_empty() || input.len() < HEADER_LEN {
                 if let Some(outcome) = self.handle_incomplete(&mut input, known_types, work)? {
-                    return Self::finish(outcome, input);
+                    return check_end(outcome, input);
                 }
                 continue;
             }
-            let (length, sequence) = header([input[0], input[1], input[2], input[3]]);
-            if input.len() < HEADER + length || length == MAX_PAYLOAD || self.continued {
+            let (length, sequence) = parse_header([input[0], input[1], input[2], input[3]]);
+            if input.len() < HEADER_LEN + length || length == MAX_PAYLOAD || self.is_continued {
                 if let Some(outcome) = self.handle_incomplete(&mut input, known_types, work)? {
-                    return Self::finish(outcome, input);
+                    return check_end(outcome, input);
                 }
                 continue;
             }
             self.check_sequence(sequence)?;
-            let (packet, rest) = input.split_at(HEADER + length);
+            let (packet, rest) = input.split_at(HEADER_LEN + length);
             input = rest;
-            if let Some(outcome) = self.handle_packet(&packet[HEADER..], known_types, work)? {
-                return Self::finish(outcome, input);
+            if let Some(outcome) = self.handle_packet(&packet[HEADER_LEN..], known_types, work)? {
+                return check_end(outcome, input);
             }
         }
         Ok(None)
     }
 
-    fn finish(outcome: Outcome, rest: &[u8]) -> Result<Option<Outcome>, Malformed> {
-        if rest.is_empty() {
-            Ok(Some(outcome))
-        } else {
-            Err(Malformed::Unexpected("bytes follow the end of an answer"))
-        }
-    }
-
     #[inline]
-    fn check_sequence(&mut self, got: u8) -> Result<(), Malformed> {
-        if got != self.sequence {
+    fn check_sequence(&mut self, received: u8) -> Result<(), Malformed> {
+        if received != self.sequence {
             return Err(Malformed::Sequence {
                 expected: self.sequence,
-                got,
+                received,
             });
         }
-        self.sequence = got.wrapping_add(1);
+        self.sequence = received.wrapping_add(1);
         Ok(())
     }
 
-    /// Consume the bytes of a streamed payload.
-    fn skip_streamed<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
-        let (part, rest) = input.split_at(self.skip_left.min(input.len()));
-        if self.is_skipping_row {
-            work.bytes(part);
+    /// Consume bytes of a streamed payload; returns the rest of `input`.
+    fn stream_payload<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+        let (part, rest) = input.split_at(self.streamed_bytes_left.min(input.len()));
+        if self.is_streaming_row {
+            work.handle_bytes(part);
         }
-        self.skip_left -= part.len();
+        self.streamed_bytes_left -= part.len();
         rest
     }
 
@@ -184,29 +177,30 @@ impl Answer {
         types: &[u8],
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
-        keep_up_to(&mut self.kept, HEADER, input);
-        let Some((&head, kept)) = self.kept.split_first_chunk::<HEADER>() else {
+        fill_up_to(&mut self.partial_packet, HEADER_LEN, input);
+        let Some((&header, payload)) = self.partial_packet.split_first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
-        let (length, sequence) = header(head);
-        if kept.is_empty() && length > 0 && !self.continued {
-            // The first byte determines whether the rest can be streamed.
+        let (length, sequence) = parse_header(header);
+        if payload.is_empty() && length > 0 && !self.is_continued {
+            // The first byte of the payload determines whether the rest can be streamed.
             if input.is_empty() {
                 return Ok(None);
             }
-            keep_up_to(&mut self.kept, HEADER + 1, input);
+            fill_up_to(&mut self.partial_packet, HEADER_LEN + 1, input);
         }
-        if self.continued || self.can_stream(length, work) {
+        if self.is_continued || self.can_stream(length, work) {
             self.check_sequence(sequence)?;
-            let is_row = if self.continued {
-                self.is_skipping_row
+            let is_row = if self.is_continued {
+                self.is_streaming_row
             } else {
                 self.phase == Phase::Rows
             };
             self.start_stream(length, is_row, work);
             return Ok(None);
         }
-        let is_row = self.phase == Phase::Rows && self.kept.get(HEADER) != Some(&reply::ERR);
+        let is_row =
+            self.phase == Phase::Rows && self.partial_packet.get(HEADER_LEN) != Some(&reply::ERR);
         let limit = if is_row {
             MAX_ROW_BYTES
         } else {
@@ -218,41 +212,41 @@ impl Answer {
                 limit,
             });
         }
-        keep_up_to(&mut self.kept, HEADER + length, input);
-        if self.kept.len() < HEADER + length {
+        fill_up_to(&mut self.partial_packet, HEADER_LEN + length, input);
+        if self.partial_packet.len() < HEADER_LEN + length {
             return Ok(None);
         }
         self.check_sequence(sequence)?;
-        let packet = std::mem::take(&mut self.kept);
-        let outcome = self.handle_packet(&packet[HEADER..], types, work);
-        self.kept = packet;
-        self.kept.clear();
-        self.kept.shrink_to(MAX_IDLE_BUFFER);
+        let packet = std::mem::take(&mut self.partial_packet);
+        let outcome = self.handle_packet(&packet[HEADER_LEN..], types, work);
+        self.partial_packet = packet;
+        self.partial_packet.clear();
+        self.partial_packet.shrink_to(MAX_IDLE_BUFFER);
         outcome
     }
 
-    /// Whether the packet that begins in `kept` can be streamed, because its content does not matter.
+    /// Whether the packet that begins in `partial_packet` can be streamed, because its content does not matter.
     fn can_stream(&self, length: usize, work: &Work) -> bool {
-        let first = self.kept.get(HEADER).copied().unwrap_or(0);
+        let first = self.partial_packet.get(HEADER_LEN).copied().unwrap_or(0);
         let is_end = reply::is_eof(length, first) || first == reply::ERR;
-        !work.decodes() && !is_end && matches!(self.phase, Phase::Rows | Phase::Columns(1..))
+        !work.is_decoding() && !is_end && matches!(self.phase, Phase::Rows | Phase::Columns(1..))
     }
 
     fn start_stream(&mut self, length: usize, is_row: bool, work: &mut Work) {
-        let part = &self.kept[HEADER..];
+        let part = &self.partial_packet[HEADER_LEN..];
         if is_row {
-            work.bytes(part);
+            work.handle_bytes(part);
         }
-        self.skip_left = length - part.len();
-        self.is_skipping_row = is_row;
-        if !self.continued {
+        self.streamed_bytes_left = length - part.len();
+        self.is_streaming_row = is_row;
+        if !self.is_continued {
             match &mut self.phase {
-                Phase::Columns(left) => *left -= 1,
-                _ => self.done.rows += 1,
+                Phase::Columns(count) => *count -= 1,
+                _ => self.counts.rows += 1,
             }
         }
-        self.continued = length == MAX_PAYLOAD;
-        self.kept.clear();
+        self.is_continued = length == MAX_PAYLOAD;
+        self.partial_packet.clear();
     }
 
     /// Handle a complete packet.
@@ -273,17 +267,17 @@ impl Answer {
                 if reply::is_eof(payload.len(), first.unwrap_or(0)) {
                     return Ok(self.finish_result(reply::eof_status(payload)?));
                 }
-                self.done.rows += 1;
+                self.counts.rows += 1;
                 let types = if self.types.is_empty() {
                     known_types
                 } else {
                     &self.types
                 };
-                work.row(payload, self.binary, types)?;
+                work.handle_row(payload, self.is_binary, types)?;
                 Ok(None)
             }
-            Phase::Columns(left) => self.handle_definition(left, payload, work).map(|()| None),
-            Phase::First => self.first(payload),
+            Phase::Columns(count) => self.handle_definition(count, payload, work).map(|()| None),
+            Phase::First => self.handle_first_packet(payload),
             Phase::Complete => Err(Malformed::Unexpected(
                 "bytes came although nothing was asked",
             )),
@@ -296,23 +290,23 @@ impl Answer {
             return None;
         }
         self.phase = Phase::Complete;
-        Some(Outcome::Done(self.done))
+        Some(Outcome::Done(self.counts))
     }
 
     fn handle_definition(
         &mut self,
-        left: u32,
+        definitions_left: u32,
         payload: &[u8],
         work: &Work,
     ) -> Result<(), Malformed> {
         let is_end = reply::is_eof(payload.len(), payload.first().copied().unwrap_or(0));
-        self.phase = match (left, is_end) {
+        self.phase = match (definitions_left, is_end) {
             (0, true) => Phase::Rows,
             (1.., false) => {
-                if work.decodes() {
-                    self.types.push(reply::column_type(payload)?);
+                if work.is_decoding() {
+                    self.types.push(reply::parse_column_type(payload)?);
                 }
-                Phase::Columns(left - 1)
+                Phase::Columns(definitions_left - 1)
             }
             _ => {
                 return Err(Malformed::Unexpected(
@@ -326,16 +320,16 @@ impl Answer {
     #[inline]
     fn handle_ok(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
         let ok = reply::OkPacket::parse(payload)?;
-        self.done.affected = self.done.affected.saturating_add(ok.affected);
+        self.counts.affected = self.counts.affected.saturating_add(ok.affected);
         if ok.affected > 0 {
-            self.done.writes += 1;
+            self.counts.writes += 1;
         } else {
-            self.done.others += 1;
+            self.counts.others += 1;
         }
         Ok(self.finish_result(ok.status))
     }
 
-    fn first(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
+    fn handle_first_packet(&mut self, payload: &[u8]) -> Result<Option<Outcome>, Malformed> {
         match payload.first() {
             None => return Err(Malformed::Short("answer")),
             Some(&reply::OK) => return self.handle_ok(payload),
@@ -344,10 +338,19 @@ impl Answer {
             }
             Some(_) => {}
         }
-        let head = reply::ResultHead::parse(payload, self.caches_metadata)?;
-        self.done.reads += 1;
+        let header = reply::ResultHeader::parse(payload, self.caches_metadata)?;
+        self.counts.reads += 1;
         self.types.clear();
-        self.phase = Phase::Columns(head.definitions);
+        self.phase = Phase::Columns(header.definitions);
         Ok(None)
+    }
+}
+
+/// The outcome of an answer, which must be the last thing in the input.
+fn check_end(outcome: Outcome, rest: &[u8]) -> Result<Option<Outcome>, Malformed> {
+    if rest.is_empty() {
+        Ok(Some(outcome))
+    } else {
+        Err(Malformed::Unexpected("bytes follow the end of an answer"))
     }
 }

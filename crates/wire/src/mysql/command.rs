@@ -1,4 +1,4 @@
-//! Encodes requests. Each is packet number 0 of a new exchange.
+//! Encodes requests. Each is packet number 0.
 
 use code::{CLOSE, EXECUTE, PING, PREPARE, QUERY, QUIT};
 
@@ -27,13 +27,13 @@ pub mod code {
     pub const BULK_EXECUTE: u8 = 0xFA;
 }
 
-/// Type of a signed parameter of eight bytes: what sysbench binds for each integer.
+/// Type of a signed parameter of eight bytes, which sysbench uses for every integer.
 const LONGLONG: [u8; 2] = [0x08, 0x00];
 /// Type of a parameter of any number of bytes.
 const VAR_STRING: [u8; 2] = [0xFD, 0x00];
 
 fn write_command(out: &mut Vec<u8>, code: u8, body: &[u8]) {
-    // The usual case is one packet, written without a copy of the body in between.
+    // The usual case is one packet, written without an intermediate copy of the body.
     if body.len() + 1 < super::frame::MAX_PAYLOAD {
         let length = (body.len() as u32 + 1).to_le_bytes();
         out.extend_from_slice(&[length[0], length[1], length[2], 0, code]);
@@ -43,12 +43,12 @@ fn write_command(out: &mut Vec<u8>, code: u8, body: &[u8]) {
     }
 }
 
-/// Run `sql`; the answer is an OK, an error or rows in text.
+/// Run `sql`; the answer is an OK, an error or rows in the text format.
 pub fn query(out: &mut Vec<u8>, sql: &[u8]) {
     write_command(out, QUERY, sql);
 }
 
-/// Run the SQL that `write` appends, without a copy in between. The text must be shorter than a full packet.
+/// Run the SQL that `write` appends, without an intermediate copy. The text must be shorter than a full packet.
 pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, QUERY]);
@@ -78,14 +78,14 @@ pub fn quit(out: &mut Vec<u8>) {
 
 /// Writes an execute, value by value.
 ///
-/// The server remembers the types of parameters, so they are sent with a statement's first execution only. Types: eight bytes,
-/// signed, for every integer and a string of bytes for everything else, as sysbench binds them.
+/// The server remembers the types of parameters, so they are sent with a statement's first execution only. As with sysbench, integers
+/// have the type of eight signed bytes, and everything else that of a byte string.
 #[derive(Debug)]
 pub struct Execute<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
-    /// Where the next parameter's type goes; None if the server knows the types.
-    type_at: Option<usize>,
+    /// Offset of the next parameter's type; None if the server knows the types.
+    type_offset: Option<usize>,
 }
 
 impl<'a> Execute<'a> {
@@ -104,7 +104,7 @@ impl<'a> Execute<'a> {
             0, 0, 0, 0, EXECUTE, id[0], id[1], id[2], id[3], 0, // no cursor
             1, 0, 0, 0, // iterations, always one
         ]);
-        let mut type_at = None;
+        let mut type_offset = None;
         if parameters > 0 {
             // No parameter is NULL.
             for _ in 0..parameters.div_ceil(8) {
@@ -112,22 +112,22 @@ impl<'a> Execute<'a> {
             }
             out.push(u8::from(first_execution));
             if first_execution {
-                type_at = Some(out.len());
+                type_offset = Some(out.len());
                 out.resize(out.len() + 2 * parameters, 0);
             }
         }
         Self {
             out,
             start,
-            type_at,
+            type_offset,
         }
     }
 
     #[inline]
     fn write_type(&mut self, kind: [u8; 2]) {
-        if let Some(at) = self.type_at {
-            self.out[at..at + 2].copy_from_slice(&kind);
-            self.type_at = Some(at + 2);
+        if let Some(offset) = self.type_offset {
+            self.out[offset..offset + 2].copy_from_slice(&kind);
+            self.type_offset = Some(offset + 2);
         }
     }
 
@@ -152,7 +152,7 @@ impl<'a> Execute<'a> {
 }
 
 fn patch_length(out: &mut [u8], start: usize) {
-    let length = out.len() - start - super::frame::HEADER;
+    let length = out.len() - start - super::frame::HEADER_LEN;
     assert!(
         length < super::frame::MAX_PAYLOAD,
         "statements of the workloads are shorter than a full packet"
@@ -174,7 +174,7 @@ pub fn write_length(out: &mut Vec<u8>, length: u64) {
     }
 }
 
-/// Append a text literal as MySQL reads it under its default SQL mode.
+/// Append a text literal for MySQL's default SQL mode.
 pub fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'\'');
     for &byte in bytes {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn executes_have_the_bytes_that_servers_are_used_to() {
+    fn executes_have_the_bytes_of_the_protocol() {
         assert_eq!(
             execute(2, true, &[0x13AF]),
             b"\x16\0\0\0\x17\x02\0\0\0\0\x01\0\0\0\0\x01\x08\0\xAF\x13\0\0\0\0\0\0"
@@ -222,7 +222,7 @@ mod tests {
         );
     }
 
-    /// sysbench's non-index update: 148 bytes with its types, 144 without.
+    /// sysbench's non-index update has 148 bytes with its types, 144 without.
     #[test]
     fn strings_carry_their_length() {
         for (first_execution, length) in [(true, 148), (false, 144)] {
@@ -246,9 +246,9 @@ mod tests {
         let mut out = Vec::new();
         query(&mut out, b"BEGIN");
         assert_eq!(out, b"\x06\0\0\0\x03BEGIN");
-        let mut same = Vec::new();
-        query_with(&mut same, |sql| sql.extend_from_slice(b"BEGIN"));
-        assert_eq!(same, out);
+        let mut written = Vec::new();
+        query_with(&mut written, |sql| sql.extend_from_slice(b"BEGIN"));
+        assert_eq!(written, out);
         out.clear();
         quit(&mut out);
         close(&mut out, 7);

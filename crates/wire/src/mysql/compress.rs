@@ -1,8 +1,8 @@
 //! The compressed protocol: below the packets, a stream of frames, each stored or compressed independently.
 //!
-//! A frame's head is three bytes of length, one of sequence number, three of the length before compression; zero there means that
-//! the payload is stored. Frames do not follow packet boundaries: either may hold parts of the other. As no frame refers to
-//! another, a [`Codec`] (hundreds of KiB) serves all connections of a thread, and an [`Unpacker`] (bytes) serves one.
+//! A frame's header is three bytes of length, one of sequence number, and three of the length before compression, which is zero if the
+//! payload is stored. Frames do not follow packet boundaries: either may hold parts of the other. As no frame refers to another, a
+//! [`Codec`] (hundreds of KiB) serves all connections of a thread, and an [`Unpacker`] (bytes) serves one connection.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::Malformed;
-use super::frame::{self, HEADER};
+use super::frame::{self, HEADER_LEN};
 
 mod unpack;
 
 pub use unpack::Unpacker;
 
-/// Length of a frame's head.
-pub const HEAD: usize = 7;
-/// The longest payload of a frame, before and after compression: what three bytes can express.
+/// Length of a frame's header.
+pub const FRAME_HEADER_LEN: usize = 7;
+/// The longest payload of a frame, before and after compression: its length is a number of three bytes.
 const MAX_FRAME_PAYLOAD: usize = 0xFF_FFFF;
-/// Shorter payloads are stored, as all clients and servers do: compression would not pay.
-const MIN_COMPRESSED: usize = 50;
+/// Shorter payloads are stored, as by all clients and servers: compression would not save bytes.
+const MIN_COMPRESSED_BYTES: usize = 50;
 
 /// How payloads are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Algorithm {
     }
 }
 
-#[allow(clippy::large_enum_variant)] // one a thread
+#[allow(clippy::large_enum_variant)] // there is one per thread
 enum Engine {
     Zlib(Compress, Decompress),
     Zstd(Compressor<'static>, Decompressor<'static>),
@@ -63,7 +63,7 @@ impl fmt::Debug for Codec {
 }
 
 impl Codec {
-    /// Make a codec; fails if memory runs out or a level is out of bounds.
+    /// Make a codec. Fails if memory runs out or a level is out of bounds.
     pub fn new(algorithm: Algorithm) -> std::io::Result<Self> {
         let engine = match algorithm {
             Algorithm::Zlib { level } => Engine::Zlib(
@@ -85,15 +85,15 @@ impl Codec {
         self.algorithm
     }
 
-    /// Append `packets`, complete commands one after the other, to `out` as frames. Each command has its own frames, numbered
-    /// from 0. Returns the number of commands.
+    /// Append `packets`, which are complete commands, to `out` as frames. Each command has its own frames, numbered from 0. Returns the
+    /// number of commands.
     pub fn pack(&mut self, packets: &[u8], out: &mut Vec<u8>) -> u32 {
         let mut rest = packets;
         let mut commands = 0;
         while !rest.is_empty() {
             let (command, tail) = rest.split_at(first_command_len(rest));
             for (number, payload) in command.chunks(MAX_FRAME_PAYLOAD).enumerate() {
-                self.frame(number as u8, payload, out);
+                self.write_frame(number as u8, payload, out);
             }
             commands += 1;
             rest = tail;
@@ -102,12 +102,12 @@ impl Codec {
     }
 
     /// Append one frame; `payload` is at most 16 MiB - 1 bytes.
-    pub fn frame(&mut self, number: u8, payload: &[u8], out: &mut Vec<u8>) {
+    pub fn write_frame(&mut self, number: u8, payload: &[u8], out: &mut Vec<u8>) {
         assert!(
             payload.len() <= MAX_FRAME_PAYLOAD,
-            "three bytes hold a frame's length"
+            "a frame's length fits into three bytes"
         );
-        let compressed_size = if payload.len() < MIN_COMPRESSED {
+        let compressed_size = if payload.len() < MIN_COMPRESSED_BYTES {
             None
         } else {
             self.compress_to_scratch(payload)
@@ -123,20 +123,20 @@ impl Codec {
         out.extend_from_slice(body);
     }
 
-    /// Compress into the scratch memory; `None` when that would not make it smaller.
+    /// Compress into the scratch memory; returns the compressed size, or `None` if that is not smaller.
     fn compress_to_scratch(&mut self, payload: &[u8]) -> Option<usize> {
-        let room = match self.engine {
+        let capacity = match self.engine {
             Engine::Zlib(..) => payload.len(),
             Engine::Zstd(..) => zstd::zstd_safe::compress_bound(payload.len()),
         };
-        if self.scratch.len() < room {
-            self.scratch.resize(room, 0);
+        if self.scratch.len() < capacity {
+            self.scratch.resize(capacity, 0);
         }
         let size = match &mut self.engine {
             Engine::Zlib(deflate, _) => {
                 deflate.reset();
-                let room = &mut self.scratch[..room];
-                match deflate.compress(payload, room, FlushCompress::Finish) {
+                let buffer = &mut self.scratch[..capacity];
+                match deflate.compress(payload, buffer, FlushCompress::Finish) {
                     Ok(Status::StreamEnd) => deflate.total_out() as usize,
                     _ => return None,
                 }
@@ -149,7 +149,7 @@ impl Codec {
     }
 
     /// Append to `out` the decompressed `body`, which must have exactly `unpacked_len` bytes.
-    fn decompress_onto(
+    fn decompress(
         &mut self,
         body: &[u8],
         unpacked_len: usize,
@@ -157,17 +157,17 @@ impl Codec {
     ) -> Result<(), Malformed> {
         let start = out.len();
         out.resize(start + unpacked_len, 0);
-        let room = &mut out[start..];
+        let buffer = &mut out[start..];
         let is_complete = match &mut self.engine {
             Engine::Zlib(_, inflate) => {
                 inflate.reset(true);
-                let status = inflate.decompress(body, room, FlushDecompress::Finish);
+                let status = inflate.decompress(body, buffer, FlushDecompress::Finish);
                 matches!(status, Ok(Status::StreamEnd))
                     && inflate.total_out() as usize == unpacked_len
                     && inflate.total_in() as usize == body.len()
             }
             Engine::Zstd(_, decompressor) => {
-                matches!(decompressor.decompress_to_buffer(body, room), Ok(size) if size == unpacked_len)
+                matches!(decompressor.decompress_to_buffer(body, buffer), Ok(size) if size == unpacked_len)
             }
         };
         if is_complete {
@@ -179,18 +179,18 @@ impl Codec {
     }
 }
 
-/// Length of the first command: its packets, up to the next that is numbered 0.
+/// Length of the first command: its packets up to the next packet numbered 0.
 fn first_command_len(packets: &[u8]) -> usize {
     let mut end = 0;
-    while let Some(&[a, b, c, number]) = packets.get(end..end + HEADER) {
+    while let Some(&[a, b, c, number]) = packets.get(end..end + HEADER_LEN) {
         if end > 0 && number == 0 {
             return end;
         }
-        end += HEADER + frame::header([a, b, c, number]).0;
+        end += HEADER_LEN + frame::parse_header([a, b, c, number]).0;
     }
     assert!(
         end == packets.len(),
-        "only whole packets are sent: {end} of {} bytes",
+        "packets are complete: {end} of {} bytes",
         packets.len()
     );
     end
@@ -204,7 +204,7 @@ mod tests {
         [Algorithm::Zlib { level: 6 }, Algorithm::Zstd { level: 3 }];
 
     pub(super) fn codec(algorithm: Algorithm) -> Codec {
-        Codec::new(algorithm).expect("a codec")
+        Codec::new(algorithm).expect("the level is valid")
     }
 
     pub(super) fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
@@ -214,9 +214,9 @@ mod tests {
     }
 
     /// A single frame.
-    pub(super) fn framed(codec: &mut Codec, number: u8, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn make_frame(codec: &mut Codec, number: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        codec.frame(number, payload, &mut out);
+        codec.write_frame(number, payload, &mut out);
         out
     }
 
@@ -224,8 +224,8 @@ mod tests {
     fn a_short_command_is_stored_in_a_frame_of_its_own() {
         let mut codec = codec(ALGORITHMS[0]);
         let mut out = Vec::new();
-        let two = [packet(0, b"one"), packet(0, b"two")].concat();
-        assert_eq!(codec.pack(&two, &mut out), 2);
+        let commands = [packet(0, b"one"), packet(0, b"two")].concat();
+        assert_eq!(codec.pack(&commands, &mut out), 2);
         let expected = [
             &[7, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0][..],
             b"one",
@@ -236,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_get_smaller_is_stored() {
+    fn incompressible_payloads_are_stored() {
         for algorithm in ALGORITHMS {
             let noise: Vec<u8> = (0..200_u32)
                 .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
                 .collect();
-            let out = framed(&mut codec(algorithm), 0, &noise);
+            let out = make_frame(&mut codec(algorithm), 0, &noise);
             assert_eq!(out[4..7], [0, 0, 0], "{algorithm:?}");
             assert_eq!(out[7..], noise);
         }

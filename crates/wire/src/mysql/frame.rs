@@ -1,26 +1,26 @@
 //! Packets: three bytes of length, one of sequence number, the payload. A payload of 16 MiB - 1 bytes or more is split over several
 //! packets.
 //!
-//! [`Framer`] takes bytes in any split and returns complete payloads. It serves login and prepare; the many answers to queries go
-//! through [`super::Answer`], which stores almost nothing.
+//! [`Framer`] takes bytes in any split and returns complete payloads. It is used for login and prepare; the many answers to queries
+//! go through [`super::Answer`], which stores almost nothing.
 
 use super::Malformed;
 
 /// Length of a packet's header.
-pub const HEADER: usize = 4;
-/// The longest payload of one packet; a packet of exactly this length is continued by the next.
+pub const HEADER_LEN: usize = 4;
+/// The longest payload of one packet; the next packet continues a payload of exactly this length.
 pub const MAX_PAYLOAD: usize = 0xFF_FFFF;
 
-/// Length and sequence number of a header.
+/// Parse a header into the payload's length and the sequence number.
 #[inline]
-pub fn header(bytes: [u8; HEADER]) -> (usize, u8) {
+pub fn parse_header(bytes: [u8; HEADER_LEN]) -> (usize, u8) {
     (
         usize::from(bytes[0]) | (usize::from(bytes[1]) << 8) | (usize::from(bytes[2]) << 16),
         bytes[3],
     )
 }
 
-/// Append `payload` to `out` as packets, the first with number `sequence`; returns the number after the last.
+/// Append `payload` to `out` as packets, the first with number `sequence`; returns the number that follows the last.
 pub fn write_packet(out: &mut Vec<u8>, mut sequence: u8, payload: &[u8]) -> u8 {
     let mut rest = payload;
     loop {
@@ -36,15 +36,16 @@ pub fn write_packet(out: &mut Vec<u8>, mut sequence: u8, payload: &[u8]) -> u8 {
     }
 }
 
-/// Collects complete payloads from a stream cut anywhere. Never holds more than `limit` payload bytes.
+/// Reassembles payloads from a stream cut anywhere. Never holds more than `limit` payload bytes.
 #[derive(Debug)]
 pub struct Framer {
     limit: usize,
-    head: [u8; HEADER],
-    head_len: usize,
+    header: [u8; HEADER_LEN],
+    header_len: usize,
     /// Payload bytes of the current packet that are still to come; valid once the header is complete.
     missing: usize,
-    continued: bool,
+    /// The next packet continues the payload.
+    is_continued: bool,
     payload: Vec<u8>,
     sequence: u8,
 }
@@ -54,10 +55,10 @@ impl Framer {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            head: [0; HEADER],
-            head_len: 0,
+            header: [0; HEADER_LEN],
+            header_len: 0,
             missing: 0,
-            continued: false,
+            is_continued: false,
             payload: Vec::new(),
             sequence: 0,
         }
@@ -73,18 +74,18 @@ impl Framer {
         self.sequence
     }
 
-    /// True between payloads, when none is half read.
+    /// Whether no payload is partly read.
     pub fn is_idle(&self) -> bool {
-        self.head_len == 0 && !self.continued
+        self.header_len == 0 && !self.is_continued
     }
 
-    /// Take bytes from the front of `input` until a payload is complete. `None` if `input` is used up before that.
+    /// Take the next payload from `input`; `None` if `input` is used up before it is complete.
     pub fn next<'a>(&'a mut self, input: &mut &[u8]) -> Result<Option<&'a [u8]>, Malformed> {
         if self.is_idle() {
             self.payload.clear();
         }
         loop {
-            if self.head_len < HEADER && !self.take_header(input)? {
+            if self.header_len < HEADER_LEN && !self.take_header(input)? {
                 return Ok(None);
             }
             let part = self.missing.min(input.len());
@@ -94,28 +95,28 @@ impl Framer {
             if self.missing > 0 {
                 return Ok(None);
             }
-            self.head_len = 0;
-            if !self.continued {
+            self.header_len = 0;
+            if !self.is_continued {
                 return Ok(Some(&self.payload));
             }
         }
     }
 
-    /// True when the header is complete and was accepted.
+    /// Consume bytes of the header; true when it is complete and valid.
     fn take_header(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
-        while self.head_len < HEADER {
+        while self.header_len < HEADER_LEN {
             let Some((&byte, rest)) = input.split_first() else {
                 return Ok(false);
             };
-            self.head[self.head_len] = byte;
-            self.head_len += 1;
+            self.header[self.header_len] = byte;
+            self.header_len += 1;
             *input = rest;
         }
-        let (length, sequence) = header(self.head);
+        let (length, sequence) = parse_header(self.header);
         if sequence != self.sequence {
             return Err(Malformed::Sequence {
                 expected: self.sequence,
-                got: sequence,
+                received: sequence,
             });
         }
         let size = self.payload.len() + length;
@@ -127,7 +128,7 @@ impl Framer {
         }
         self.sequence = sequence.wrapping_add(1);
         self.missing = length;
-        self.continued = length == MAX_PAYLOAD;
+        self.is_continued = length == MAX_PAYLOAD;
         Ok(true)
     }
 }

@@ -1,5 +1,5 @@
-//! The server's greeting and our answer to it. We request TLS and compression only if the caller wants them, and then refuse a
-//! server that lacks them before anything is sent.
+//! The server's greeting and the client's login. TLS and compression are requested only if the caller requests them; a server that
+//! lacks them is then refused before anything is sent.
 
 use super::Malformed;
 use super::compress::Algorithm;
@@ -19,10 +19,10 @@ pub(super) const MULTI_RESULTS: u32 = 1 << 17;
 pub(super) const PS_MULTI_RESULTS: u32 = 1 << 18;
 pub(super) const PLUGIN_AUTH: u32 = 1 << 19;
 const COMPRESS_ZSTD: u32 = 1 << 26;
-/// MariaDB's extended capability: definitions of a prepared statement's columns are not repeated when they are unchanged.
+/// MariaDB's extended capability: definitions of a prepared statement's columns are sent again only if they have changed.
 pub(super) const CACHE_METADATA: u32 = 1 << 4;
 
-/// Capabilities that every session uses if they are offered.
+/// Capabilities that every session uses if the server offers them.
 const BASE_CAPABILITIES: u32 = LONG_PASSWORD
     | LONG_FLAG
     | CONNECT_WITH_DB
@@ -33,20 +33,20 @@ const BASE_CAPABILITIES: u32 = LONG_PASSWORD
     | PS_MULTI_RESULTS
     | PLUGIN_AUTH;
 
-/// The largest packet that we announce to accept.
-const MAX_PACKET: u32 = 1 << 24;
+/// The largest packet that the client announces to accept.
+const MAX_PACKET_BYTES: u32 = 1 << 24;
 pub(super) const UTF8MB4_GENERAL_CI: u8 = 45;
-pub(super) const SCRAMBLE: usize = 20;
+pub(super) const SCRAMBLE_BYTES: usize = 20;
 
 /// The server's first packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Greeting {
     pub version: String,
-    pub connection: u32,
+    pub connection_id: u32,
     pub capabilities: u32,
     /// MariaDB's further capabilities; 0 for MySQL.
-    pub extended: u32,
-    pub scramble: [u8; SCRAMBLE],
+    pub extended_capabilities: u32,
+    pub scramble: [u8; SCRAMBLE_BYTES],
     pub plugin: String,
 }
 
@@ -58,30 +58,30 @@ impl Greeting {
         if protocol != 10 {
             return Err(Malformed::Version(protocol));
         }
-        let version = fields.until_zero("server version")?;
-        let connection = fields.integer(4, "connection id")? as u32;
-        let mut scramble = [0; SCRAMBLE];
+        let version = fields.terminated_string("server version")?;
+        let connection_id = fields.integer(4, "connection id")? as u32;
+        let mut scramble = [0; SCRAMBLE_BYTES];
         scramble[..8].copy_from_slice(fields.take(8, "scramble")?);
         fields.byte("filler")?;
         let low = fields.integer(2, "capabilities")? as u32;
         fields.take(1 + 2, "character set and status")?;
         let capabilities = low | ((fields.integer(2, "upper capabilities")? as u32) << 16);
         fields.take(1 + 6, "scramble length")?;
-        let extended = fields.integer(4, "extended capabilities")? as u32;
+        let extended_capabilities = fields.integer(4, "extended capabilities")? as u32;
         if capabilities & (PROTOCOL_41 | SECURE_CONNECTION) != PROTOCOL_41 | SECURE_CONNECTION {
             return Err(Malformed::Unexpected("the server is older than MySQL 4.1"));
         }
-        scramble[8..].copy_from_slice(fields.take(SCRAMBLE - 8, "scramble")?);
-        // The scramble ends with a zero byte that is not part of it; the name may lack its own.
+        scramble[8..].copy_from_slice(fields.take(SCRAMBLE_BYTES - 8, "scramble")?);
+        // A zero byte that is not part of the scramble follows it; the name's own may be missing.
         fields.byte("end of scramble")?;
         let name = fields.0.split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(Self {
             version: String::from_utf8_lossy(version).into_owned(),
-            connection,
+            connection_id,
             capabilities,
-            // MySQL sets the lowest bit and leaves these bytes zero; MariaDB clears it to say that they count.
-            extended: if capabilities & LONG_PASSWORD == 0 {
-                extended
+            // MySQL sets the lowest bit and leaves these bytes zero; MariaDB clears the bit to show that the bytes are valid.
+            extended_capabilities: if capabilities & LONG_PASSWORD == 0 {
+                extended_capabilities
             } else {
                 0
             },
@@ -90,11 +90,11 @@ impl Greeting {
         })
     }
 
-    /// The session that we use with this server in the plain protocol.
+    /// The session with this server in the plain protocol.
     pub fn session(&self) -> Session {
         Session {
             capabilities: BASE_CAPABILITIES & self.capabilities,
-            extended: CACHE_METADATA & self.extended,
+            extended_capabilities: CACHE_METADATA & self.extended_capabilities,
             compression: None,
         }
     }
@@ -104,86 +104,88 @@ impl Greeting {
         self.capabilities & SSL != 0
     }
 
-    /// The session that we use with this server; refused if the server lacks a feature of `wish`.
-    pub fn session_as(&self, wish: Wish) -> Result<Session, Lacking> {
+    /// The session with this server that has the `requested` features. Fails if the server lacks one.
+    pub fn session_with(&self, requested: RequestedFeatures) -> Result<Session, MissingFeature> {
         let mut capabilities = BASE_CAPABILITIES;
-        let mut need = |bit: u32, lacking: Lacking| {
+        let mut require = |bit: u32, missing: MissingFeature| {
             capabilities |= bit;
             if self.capabilities & bit == 0 {
-                Err(lacking)
+                Err(missing)
             } else {
                 Ok(())
             }
         };
-        if wish.tls {
-            need(SSL, Lacking::Tls)?;
+        if requested.tls {
+            require(SSL, MissingFeature::Tls)?;
         }
-        match wish.compression {
+        match requested.compression {
             None => {}
             Some(algorithm @ Algorithm::Zlib { .. }) => {
-                need(COMPRESS, Lacking::Compression(algorithm))?;
+                require(COMPRESS, MissingFeature::Compression(algorithm))?;
             }
             Some(algorithm @ Algorithm::Zstd { .. }) => {
-                need(COMPRESS_ZSTD, Lacking::Compression(algorithm))?;
+                require(COMPRESS_ZSTD, MissingFeature::Compression(algorithm))?;
             }
         }
-        if wish.multi_statements {
+        if requested.multi_statements {
             capabilities |= MULTI_STATEMENTS;
         }
         Ok(Session {
             capabilities: capabilities & self.capabilities,
-            compression: wish.compression,
+            compression: requested.compression,
             ..self.session()
         })
     }
 }
 
-/// Features that a session is to have beyond the plain protocol.
+/// Features requested beyond the plain protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct RequestedFeatures {
     pub tls: bool,
     pub compression: Option<Algorithm>,
-    /// Requested only if it is offered; if it is not, the statements themselves fail.
+    /// Used only if the server offers it; otherwise the statements themselves fail.
     pub multi_statements: bool,
 }
 
-/// A wanted feature that a server does not offer.
+/// A requested feature that a server does not offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lacking {
+pub enum MissingFeature {
     Tls,
     Compression(Algorithm),
 }
 
-/// The features that both sides agreed on.
+/// The features that client and server agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     pub capabilities: u32,
-    pub extended: u32,
+    pub extended_capabilities: u32,
     compression: Option<Algorithm>,
 }
 
 impl Session {
-    /// Append the packet that begins TLS: only the head of the login packet, and the only packet sent in clear text.
+    /// Append the packet that begins TLS: the header of the login packet, which is the only packet sent in clear text. Returns the next
+    /// sequence number.
     pub fn tls_request(self, out: &mut Vec<u8>, sequence: u8) -> u8 {
-        write_packet(out, sequence, &self.login_head())
+        write_packet(out, sequence, &self.login_header())
     }
 
-    fn login_head(self) -> Vec<u8> {
+    fn login_header(self) -> Vec<u8> {
         let mut body = Vec::with_capacity(128);
         body.extend_from_slice(&self.capabilities.to_le_bytes());
-        body.extend_from_slice(&MAX_PACKET.to_le_bytes());
+        body.extend_from_slice(&MAX_PACKET_BYTES.to_le_bytes());
         body.push(UTF8MB4_GENERAL_CI);
         body.extend_from_slice(&[0; 19]);
-        body.extend_from_slice(&self.extended.to_le_bytes());
+        body.extend_from_slice(&self.extended_capabilities.to_le_bytes());
         body
     }
 
-    /// Whether known column definitions are left out; answers then carry a flag for whether definitions follow.
+    /// Whether known column definitions are omitted; answers then have a flag that tells whether definitions follow.
     pub fn caches_metadata(self) -> bool {
-        self.extended & CACHE_METADATA != 0
+        self.extended_capabilities & CACHE_METADATA != 0
     }
 
-    /// The login packet, numbered `sequence`; `proof` answers the scramble by the rules of `plugin`.
+    /// Append the login packet, numbered `sequence`; `proof` is the answer of `plugin` to the scramble. Returns the next sequence
+    /// number.
     pub fn login(
         self,
         out: &mut Vec<u8>,
@@ -192,8 +194,8 @@ impl Session {
         plugin: &str,
         proof: &[u8],
     ) -> u8 {
-        assert!(proof.len() < 251, "a proof is a digest or empty");
-        let mut body = self.login_head();
+        assert!(proof.len() < 251, "a proof is shorter than 251 bytes");
+        let mut body = self.login_header();
         body.extend_from_slice(account.user.as_bytes());
         body.push(0);
         body.push(proof.len() as u8);
@@ -213,7 +215,7 @@ impl Session {
     }
 }
 
-/// The account that logs in, and its database.
+/// The account that logs in, and the database that it uses.
 #[derive(Clone, Copy)]
 pub struct Account<'a> {
     pub user: &'a str,
@@ -231,7 +233,7 @@ impl std::fmt::Debug for Account<'_> {
     }
 }
 
-/// The server's request to log in by another plugin than the one we began with.
+/// The server's request to log in by another plugin than the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthSwitch {
     pub plugin: String,
@@ -245,13 +247,13 @@ impl AuthSwitch {
         let mut fields = Fields(payload);
         fields.byte("switch marker")?;
         if fields.0.is_empty() {
-            // Before plugins had names there was only one to switch to.
+            // Before plugins had names, this was the only one to switch to.
             return Ok(Self {
                 plugin: "mysql_old_password".to_owned(),
                 scramble: Vec::new(),
             });
         }
-        let plugin = fields.until_zero("plugin name")?;
+        let plugin = fields.terminated_string("plugin name")?;
         Ok(Self {
             plugin: String::from_utf8_lossy(plugin).into_owned(),
             scramble: fields.0.to_vec(),
@@ -266,52 +268,57 @@ mod tests {
     fn greeting(capabilities: u32) -> Greeting {
         Greeting {
             version: String::new(),
-            connection: 1,
+            connection_id: 1,
             capabilities,
-            extended: 0,
-            scramble: [7; SCRAMBLE],
+            extended_capabilities: 0,
+            scramble: [7; SCRAMBLE_BYTES],
             plugin: String::new(),
         }
     }
 
     #[test]
-    fn what_a_server_lacks_is_never_left_out_silently() {
+    fn a_server_without_a_requested_feature_is_refused() {
         let zlib = Algorithm::Zlib { level: 6 };
         let zstd = Algorithm::Zstd { level: 3 };
-        let wish = |tls, compression| Wish {
+        let request = |tls, compression| RequestedFeatures {
             tls,
             compression,
             multi_statements: false,
         };
         let old = greeting(PROTOCOL_41 | SECURE_CONNECTION | COMPRESS);
-        assert_eq!(old.session_as(wish(true, None)), Err(Lacking::Tls));
         assert_eq!(
-            old.session_as(wish(false, Some(zstd))),
-            Err(Lacking::Compression(zstd))
+            old.session_with(request(true, None)),
+            Err(MissingFeature::Tls)
+        );
+        assert_eq!(
+            old.session_with(request(false, Some(zstd))),
+            Err(MissingFeature::Compression(zstd))
         );
         let session = old
-            .session_as(wish(false, Some(zlib)))
-            .expect("it has zlib");
+            .session_with(request(false, Some(zlib)))
+            .expect("the server offers zlib");
         assert_ne!(session.capabilities & COMPRESS, 0);
     }
 
     #[test]
-    fn nothing_is_asked_that_was_not_wished_for() {
+    fn only_requested_features_are_used() {
         let session = greeting(u32::MAX)
-            .session_as(Wish::default())
-            .expect("a server with everything");
-        let extras = SSL | COMPRESS | COMPRESS_ZSTD | MULTI_STATEMENTS;
-        assert_eq!(session.capabilities & extras, 0);
+            .session_with(RequestedFeatures::default())
+            .expect("no feature is requested");
+        let optional = SSL | COMPRESS | COMPRESS_ZSTD | MULTI_STATEMENTS;
+        assert_eq!(session.capabilities & optional, 0);
     }
 
     #[test]
     fn the_request_for_tls_is_the_login_without_its_account() {
-        let wish = Wish {
+        let requested = RequestedFeatures {
             tls: true,
             compression: Some(Algorithm::Zstd { level: 9 }),
             multi_statements: true,
         };
-        let session = greeting(u32::MAX).session_as(wish).expect("offered");
+        let session = greeting(u32::MAX)
+            .session_with(requested)
+            .expect("the server offers all features");
         let (mut request, mut login) = (Vec::new(), Vec::new());
         assert_eq!(session.tls_request(&mut request, 1), 2);
         let account = Account {
@@ -322,14 +329,18 @@ mod tests {
         session.login(&mut login, 2, &account, "p", b"proof");
         assert_eq!(request.len(), 4 + 32);
         assert_eq!(request[4..], login[4..36]);
-        assert_eq!(login.last(), Some(&9), "zstd's level ends the packet");
+        assert_eq!(
+            login.last(),
+            Some(&9),
+            "the level of zstd is the packet's last byte"
+        );
     }
 
     #[test]
     fn a_scramble_that_ends_with_zero_keeps_it() {
-        let switch = AuthSwitch::parse(b"\xFEclient_ed25519\0abc\0").expect("well formed");
+        let switch = AuthSwitch::parse(b"\xFEclient_ed25519\0abc\0").expect("the request is valid");
         assert_eq!(switch.scramble, b"abc\0");
-        let old = AuthSwitch::parse(b"\xFE").expect("a switch of old");
+        let old = AuthSwitch::parse(b"\xFE").expect("a request without a name is valid");
         assert_eq!(old.plugin, "mysql_old_password");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`compress`] is the optional layer below packets, [`frame`] cuts the byte stream into packets, [`handshake`] and [`auth`] log
 //! in, [`command`] encodes requests, [`reply`] decodes the replies to login and prepare, [`answer`] follows the answer to a query
-//! at the lowest cost, and [`row`] decodes columns. [`server`] is the part of the server's side that stand-ins for a server need.
+//! at the lowest cost, and [`row`] decodes columns. [`server`] encodes the messages that a fake server sends.
 
 pub mod answer;
 pub mod auth;
@@ -17,6 +17,7 @@ pub mod server;
 
 pub use answer::{Answer, Outcome};
 pub use frame::Framer;
+pub use read::Fields;
 pub use reply::ServerError;
 
 /// Bytes that do not follow the protocol. Nothing after them can be trusted: close the connection.
@@ -26,8 +27,8 @@ pub enum Malformed {
     Short(&'static str),
     #[error("a packet of {size} bytes, more than the {limit} accepted here")]
     TooLong { size: usize, limit: usize },
-    #[error("packet number {got} came where {expected} was due")]
-    Sequence { expected: u8, got: u8 },
+    #[error("packet number {received} came where {expected} was due")]
+    Sequence { expected: u8, received: u8 },
     #[error("a compressed frame {0}")]
     Compressed(&'static str),
     #[error("the server speaks protocol version {0}, not 10")]

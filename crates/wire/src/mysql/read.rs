@@ -1,13 +1,14 @@
-//! Reading fields off the front of a packet. Every read is checked: a packet may end anywhere.
+//! Reads fields from the front of a packet. Every read is checked: a packet may end anywhere.
 
 use super::Malformed;
 
-/// The rest of a packet.
+/// The part of a packet that is still to be read. Errors name the field, here `name`, before which the packet ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
-    pub(super) fn take(&mut self, count: usize, name: &'static str) -> Result<&'a [u8], Malformed> {
+    /// The next `count` bytes.
+    pub fn take(&mut self, count: usize, name: &'static str) -> Result<&'a [u8], Malformed> {
         let (head, tail) = self
             .0
             .split_at_checked(count)
@@ -17,7 +18,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A little-endian integer of `width` bytes, at most eight.
-    pub(super) fn integer(&mut self, width: usize, name: &'static str) -> Result<u64, Malformed> {
+    pub fn integer(&mut self, width: usize, name: &'static str) -> Result<u64, Malformed> {
         let bytes = self.take(width, name)?;
         Ok(bytes
             .iter()
@@ -25,12 +26,12 @@ impl<'a> Fields<'a> {
             .fold(0, |value, &byte| (value << 8) | u64::from(byte)))
     }
 
-    pub(super) fn byte(&mut self, name: &'static str) -> Result<u8, Malformed> {
+    pub fn byte(&mut self, name: &'static str) -> Result<u8, Malformed> {
         Ok(self.take(1, name)?[0])
     }
 
     /// A length-encoded integer; `None` is SQL's NULL.
-    pub(super) fn length(&mut self, name: &'static str) -> Result<Option<u64>, Malformed> {
+    pub fn length(&mut self, name: &'static str) -> Result<Option<u64>, Malformed> {
         match self.byte(name)? {
             0xFB => Ok(None),
             0xFC => self.integer(2, name).map(Some),
@@ -42,7 +43,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A length-encoded string; `None` is SQL's NULL.
-    pub(super) fn string(&mut self, name: &'static str) -> Result<Option<&'a [u8]>, Malformed> {
+    pub fn string(&mut self, name: &'static str) -> Result<Option<&'a [u8]>, Malformed> {
         match self.length(name)? {
             None => Ok(None),
             Some(length) => {
@@ -52,8 +53,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A string up to a zero byte, which is taken too.
-    pub(super) fn until_zero(&mut self, name: &'static str) -> Result<&'a [u8], Malformed> {
+    /// A string up to a zero byte, which is consumed too.
+    pub fn terminated_string(&mut self, name: &'static str) -> Result<&'a [u8], Malformed> {
         let end = self
             .0
             .iter()

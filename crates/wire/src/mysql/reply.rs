@@ -1,4 +1,4 @@
-//! Single packets that a server sends outside of rows: OK, ERR, end of part, the head of a prepare, a column's definition.
+//! Decodes single packets that a server sends outside of rows: OK, ERR, EOF, the header of a prepare, a column's definition.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub const MORE_RESULTS: u16 = 0x0008;
 
 /// Maximum columns of a result: the protocol's own bound.
 const MAX_COLUMNS: u64 = 4096;
-/// Maximum bytes kept of an error's text: servers write no more than 512.
+/// Maximum bytes kept of an error's text: servers send at most 512.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// An error that a server returned instead of an answer.
@@ -24,7 +24,7 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 #[error("error {code}{}: {message}", StateSuffix(.state))]
 pub struct ServerError {
     pub code: ErrorCode,
-    /// Five characters of SQLSTATE; empty before login, where servers omit it, and if `code` is the SQLSTATE itself.
+    /// The five characters of the SQLSTATE; empty if `code` is the SQLSTATE itself, and before login, when servers omit it.
     pub state: String,
     pub message: String,
 }
@@ -63,20 +63,20 @@ fn to_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether a packet ends a part of a result set, as opposed to a row that begins with the same byte.
+/// Whether a packet ends a list of definitions or rows; a row can begin with the same byte.
 #[inline]
 pub fn is_eof(payload_len: usize, first: u8) -> bool {
     first == EOF && payload_len < 9
 }
 
-/// Status flags of a complete end-of-part packet.
+/// Status flags of a complete EOF packet.
 pub fn eof_status(payload: &[u8]) -> Result<u16, Malformed> {
     let mut fields = Fields(payload);
     fields.take(3, "warnings")?;
     Ok(fields.integer(2, "status flags")? as u16)
 }
 
-/// The end of a statement without rows.
+/// The answer to a statement without rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OkPacket {
     pub affected: u64,
@@ -95,7 +95,7 @@ impl OkPacket {
         Ok(Self { affected, status })
     }
 
-    /// The text at the end of a complete OK packet. MariaDB puts its length before it; MySQL does so only if more than text may
+    /// The text at the end of a complete OK packet. MariaDB writes its length before it; MySQL does so only if more than text may
     /// follow.
     pub fn info(payload: &[u8]) -> Result<&[u8], Malformed> {
         let mut fields = Fields(payload);
@@ -111,7 +111,7 @@ impl OkPacket {
     }
 }
 
-/// The head of the answer to a prepare; `parameters` and `columns` definitions follow, each list with an end packet unless empty.
+/// The header of the answer to a prepare. The definitions of `parameters` and `columns` follow, each list with an EOF unless empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prepared {
     pub statement: u32,
@@ -135,15 +135,15 @@ impl Prepared {
     }
 }
 
-/// The head of a result with columns.
+/// The header of a result with columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResultHead {
-    /// Number of definitions that follow: one for each column, or none if the client has them.
+pub struct ResultHeader {
+    /// Number of column definitions that follow: one for each column, or none if the client has them.
     pub definitions: u32,
 }
 
-impl ResultHead {
-    /// `payload` is neither OK nor an error. `caches_metadata`: see [`super::handshake::Session::caches_metadata`].
+impl ResultHeader {
+    /// Parse a header; `payload` is neither OK nor an error. `caches_metadata`: see [`super::handshake::Session::caches_metadata`].
     #[inline]
     pub fn parse(payload: &[u8], caches_metadata: bool) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
@@ -158,8 +158,8 @@ impl ResultHead {
     }
 }
 
-/// The type byte of a column definition.
-pub fn column_type(payload: &[u8]) -> Result<u8, Malformed> {
+/// Parse the type byte of a column definition.
+pub fn parse_column_type(payload: &[u8]) -> Result<u8, Malformed> {
     let mut fields = Fields(payload);
     for name in [
         "catalog",

@@ -1,11 +1,11 @@
-//! Columns of rows, and what a client does with a row: [`Work`].
+//! Decodes columns of rows, and defines what a client does with a row: [`Work`].
 
 use std::hint::black_box;
 
 use super::Malformed;
 use super::read::Fields;
 
-/// One column's value. Decimals, dates and texts stay as the bytes that came.
+/// One column's value. Decimals, dates and texts stay undecoded bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'a> {
     Null,
@@ -15,7 +15,7 @@ pub enum Value<'a> {
 }
 
 /// Decode a value of a binary row; its layout depends on the column's type byte.
-fn binary_value<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<Value<'a>, Malformed> {
+fn decode_binary_value<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<Value<'a>, Malformed> {
     let signed = |raw: u64, bits: u32| (raw << (64 - bits)) as i64 >> (64 - bits);
     Ok(match kind {
         1 => Value::Integer(signed(fields.integer(1, "tiny")?, 8)),
@@ -38,7 +38,7 @@ fn binary_value<'a>(kind: u8, fields: &mut Fields<'a>) -> Result<Value<'a>, Malf
 }
 
 /// Decode a binary row: `on_value` is called with every value in order. `types` are the columns' type bytes.
-pub fn binary<'a>(
+pub fn decode_binary<'a>(
     payload: &'a [u8],
     types: &[u8],
     mut on_value: impl FnMut(Value<'a>),
@@ -52,14 +52,14 @@ pub fn binary<'a>(
         if (nulls[bit / 8] >> (bit % 8)) & 1 == 1 {
             on_value(Value::Null);
         } else {
-            on_value(binary_value(kind, &mut fields)?);
+            on_value(decode_binary_value(kind, &mut fields)?);
         }
     }
     expect_end(fields)
 }
 
 /// Decode a text row of `columns` values.
-pub fn text<'a>(
+pub fn decode_text<'a>(
     payload: &'a [u8],
     columns: usize,
     mut on_value: impl FnMut(Value<'a>),
@@ -83,23 +83,24 @@ fn expect_end(fields: Fields<'_>) -> Result<(), Malformed> {
     }
 }
 
-/// Stands in for the application's use of a value: without it the compiler would remove the decoding.
+/// Use a value as an application would: otherwise the compiler would remove the decoding.
 fn consume(value: Value<'_>) {
     black_box(value);
 }
 
-/// The work done on the rows of an answer. A worker has one instance and lends it to each of its connections.
+/// What a client does with the rows of an answer. A worker has one instance and lends it to each of its connections.
 #[derive(Debug)]
 pub enum Work {
     /// Skip from packet to packet.
     Skip,
-    /// Copy each row once, as a client library does that stores results without handing them out.
+    /// Copy each row once, as a client library does that stores results but does not return them.
     Touch(Scratch),
     /// Decode each column of each row.
     Decode,
 }
 
 impl Work {
+    /// A `Touch` with an empty buffer.
     pub fn touch() -> Self {
         Self::Touch(Scratch {
             bytes: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -107,13 +108,13 @@ impl Work {
         })
     }
 
-    pub(crate) fn decodes(&self) -> bool {
+    pub(crate) fn is_decoding(&self) -> bool {
         matches!(self, Self::Decode)
     }
 
     /// Handle the bytes of a row, or of any other value, complete or in parts.
     #[inline]
-    pub fn bytes(&mut self, part: &[u8]) {
+    pub fn handle_bytes(&mut self, part: &[u8]) {
         if let Self::Touch(scratch) = self {
             scratch.copy(part);
         }
@@ -121,7 +122,7 @@ impl Work {
 
     /// Handle a complete row.
     #[inline]
-    pub(super) fn row(
+    pub(super) fn handle_row(
         &mut self,
         payload: &[u8],
         is_binary: bool,
@@ -133,13 +134,13 @@ impl Work {
                 scratch.copy(payload);
                 Ok(())
             }
-            Self::Decode if is_binary => binary(payload, types, consume),
-            Self::Decode => text(payload, types.len(), consume),
+            Self::Decode if is_binary => decode_binary(payload, types, consume),
+            Self::Decode => decode_text(payload, types.len(), consume),
         }
     }
 }
 
-/// The buffer into which rows are copied: large enough for the usual result and reused for all, so that no answer allocates.
+/// The buffer into which rows are copied: large enough for the usual result and reused for all results, so that no answer allocates.
 #[derive(Debug)]
 pub struct Scratch {
     bytes: Box<[u8]>,
@@ -170,7 +171,7 @@ mod tests {
 
     fn decode_all<'a>(payload: &'a [u8], types: &[u8]) -> Result<Vec<Value<'a>>, Malformed> {
         let mut values = Vec::new();
-        binary(payload, types, |value| values.push(value))?;
+        decode_binary(payload, types, |value| values.push(value))?;
         Ok(values)
     }
 
@@ -196,17 +197,17 @@ mod tests {
     #[test]
     fn text_rows_decode_lengths_and_nulls() {
         let mut values = Vec::new();
-        text(b"\xFB\x02hi", 2, |value| values.push(value)).expect("well formed");
+        decode_text(b"\xFB\x02hi", 2, |value| values.push(value)).expect("the row is valid");
         assert_eq!(values, [Value::Null, Value::Bytes(b"hi")]);
-        assert!(text(b"\x05hi", 1, |_| ()).is_err());
+        assert!(decode_text(b"\x05hi", 1, |_| ()).is_err());
     }
 
     #[test]
-    fn scratch_takes_more_than_it_holds() {
+    fn scratch_wraps_around_when_it_is_full() {
         let mut work = Work::touch();
-        work.bytes(&vec![1; SCRATCH_BYTES + 5]);
+        work.handle_bytes(&vec![1; SCRATCH_BYTES + 5]);
         let Work::Touch(scratch) = &work else {
-            panic!("made above")
+            panic!("the work is a `Touch`")
         };
         assert_eq!(scratch.used, 5);
     }

@@ -1,12 +1,13 @@
-//! The part of the server's side that a stand-in for a server needs: greeting, OK, errors, definitions, the head of a prepare.
-//!
-//! Used by the null server and by tests of the client's decoders. It is not a server: it has no SQL and no sessions.
+//! Encodes the messages that a fake server sends: greeting, OK, errors, definitions, the header of a prepare. Used by the null server
+//! and by tests of the client's decoders.
 
 use super::Malformed;
-use super::frame::{HEADER, header, write_packet};
+use super::command::write_length;
+use super::frame::{HEADER_LEN, parse_header, write_packet};
 use super::handshake::{
     CACHE_METADATA, CONNECT_WITH_DB, LONG_FLAG, LONG_PASSWORD, MULTI_RESULTS, PLUGIN_AUTH,
-    PROTOCOL_41, PS_MULTI_RESULTS, SCRAMBLE, SECURE_CONNECTION, TRANSACTIONS, UTF8MB4_GENERAL_CI,
+    PROTOCOL_41, PS_MULTI_RESULTS, SCRAMBLE_BYTES, SECURE_CONNECTION, TRANSACTIONS,
+    UTF8MB4_GENERAL_CI,
 };
 use super::read::Fields;
 use super::reply;
@@ -14,7 +15,7 @@ use super::reply;
 const FOUND_ROWS: u32 = 1 << 1;
 const MULTI_STATEMENTS: u32 = 1 << 16;
 
-/// Capabilities offered to every client: the protocol of 4.1 with its usual options; no TLS, no compression, and results with end
+/// Capabilities offered to every client: the protocol of 4.1 with its usual options; no TLS, no compression, and results with EOF
 /// packets.
 const OFFERED: u32 = FOUND_ROWS
     | LONG_FLAG
@@ -34,17 +35,17 @@ pub const AUTOCOMMIT: u16 = 0x0002;
 pub const VAR_STRING: u8 = 253;
 pub const STRING: u8 = 254;
 
-/// Write a greeting that requests the oldest proof of a password. `mariadb`: also offer to leave out definitions that the client
-/// has.
+/// Write a greeting that requests authentication by `mysql_native_password`. `is_mariadb`: also offer to omit definitions that the
+/// client has.
 pub fn greeting(
     out: &mut Vec<u8>,
     version: &str,
     connection: u32,
-    scramble: [u8; SCRAMBLE],
-    mariadb: bool,
+    scramble: [u8; SCRAMBLE_BYTES],
+    is_mariadb: bool,
 ) {
-    // The lowest bit tells the two apart: see `Greeting::parse`.
-    let (identity_bit, extended) = if mariadb {
+    // The lowest bit distinguishes the two servers: see `Greeting::parse`.
+    let (identity_bit, extended_capabilities) = if is_mariadb {
         (0, CACHE_METADATA)
     } else {
         (LONG_PASSWORD, 0)
@@ -60,9 +61,9 @@ pub fn greeting(
     body.push(UTF8MB4_GENERAL_CI);
     body.extend_from_slice(&AUTOCOMMIT.to_le_bytes());
     body.extend_from_slice(&capabilities[2..]);
-    body.push(SCRAMBLE as u8 + 1);
+    body.push(SCRAMBLE_BYTES as u8 + 1);
     body.extend_from_slice(&[0; 6]);
-    body.extend_from_slice(&extended.to_le_bytes());
+    body.extend_from_slice(&extended_capabilities.to_le_bytes());
     body.extend_from_slice(&scramble[8..]);
     body.push(0);
     body.extend_from_slice(super::auth::NATIVE.as_bytes());
@@ -70,20 +71,20 @@ pub fn greeting(
     write_packet(out, 0, &body);
 }
 
-/// The part of a client's login that affects later answers.
+/// The features of a client's login that affect later answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Login {
-    /// The client supports MariaDB's results without definitions.
+    /// The client accepts MariaDB's results without definitions.
     pub caches_metadata: bool,
 }
 
 impl Login {
-    /// `payload` is the packet that answers a greeting.
+    /// Parse a login; `payload` is the packet that answers a greeting.
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(payload);
         let capabilities = fields.integer(4, "capabilities")? as u32;
         fields.take(4 + 1 + 19, "largest packet and character set")?;
-        let extended = fields.integer(4, "extended capabilities")? as u32;
+        let extended_capabilities = fields.integer(4, "extended capabilities")? as u32;
         if capabilities & PROTOCOL_41 == 0 {
             return Err(Malformed::Unexpected("the client is older than MySQL 4.1"));
         }
@@ -93,12 +94,13 @@ impl Login {
             ));
         }
         Ok(Self {
-            caches_metadata: capabilities & LONG_PASSWORD == 0 && extended & CACHE_METADATA != 0,
+            caches_metadata: capabilities & LONG_PASSWORD == 0
+                && extended_capabilities & CACHE_METADATA != 0,
         })
     }
 }
 
-/// Write an OK: nothing was changed, nothing inserted.
+/// Write an OK with no affected rows and no inserted id.
 pub fn ok(out: &mut Vec<u8>, sequence: u8, status: u16) -> u8 {
     let [low, high] = status.to_le_bytes();
     write_packet(out, sequence, &[reply::OK, 0, 0, low, high, 0, 0])
@@ -119,7 +121,7 @@ pub fn error(out: &mut Vec<u8>, sequence: u8, code: u16, state: &str, message: &
     write_packet(out, sequence, &body)
 }
 
-/// Write the head of the answer to a prepare; the definitions follow.
+/// Write the header of the answer to a prepare; the definitions follow.
 pub fn prepared(out: &mut Vec<u8>, statement: u32, columns: u16, parameters: u16) -> u8 {
     let mut body = vec![reply::OK];
     body.extend_from_slice(&statement.to_le_bytes());
@@ -129,7 +131,7 @@ pub fn prepared(out: &mut Vec<u8>, statement: u32, columns: u16, parameters: u16
     write_packet(out, 1, &body)
 }
 
-/// A column, or a parameter, of text.
+/// The definition of a column or parameter of text.
 #[derive(Debug, Clone, Copy)]
 pub struct Column<'a> {
     pub table: &'a str,
@@ -157,26 +159,17 @@ impl Column<'_> {
 
 /// Append a text with its length before it.
 pub fn string(out: &mut Vec<u8>, text: &[u8]) {
-    let length = (text.len() as u64).to_le_bytes();
-    match text.len() {
-        0..=0xFA => out.push(length[0]),
-        0xFB..=0xFFFF => out.extend_from_slice(&[0xFC, length[0], length[1]]),
-        0x1_0000..=0xFF_FFFF => out.extend_from_slice(&[0xFD, length[0], length[1], length[2]]),
-        _ => {
-            out.push(0xFE);
-            out.extend_from_slice(&length);
-        }
-    }
+    write_length(out, text.len() as u64);
     out.extend_from_slice(text);
 }
 
-/// Renumber complete packets from `sequence`; returns the number after the last.
+/// Renumber complete packets from `sequence`; returns the number that follows the last.
 pub fn renumber(packets: &mut [u8], mut sequence: u8) -> u8 {
     let mut rest = packets;
-    while let Some((head, tail)) = rest.split_first_chunk_mut::<HEADER>() {
-        head[3] = sequence;
+    while let Some((header, tail)) = rest.split_first_chunk_mut::<HEADER_LEN>() {
+        header[3] = sequence;
         sequence = sequence.wrapping_add(1);
-        let length = header(*head).0.min(tail.len());
+        let length = parse_header(*header).0.min(tail.len());
         rest = &mut tail[length..];
     }
     sequence
@@ -194,7 +187,7 @@ mod tests {
         let first = bytes.get(3).copied().unwrap_or(0);
         framer.expect(first);
         let mut packets = Vec::new();
-        while let Some(payload) = framer.next(&mut rest).expect("well formed") {
+        while let Some(payload) = framer.next(&mut rest).expect("the packets are valid") {
             packets.push(payload.to_vec());
         }
         assert!(rest.is_empty() && framer.is_idle());
@@ -202,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn our_client_reads_both_greetings_and_is_read() {
+    fn the_client_parses_both_greetings_and_its_login_is_parsed() {
         for mariadb in [false, true] {
             let mut out = Vec::new();
             greeting(&mut out, "9.9.9-x", 77, *b"01234567890123456789", mariadb);
-            let parsed = Greeting::parse(&payloads(&out)[0]).expect("a greeting");
+            let parsed = Greeting::parse(&payloads(&out)[0]).expect("the greeting is valid");
             assert_eq!(
-                (parsed.version.as_str(), parsed.connection),
+                (parsed.version.as_str(), parsed.connection_id),
                 ("9.9.9-x", 77)
             );
             assert_eq!(&parsed.scramble, b"01234567890123456789");
@@ -224,7 +217,7 @@ mod tests {
                 .session()
                 .login(&mut login, 1, &account, &parsed.plugin, b"proof");
             assert_eq!(
-                Login::parse(&login[HEADER..]),
+                Login::parse(&login[HEADER_LEN..]),
                 Ok(Login {
                     caches_metadata: mariadb
                 })
@@ -234,17 +227,17 @@ mod tests {
     }
 
     #[test]
-    fn small_packets_are_read_back() {
+    fn small_packets_are_decoded_as_they_were_written() {
         let mut out = Vec::new();
         ok(&mut out, 1, AUTOCOMMIT | reply::MORE_RESULTS);
-        let ok = reply::OkPacket::parse(&out[HEADER..]).expect("well formed");
+        let ok = reply::OkPacket::parse(&out[HEADER_LEN..]).expect("the packet is valid");
         assert_eq!(ok.status, 0x000A);
         out.clear();
         end(&mut out, 1, AUTOCOMMIT);
-        assert_eq!(reply::eof_status(&out[HEADER..]), Ok(AUTOCOMMIT));
+        assert_eq!(reply::eof_status(&out[HEADER_LEN..]), Ok(AUTOCOMMIT));
         out.clear();
         error(&mut out, 1, 1047, "08S01", "no");
-        let parsed = ServerError::parse(&out[HEADER..]).expect("an error");
+        let parsed = ServerError::parse(&out[HEADER_LEN..]).expect("the packet is an error");
         assert_eq!(
             (
                 parsed.code.number().unwrap_or(0),
@@ -255,12 +248,15 @@ mod tests {
         );
         out.clear();
         prepared(&mut out, 9, 1, 2);
-        let head = reply::Prepared::parse(&out[HEADER..]).expect("a prepare");
-        assert_eq!((head.statement, head.columns, head.parameters), (9, 1, 2));
+        let prepared = reply::Prepared::parse(&out[HEADER_LEN..]).expect("the packet is a prepare");
+        assert_eq!(
+            (prepared.statement, prepared.columns, prepared.parameters),
+            (9, 1, 2)
+        );
     }
 
     #[test]
-    fn columns_and_strings_are_read_back() {
+    fn columns_and_strings_are_decoded_as_they_were_written() {
         let mut out = Vec::new();
         let column = Column {
             table: "sbtest1",
@@ -269,29 +265,29 @@ mod tests {
             length: 480,
         };
         column.write(&mut out, 2);
-        assert_eq!(reply::column_type(&out[HEADER..]), Ok(STRING));
+        assert_eq!(reply::parse_column_type(&out[HEADER_LEN..]), Ok(STRING));
         for length in [0, 250, 251, 65_535, 65_536, 1 << 24] {
             let text = vec![b'x'; length];
             let mut body = Vec::new();
             string(&mut body, &text);
             let mut count = 0;
-            row::text(&body, 1, |value| {
+            row::decode_text(&body, 1, |value| {
                 assert_eq!(value, Value::Bytes(&text));
                 count += 1;
             })
-            .expect("a row");
+            .expect("the row is valid");
             assert_eq!(count, 1);
         }
     }
 
     #[test]
-    fn packets_are_numbered_anew_and_only_that() {
+    fn renumbering_changes_only_the_numbers() {
         let mut out = Vec::new();
         let next = ok(&mut out, 1, 0);
         end(&mut out, next, 0);
         let before = payloads(&out);
         assert_eq!(renumber(&mut out, 254), 0);
-        assert_eq!((out[3], out[HEADER + 7 + 3]), (254, 255));
+        assert_eq!((out[3], out[HEADER_LEN + 7 + 3]), (254, 255));
         assert_eq!(payloads(&out), before);
     }
 }

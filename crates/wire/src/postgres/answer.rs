@@ -1,23 +1,23 @@
 //! Follows the answer to one request through a stream cut anywhere, without storing it: this code runs millions of times.
 //!
-//! Most messages are rows, and of a row only its header matters here; the rest is passed to [`Work`] in whatever parts it comes. An
-//! answer has one `ReadyForQuery` for each part of its request and ends with the last. Notices, parameters and notifications may
+//! Most messages are rows, and only the header of a row matters here; the rest is passed to [`Work`] in the parts in which it comes.
+//! An answer has one `ReadyForQuery` for each part of its request and ends with the last. Notices, parameters and notifications may
 //! come at any time, even between answers, and so may the error with which a server ends the session.
 
 use std::hint::black_box;
 
 use super::Malformed;
-use super::frame::{HEADER, header};
-use super::reply::{self, Block, Failure, Tag};
-use crate::keep_up_to;
+use super::frame::{HEADER_LEN, parse_header};
+use super::reply::{self, Failure, Tag, TransactionStatus};
+use crate::fill_up_to;
 use crate::mysql::ServerError;
-use crate::mysql::answer::Done;
+use crate::mysql::answer::AnswerCounts;
 use crate::mysql::row::Work;
 
 /// How an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    Done(Done),
+    Done(AnswerCounts),
     /// The first error of the answer.
     Failed(ServerError),
 }
@@ -38,15 +38,15 @@ pub struct Answer {
     due_parts: u32,
     /// Rows came since the last command was complete.
     returned_rows: bool,
-    done: Done,
+    counts: AnswerCounts,
     error: Option<ServerError>,
     has_failed_block: bool,
     /// Bytes still to come of a message that is skipped.
-    skip_left: usize,
+    skipped_bytes_left: usize,
     /// The skipped message is a row.
     is_skipping_row: bool,
-    /// The part of a message that came so far, header included.
-    kept: Vec<u8>,
+    /// The part of a message that has come, header included.
+    partial_message: Vec<u8>,
 }
 
 impl Answer {
@@ -55,7 +55,7 @@ impl Answer {
     pub fn begin(&mut self, parts: u32) {
         self.due_parts = parts;
         self.returned_rows = false;
-        self.done = Done::default();
+        self.counts = AnswerCounts::default();
         self.error = None;
     }
 
@@ -65,7 +65,7 @@ impl Answer {
         self.has_failed_block
     }
 
-    /// Take all bytes of `input`; returns how the answer ended once it has ended.
+    /// Consume all bytes of `input`; returns how the answer ended once it has ended.
     #[inline]
     pub fn feed(
         &mut self,
@@ -74,21 +74,21 @@ impl Answer {
     ) -> Result<Option<Outcome>, Malformed> {
         let mut ended = None;
         while !input.is_empty() {
-            if self.skip_left > 0 {
-                input = self.skip_streamed(input, work);
+            if self.skipped_bytes_left > 0 {
+                input = self.stream_message(input, work);
                 continue;
             }
-            let complete = match input.first_chunk::<HEADER>() {
-                Some(&head) if self.kept.is_empty() => {
-                    let (kind, length) = header(head)?;
-                    (input.len() >= HEADER + length).then_some((kind, length))
+            let complete_header = match input.first_chunk::<HEADER_LEN>() {
+                Some(&header) if self.partial_message.is_empty() => {
+                    let (kind, length) = parse_header(header)?;
+                    (input.len() >= HEADER_LEN + length).then_some((kind, length))
                 }
                 _ => None,
             };
-            let outcome = if let Some((kind, length)) = complete {
-                let (message, rest) = input.split_at(HEADER + length);
+            let outcome = if let Some((kind, length)) = complete_header {
+                let (message, rest) = input.split_at(HEADER_LEN + length);
                 input = rest;
-                self.handle_message(kind, &message[HEADER..], work)?
+                self.handle_message(kind, &message[HEADER_LEN..], work)?
             } else {
                 self.handle_incomplete(&mut input, work)?
             };
@@ -98,13 +98,13 @@ impl Answer {
         Ok(ended)
     }
 
-    /// Consume the bytes of a streamed message.
-    fn skip_streamed<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
-        let (part, rest) = input.split_at(self.skip_left.min(input.len()));
+    /// Consume bytes of a skipped message; returns the rest of `input`.
+    fn stream_message<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+        let (part, rest) = input.split_at(self.skipped_bytes_left.min(input.len()));
         if self.is_skipping_row {
-            work.bytes(part);
+            work.handle_bytes(part);
         }
-        self.skip_left -= part.len();
+        self.skipped_bytes_left -= part.len();
         rest
     }
 
@@ -114,17 +114,17 @@ impl Answer {
         input: &mut &[u8],
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
-        keep_up_to(&mut self.kept, HEADER, input);
-        let Some(&head) = self.kept.first_chunk::<HEADER>() else {
+        fill_up_to(&mut self.partial_message, HEADER_LEN, input);
+        let Some(&header) = self.partial_message.first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
-        let (kind, length) = header(head)?;
+        let (kind, length) = parse_header(header)?;
         if self.due_parts == 0 && kind != b'E' && !is_asynchronous(kind) {
             return Err(UNREQUESTED);
         }
         let is_row = matches!(kind, b'D' | b'd');
         let limit = match kind {
-            b'D' if work.decodes() => MAX_ROW_BYTES,
+            b'D' if work.is_decoding() => MAX_ROW_BYTES,
             b'C' | b'E' | b'Z' | b'I' => MAX_OTHER_BYTES,
             _ => MAX_SKIPPED_BYTES,
         };
@@ -136,19 +136,19 @@ impl Answer {
         }
         if limit == MAX_SKIPPED_BYTES {
             self.skip_message(kind)?;
-            (self.skip_left, self.is_skipping_row) = (length, is_row);
-            self.kept.clear();
+            (self.skipped_bytes_left, self.is_skipping_row) = (length, is_row);
+            self.partial_message.clear();
             return Ok(None);
         }
-        keep_up_to(&mut self.kept, HEADER + length, input);
-        if self.kept.len() < HEADER + length {
+        fill_up_to(&mut self.partial_message, HEADER_LEN + length, input);
+        if self.partial_message.len() < HEADER_LEN + length {
             return Ok(None);
         }
-        let message = std::mem::take(&mut self.kept);
-        let outcome = self.handle_message(kind, &message[HEADER..], work);
-        self.kept = message;
-        self.kept.clear();
-        self.kept.shrink_to(MAX_IDLE_BUFFER);
+        let message = std::mem::take(&mut self.partial_message);
+        let outcome = self.handle_message(kind, &message[HEADER_LEN..], work);
+        self.partial_message = message;
+        self.partial_message.clear();
+        self.partial_message.shrink_to(MAX_IDLE_BUFFER);
         outcome
     }
 
@@ -164,20 +164,20 @@ impl Answer {
             b'C' | b'I' | b'Z' if self.due_parts == 0 => return Err(UNREQUESTED),
             b'D' => {
                 self.skip_message(kind)?;
-                if work.decodes() {
-                    reply::row(body, |value| {
+                if work.is_decoding() {
+                    reply::decode_row(body, |value| {
                         black_box(value);
                     })?;
                 } else {
-                    work.bytes(body);
+                    work.handle_bytes(body);
                 }
             }
             b'd' => {
                 self.skip_message(kind)?;
-                work.bytes(body);
+                work.handle_bytes(body);
             }
             b'C' => self.count_command(Tag::parse(body)?),
-            b'I' => self.done.others += 1,
+            b'I' => self.counts.others += 1,
             b'E' => {
                 let failure = Failure::parse(body)?;
                 if self.due_parts == 0 && !failure.is_fatal {
@@ -190,7 +190,7 @@ impl Answer {
                     return Ok(Some(Outcome::Failed(error.clone())));
                 }
             }
-            b'Z' => return Ok(self.finish_part(Block::parse(body)?)),
+            b'Z' => return Ok(self.finish_part(TransactionStatus::parse(body)?)),
             _ => self.skip_message(kind)?,
         }
         Ok(None)
@@ -205,7 +205,7 @@ impl Answer {
             // A row, or a row of a COPY to the client.
             b'D' | b'd' => {
                 self.returned_rows = true;
-                self.done.rows += 1;
+                self.counts.rows += 1;
                 Ok(())
             }
             // Column and parameter descriptions; ParseComplete, BindComplete, CloseComplete; the beginning and the end of a COPY to
@@ -218,28 +218,28 @@ impl Answer {
 
     #[inline]
     fn count_command(&mut self, tag: Tag) {
-        if !tag.reads {
-            self.done.affected = self.done.affected.saturating_add(tag.rows);
+        if !tag.is_read {
+            self.counts.affected = self.counts.affected.saturating_add(tag.rows);
         }
-        if tag.reads || self.returned_rows {
-            self.done.reads += 1;
+        if tag.is_read || self.returned_rows {
+            self.counts.reads += 1;
         } else if tag.rows > 0 {
-            self.done.writes += 1;
+            self.counts.writes += 1;
         } else {
-            self.done.others += 1;
+            self.counts.others += 1;
         }
         self.returned_rows = false;
     }
 
     #[inline]
-    fn finish_part(&mut self, block: Block) -> Option<Outcome> {
-        self.has_failed_block = block == Block::Failed;
+    fn finish_part(&mut self, block: TransactionStatus) -> Option<Outcome> {
+        self.has_failed_block = block == TransactionStatus::Failed;
         self.due_parts -= 1;
         if self.due_parts > 0 {
             return None;
         }
         Some(match self.error.take() {
-            None => Outcome::Done(self.done),
+            None => Outcome::Done(self.counts),
             Some(error) => Outcome::Failed(error),
         })
     }
@@ -265,11 +265,11 @@ mod tests {
     fn feed_in_pieces(parts: u32, stream: &[u8], size: usize, mut work: Work) -> Vec<Outcome> {
         let mut answer = Answer::default();
         answer.begin(parts);
-        let fed = stream.chunks(size).filter_map(|piece| {
-            let fed = answer.feed(piece, &mut work);
-            fed.expect("well formed")
+        let outcomes = stream.chunks(size).filter_map(|piece| {
+            let outcome = answer.feed(piece, &mut work);
+            outcome.expect("the answer is valid")
         });
-        fed.collect()
+        outcomes.collect()
     }
 
     fn answer_stream() -> Vec<u8> {
@@ -289,9 +289,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_however_it_is_cut() {
+    fn the_split_of_an_answer_does_not_change_its_counts() {
         let stream = answer_stream();
-        let done = Done {
+        let counts = AnswerCounts {
             rows: 2,
             affected: 7,
             reads: 1,
@@ -302,14 +302,14 @@ mod tests {
             for work in [Work::Skip, Work::touch(), Work::Decode] {
                 assert_eq!(
                     feed_in_pieces(1, &stream, size, work),
-                    [Outcome::Done(done)]
+                    [Outcome::Done(counts)]
                 );
             }
         }
     }
 
     #[test]
-    fn an_error_is_told_when_the_server_is_ready() {
+    fn an_error_is_returned_when_the_server_is_ready() {
         let error = message(b'E', b"SERROR\0C40001\0Magain\0\0");
         let ready = message(b'Z', b"E");
         let mut answer = Answer::default();
@@ -318,7 +318,7 @@ mod tests {
         let ended = answer.feed(&ready, &mut Work::Skip);
         assert!(matches!(ended, Ok(Some(Outcome::Failed(_)))), "{ended:?}");
         assert!(answer.has_failed_block());
-        // ROLLBACK and what follows it.
+        // ROLLBACK and the statement after it.
         answer.begin(2);
         let rest = [
             message(b'C', b"ROLLBACK\0"),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_before_the_session_ended_counts() {
+    fn an_answer_before_the_end_of_the_session_counts() {
         let stream = [&message(b'Z', b"I"), FATAL].concat();
         let ended = feed_in_pieces(1, &stream, stream.len(), Work::Skip);
         assert!(matches!(ended[..], [Outcome::Done(_)]), "{ended:?}");
@@ -354,14 +354,14 @@ mod tests {
     const FATAL: &[u8] = b"E\0\0\0\x20SFATAL\0VFATAL\0C57P01\0Mgone\0\0";
 
     #[test]
-    fn what_nobody_asked_for_is_refused() {
+    fn unrequested_messages_are_refused() {
         for kind in [b'D', b'C', b'E', b'Z', b'1', b'T'] {
-            let fed = Answer::default().feed(&message(kind, b"I"), &mut Work::Skip);
-            assert!(fed.is_err(), "{}", char::from(kind));
+            let outcome = Answer::default().feed(&message(kind, b"I"), &mut Work::Skip);
+            assert!(outcome.is_err(), "{}", char::from(kind));
         }
         let error = message(b'E', b"SERROR\0C40001\0Magain\0\0");
-        let fed = Answer::default().feed(&error, &mut Work::Skip);
-        assert!(fed.is_err());
+        let outcome = Answer::default().feed(&error, &mut Work::Skip);
+        assert!(outcome.is_err());
         for kind in [b'R', b'K', b'G', b'W', b'?'] {
             let mut answer = Answer::default();
             answer.begin(1);

@@ -1,16 +1,16 @@
 //! Splits a stream that is cut anywhere into messages: a type, a length that includes itself, and a body.
 
 use super::Malformed;
-use crate::keep_up_to;
+use crate::fill_up_to;
 
 /// Bytes of a message's type and length.
-pub const HEADER: usize = 5;
-/// Bytes that the length counts in addition to the body.
+pub const HEADER_LEN: usize = 5;
+/// Bytes that the length includes in addition to the body.
 const LENGTH_BYTES: i32 = 4;
 
-/// Type and length of the body.
+/// Parse a header into the message's type and the length of its body.
 #[inline]
-pub(super) fn header(bytes: [u8; HEADER]) -> Result<(u8, usize), Malformed> {
+pub(super) fn parse_header(bytes: [u8; HEADER_LEN]) -> Result<(u8, usize), Malformed> {
     let [kind, length @ ..] = bytes;
     let length = i32::from_be_bytes(length);
     if length < LENGTH_BYTES {
@@ -19,46 +19,46 @@ pub(super) fn header(bytes: [u8; HEADER]) -> Result<(u8, usize), Malformed> {
     Ok((kind, (length - LENGTH_BYTES) as usize))
 }
 
-/// Reassembles messages that are always short: those of a login, and small answers.
+/// Reassembles short messages: those of a login, and small answers.
 #[derive(Debug)]
 pub struct Framer {
     /// Maximum length of a body.
     limit: usize,
-    kept: Vec<u8>,
+    partial_message: Vec<u8>,
 }
 
 impl Framer {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            kept: Vec::new(),
+            partial_message: Vec::new(),
         }
     }
 
-    /// Take the next complete message from `input`; `None` if it needs more bytes, and all of `input` is then kept.
+    /// Take the next message, its type and body, from `input`; `None` if `input` is used up before it is complete.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<(u8, Vec<u8>)>, Malformed> {
-        keep_up_to(&mut self.kept, HEADER, input);
-        let Some(&head) = self.kept.first_chunk::<HEADER>() else {
+        fill_up_to(&mut self.partial_message, HEADER_LEN, input);
+        let Some(&header) = self.partial_message.first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
-        let (kind, length) = header(head)?;
+        let (kind, length) = parse_header(header)?;
         if length > self.limit {
             return Err(Malformed::TooLong {
                 size: length,
                 limit: self.limit,
             });
         }
-        keep_up_to(&mut self.kept, HEADER + length, input);
-        if self.kept.len() < HEADER + length {
+        fill_up_to(&mut self.partial_message, HEADER_LEN + length, input);
+        if self.partial_message.len() < HEADER_LEN + length {
             return Ok(None);
         }
-        let body = self.kept.split_off(HEADER);
-        self.kept.clear();
+        let body = self.partial_message.split_off(HEADER_LEN);
+        self.partial_message.clear();
         Ok(Some((kind, body)))
     }
 }
 
-/// Reads a body from its front.
+/// The part of a body that is still to be read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -86,7 +86,7 @@ impl<'a> Fields<'a> {
         Ok(i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// Text up to a zero byte, which is taken too.
+    /// Text up to a zero byte, which is consumed too.
     pub(super) fn text(&mut self, name: &'static str) -> Result<&'a [u8], Malformed> {
         let end = self.0.iter().position(|&byte| byte == 0);
         let text = self.take(end.ok_or(Malformed::Short(name))?, name)?;
@@ -100,12 +100,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_cut_out_of_any_stream() {
+    fn messages_are_reassembled_from_any_pieces() {
         let stream = b"Z\0\0\0\x05IS\0\0\0\x07abcN\0\0\0\x04";
         for size in 1..=stream.len() {
             let (mut framer, mut messages) = (Framer::new(3), Vec::new());
             for mut piece in stream.chunks(size) {
-                while let Some(message) = framer.next(&mut piece).expect("well formed") {
+                while let Some(message) = framer.next(&mut piece).expect("the messages are valid") {
                     messages.push(message);
                 }
             }
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_is_found_out_by_its_header() {
+    fn an_impossible_length_is_refused() {
         let next = |stream: &[u8]| Framer::new(100).next(&mut &stream[..]);
         assert_eq!(next(b"Z\0\0\0\x03"), Err(Malformed::Length(3)));
         assert_eq!(next(b"Z\xff\xff\xff\xff"), Err(Malformed::Length(-1)));
-        let long = Malformed::TooLong {
+        let too_long = Malformed::TooLong {
             size: 101,
             limit: 100,
         };
-        assert_eq!(next(b"Z\0\0\0\x69"), Err(long));
+        assert_eq!(next(b"Z\0\0\0\x69"), Err(too_long));
     }
 }

@@ -23,7 +23,7 @@ pub enum Malformed {
     Length(i32),
     #[error("a message of type {:?}, which does not belong there", char::from(*.0))]
     Kind(u8),
-    /// Nothing is malformed, but this client cannot supply the rows.
+    /// The message is valid, but this client has no rows to send.
     #[error("it asks for the rows of a COPY")]
     CopyIn,
     #[error("{0}")]

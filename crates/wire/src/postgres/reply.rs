@@ -1,4 +1,4 @@
-//! Single messages of a server: errors, command tags, parameters, keys, rows.
+//! Decodes single messages of a server: errors, command tags, parameters, transaction states, rows.
 
 use super::Malformed;
 use super::frame::Fields;
@@ -7,8 +7,8 @@ use crate::mysql::ServerError;
 
 /// Maximum bytes kept of an error's text.
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// The SQLSTATE of an error that comes without one.
-const NO_CODE: [u8; 5] = *b"XX000";
+/// The SQLSTATE of an error without a valid one.
+const DEFAULT_SQLSTATE: [u8; 5] = *b"XX000";
 
 /// An error, and whether it ends the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,30 +18,31 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// `body` of an `ErrorResponse`: fields of a letter and a text, and a zero byte.
+    /// Parse the `body` of an `ErrorResponse`: fields of a letter and a text, and a zero byte.
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(body);
-        let (mut state, mut message, mut severity) = (NO_CODE, "", None);
+        let (mut state, mut message, mut severity) = (DEFAULT_SQLSTATE, "", None);
         let mut text;
         loop {
             match fields.byte("field of an error")? {
                 0 => break,
                 b'C' => {
                     let code = fields.text("SQLSTATE")?;
-                    state = code.try_into().unwrap_or(NO_CODE);
+                    state = code.try_into().unwrap_or(DEFAULT_SQLSTATE);
                 }
                 b'M' => {
                     let bytes = fields.text("message")?;
                     text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_MESSAGE_BYTES)]);
                     message = &text;
                 }
-                // `V` is never translated; servers before 9.6 send only `S`, which may be.
+                // `V` is never translated. Servers before 9.6 send only `S`, which may be translated.
                 b'V' => severity = Some(fields.text("severity")?),
                 b'S' => severity = severity.or(Some(fields.text("severity")?)),
                 _ => drop(fields.text("field of an error")?),
             }
         }
-        let code = ErrorCode::sqlstate(state).or_else(|| ErrorCode::sqlstate(NO_CODE));
+        let code =
+            ErrorCode::from_sqlstate(state).or_else(|| ErrorCode::from_sqlstate(DEFAULT_SQLSTATE));
         Ok(Self {
             error: ServerError {
                 code: code.ok_or(Malformed::Short("SQLSTATE"))?,
@@ -53,17 +54,17 @@ impl Failure {
     }
 }
 
-/// The result of a command.
+/// A command tag: the result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     /// The command returns rows and changes none.
-    pub reads: bool,
+    pub is_read: bool,
     /// Rows returned or changed.
     pub rows: u64,
 }
 
 impl Tag {
-    /// `body` of a `CommandComplete`: `SELECT 3`, `INSERT 0 1`, `BEGIN`.
+    /// Parse the `body` of a `CommandComplete`: `SELECT 3`, `INSERT 0 1`, `BEGIN`.
     #[inline]
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let text = body.strip_suffix(&[0]).ok_or(Malformed::Short("tag"))?;
@@ -73,30 +74,30 @@ impl Tag {
             rows.saturating_mul(10)
                 .saturating_add(u64::from(digit - b'0'))
         });
-        let reads = [&b"SELECT"[..], b"FETCH", b"SHOW", b"EXPLAIN"]
+        let is_read = [&b"SELECT"[..], b"FETCH", b"SHOW", b"EXPLAIN"]
             .iter()
             .any(|word| text.starts_with(word));
-        Ok(Self { reads, rows })
+        Ok(Self { is_read, rows })
     }
 }
 
-/// `body` of a `ParameterStatus`: a name and a value.
-pub fn parameter(body: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+/// Parse the `body` of a `ParameterStatus`: a name and a value.
+pub fn parse_parameter(body: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let mut fields = Fields(body);
     Ok((fields.text("parameter")?, fields.text("value")?))
 }
 
 /// The transaction status in `ReadyForQuery`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Block {
+pub enum TransactionStatus {
     None,
     Open,
-    /// The transaction block accepts only its end.
+    /// A statement of the transaction failed: only the end of the transaction is accepted.
     Failed,
 }
 
-impl Block {
-    /// `body` of a `ReadyForQuery`.
+impl TransactionStatus {
+    /// Parse the `body` of a `ReadyForQuery`.
     #[inline]
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         match body {
@@ -109,7 +110,7 @@ impl Block {
 }
 
 /// Decode a `DataRow`: `on_value` is called with every value in order, `None` for NULL.
-pub fn row<'a>(
+pub fn decode_row<'a>(
     body: &'a [u8],
     mut on_value: impl FnMut(Option<&'a [u8]>),
 ) -> Result<(), Malformed> {
@@ -135,27 +136,21 @@ mod tests {
     #[test]
     fn errors_keep_their_code_and_text() {
         let body = b"SERREUR\0VERROR\0C42P01\0Mrelation \"t\" does not exist\0P15\0\0";
-        let failure = Failure::parse(body).expect("an error");
+        let failure = Failure::parse(body).expect("the message is valid");
         assert_eq!(failure.error.code.to_string(), "42P01");
-        let shown = failure.error.to_string();
-        assert_eq!(shown, "error 42P01: relation \"t\" does not exist");
+        let text = failure.error.to_string();
+        assert_eq!(text, "error 42P01: relation \"t\" does not exist");
         assert!(!failure.is_fatal);
-        let fatal = Failure::parse(b"SFATAL\0C57P01\0Mbye\0\0").expect("an error");
+        let fatal = Failure::parse(b"SFATAL\0C57P01\0Mbye\0\0").expect("the message is valid");
         assert!(fatal.is_fatal);
-        assert_eq!(
-            Failure::parse(b"C42\0\0")
-                .expect("odd")
-                .error
-                .code
-                .to_string(),
-            "XX000"
-        );
+        let short_code = Failure::parse(b"C42\0\0").expect("the message is valid");
+        assert_eq!(short_code.error.code.to_string(), "XX000");
         assert!(Failure::parse(b"C42P01\0Mx").is_err());
     }
 
     #[test]
-    fn tags_say_what_was_done() {
-        let tag = |text: &[u8]| Tag::parse(text).map(|tag| (tag.reads, tag.rows));
+    fn tags_give_the_kind_of_a_command_and_its_rows() {
+        let tag = |text: &[u8]| Tag::parse(text).map(|tag| (tag.is_read, tag.rows));
         assert_eq!(tag(b"SELECT 100\0"), Ok((true, 100)));
         assert_eq!(tag(b"INSERT 0 1\0"), Ok((false, 1)));
         assert_eq!(tag(b"BEGIN\0"), Ok((false, 0)));
@@ -170,12 +165,12 @@ mod tests {
     #[test]
     fn rows_decode_lengths_and_nulls() {
         let mut values = Vec::new();
-        row(b"\0\x02\0\0\0\x02hi\xff\xff\xff\xff", |value| {
+        decode_row(b"\0\x02\0\0\0\x02hi\xff\xff\xff\xff", |value| {
             values.push(value);
         })
-        .expect("a row");
+        .expect("the row is valid");
         assert_eq!(values, [Some(&b"hi"[..]), None]);
-        assert!(row(b"\0\x01\0\0\0\x05hi", |_| ()).is_err());
-        assert!(row(b"\0\0x", |_| ()).is_err());
+        assert!(decode_row(b"\0\x01\0\0\0\x05hi", |_| ()).is_err());
+        assert!(decode_row(b"\0\0x", |_| ()).is_err());
     }
 }

@@ -2,9 +2,11 @@
 
 use std::io::Write as _;
 
+use crate::keyvalue::write_decimal;
+
 /// Version 3.0.
 const VERSION: u32 = 3 << 16;
-/// Codes that a first message can carry in place of a version.
+/// Codes that a first message can have in place of a version.
 pub const CANCEL_REQUEST: u32 = 80_877_102;
 pub const SSL_REQUEST: u32 = 80_877_103;
 pub const GSS_REQUEST: u32 = 80_877_104;
@@ -22,7 +24,7 @@ fn write_message(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) 
 #[inline]
 fn patch_length(out: &mut [u8], start: usize) {
     let length = out.len() - start;
-    assert!(length < 1 << 30, "requests are shorter than a server takes");
+    assert!(length < 1 << 30, "the request is shorter than 1 GiB");
     out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
 }
 
@@ -37,8 +39,8 @@ pub fn ssl(out: &mut Vec<u8>) {
     out.extend_from_slice(&SSL_REQUEST.to_be_bytes());
 }
 
-/// Begin a session with the settings in `options` (`-c write_statement_name=value`). A `read_only` session stays so when a client resets it, and a
-/// pooler that cannot provide one refuses it.
+/// Begin a session with the settings in `options` (`-c name=value`). A `read_only` session stays read-only when a client resets it, and
+/// a pooler that cannot provide one refuses the login.
 pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, options: &str, read_only: bool) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -62,12 +64,12 @@ pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, options: &str, rea
     patch_length(out, start);
 }
 
-/// A password, or a proof of one, with its zero byte.
+/// Send a password, or a proof of one, with its zero byte.
 pub fn password(out: &mut Vec<u8>, secret: &[u8]) {
     write_message(out, b'p', |out| write_text(out, secret));
 }
 
-/// The first message of a SASL exchange.
+/// Send the first message of a SASL exchange.
 pub fn sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
     write_message(out, b'p', |out| {
         write_text(out, mechanism.as_bytes());
@@ -76,7 +78,7 @@ pub fn sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
     });
 }
 
-/// A later message of a SASL exchange.
+/// Send a later message of a SASL exchange.
 pub fn sasl(out: &mut Vec<u8>, data: &[u8]) {
     write_message(out, b'p', |out| out.extend_from_slice(data));
 }
@@ -90,7 +92,7 @@ pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     });
 }
 
-/// Append the name of the statement with number `id`, or the empty name.
+/// Append the name of the statement with this `id`; the empty name if there is none.
 fn write_statement_name(out: &mut Vec<u8>, id: Option<u32>) {
     if let Some(id) = id {
         write!(out, "s{id}").expect("writing to memory cannot fail");
@@ -98,7 +100,7 @@ fn write_statement_name(out: &mut Vec<u8>, id: Option<u32>) {
     out.push(0);
 }
 
-/// Parse the SQL that `write` appends; without an `id` the server keeps it only until the next one without.
+/// Prepare the SQL that `write` appends. Without an `id`, the server keeps the statement only until the next one without an `id`.
 pub fn parse_with(out: &mut Vec<u8>, id: Option<u32>, write: impl FnOnce(&mut Vec<u8>)) {
     write_message(out, b'P', |out| {
         write_statement_name(out, id);
@@ -119,7 +121,10 @@ impl<'a> Bind<'a> {
     /// Begin to bind `parameters` values to a statement.
     #[inline]
     pub fn begin(out: &'a mut Vec<u8>, id: Option<u32>, parameters: usize) -> Self {
-        assert!(parameters <= 0xFFFF, "workloads bind fewer values");
+        assert!(
+            parameters <= 0xFFFF,
+            "a statement has at most 65,535 parameters"
+        );
         out.extend_from_slice(&[b'B', 0, 0, 0, 0, 0]);
         let start = out.len() - 5;
         write_statement_name(out, id);
@@ -130,20 +135,14 @@ impl<'a> Bind<'a> {
 
     #[inline]
     pub fn integer(&mut self, value: i64) {
-        let (mut digits, mut at, mut rest) = ([0; 20], 20, value.unsigned_abs());
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
+        let start = self.out.len();
+        self.out.extend_from_slice(&[0; 4]);
         if value < 0 {
-            at -= 1;
-            digits[at] = b'-';
+            self.out.push(b'-');
         }
-        self.bytes(&digits[at..]);
+        write_decimal(self.out, value.unsigned_abs());
+        let length = (self.out.len() - start - 4) as u32;
+        self.out[start..start + 4].copy_from_slice(&length.to_be_bytes());
     }
 
     #[inline]
@@ -178,7 +177,7 @@ pub fn terminate(out: &mut Vec<u8>) {
     out.extend_from_slice(b"X\0\0\0\x04");
 }
 
-/// Append a text literal, as a server with `standard_conforming_strings` reads it.
+/// Append a text literal for a server with `standard_conforming_strings`.
 pub fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'\'');
     for &byte in bytes {
@@ -231,7 +230,7 @@ mod tests {
 
     #[test]
     fn values_are_bound_as_text() {
-        let bound = |id, values: &[i64]| {
+        let encode_bind = |id, values: &[i64]| {
             encode(|out| {
                 let mut bind = Bind::begin(out, id, values.len());
                 for &value in values {
@@ -241,13 +240,13 @@ mod tests {
             })
         };
         assert_eq!(
-            bound(Some(3), &[-50]),
+            encode_bind(Some(3), &[-50]),
             b"B\0\0\0\x15\0s3\0\0\0\0\x01\0\0\0\x03-50\0\0"
         );
-        assert_eq!(bound(None, &[]), b"B\0\0\0\x0c\0\0\0\0\0\0\0\0");
+        assert_eq!(encode_bind(None, &[]), b"B\0\0\0\x0c\0\0\0\0\0\0\0\0");
         for value in [0, 9, 10, i64::MAX, i64::MIN] {
             let text = value.to_string();
-            let bytes = bound(None, &[value]);
+            let bytes = encode_bind(None, &[value]);
             assert_eq!(&bytes[15..bytes.len() - 2], text.as_bytes());
         }
     }

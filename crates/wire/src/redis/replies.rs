@@ -9,7 +9,7 @@ pub struct Replies {
     scanner: Scanner,
     /// Commands of the request.
     expected: Vec<Expected>,
-    /// How many of them are answered.
+    /// How many of these commands are answered.
     answered: usize,
     counts: CommandCounts,
     reply: Reply,
@@ -21,11 +21,11 @@ struct Reply {
     values: u32,
     nulls: u32,
     error: Option<Refusal>,
-    /// The line of an error that comes as a block.
+    /// The text of an error that comes as a block.
     error_block: Vec<u8>,
-    /// Depth within attributes or pushes, whose contents do not count.
-    aside_depth: u32,
-    in_error: bool,
+    /// Number of open attributes and pushes, whose contents do not count.
+    uncounted_depth: u32,
+    is_in_error: bool,
 }
 
 /// Maximum bytes kept of an error that comes as a block: more than is reported.
@@ -38,18 +38,19 @@ impl Replies {
         &self.counts
     }
 
-    /// Take all bytes of `input`; true when they end the last reply that is due. `work` is called with the bytes of values.
+    /// Consume all bytes of `input`; true when they end the last reply that is due. `on_value_bytes` is called with the bytes of
+    /// values.
     #[inline]
     pub fn feed(
         &mut self,
         mut input: &[u8],
-        mut work: impl FnMut(&[u8]),
+        mut on_value_bytes: impl FnMut(&[u8]),
     ) -> Result<bool, Malformed> {
         let mut ended = false;
         while !input.is_empty() {
             let reply = &mut self.reply;
             let kind = self.scanner.next(&mut input, &mut |token| {
-                reply.handle_token(token, &mut work);
+                reply.handle_token(token, &mut on_value_bytes);
                 Ok(())
             })?;
             match kind {
@@ -61,7 +62,7 @@ impl Replies {
                 }
             }
         }
-        // Bytes after the last reply can only belong to a push; any other reply is refused as unexpected when it is complete.
+        // Bytes after the last reply may belong to a push; any other reply is refused as unexpected when it is complete.
         Ok(ended)
     }
 
@@ -112,29 +113,29 @@ impl Expects for Replies {
 
 impl Reply {
     #[inline]
-    fn handle_token(&mut self, token: Token<'_>, work: &mut impl FnMut(&[u8])) {
+    fn handle_token(&mut self, token: Token<'_>, on_value_bytes: &mut impl FnMut(&[u8])) {
         match token {
-            Token::Part(part) if self.in_error => self.keep_error(part),
-            Token::Part(part) => work(part),
-            Token::Line(Kind::Error, line) if self.aside_depth == 0 => {
-                self.set_error(Refusal::of(line));
+            Token::Part(part) if self.is_in_error => self.keep_error(part),
+            Token::Part(part) => on_value_bytes(part),
+            Token::Line(Kind::Error, line) if self.uncounted_depth == 0 => {
+                self.set_error(Refusal::from_line(line));
             }
-            Token::Line(Kind::Null, _) if self.aside_depth == 0 => {
+            Token::Line(Kind::Null, _) if self.uncounted_depth == 0 => {
                 self.nulls = self.nulls.saturating_add(1);
             }
-            Token::Block(Kind::BulkError, _) => self.in_error = true,
-            Token::Block(..) if self.aside_depth == 0 => {
+            Token::Block(Kind::BulkError, _) => self.is_in_error = true,
+            Token::Block(..) if self.uncounted_depth == 0 => {
                 self.values = self.values.saturating_add(1);
             }
             Token::Close(Kind::BulkError) => {
                 let line = std::mem::take(&mut self.error_block);
-                self.in_error = false;
-                if self.aside_depth == 0 {
-                    self.set_error(Refusal::of(&line));
+                self.is_in_error = false;
+                if self.uncounted_depth == 0 {
+                    self.set_error(Refusal::from_line(&line));
                 }
             }
-            Token::Open(Kind::Attribute | Kind::Push, 1..) => self.aside_depth += 1,
-            Token::Close(Kind::Attribute | Kind::Push) => self.aside_depth -= 1,
+            Token::Open(Kind::Attribute | Kind::Push, 1..) => self.uncounted_depth += 1,
+            Token::Close(Kind::Attribute | Kind::Push) => self.uncounted_depth -= 1,
             _ => {}
         }
     }
@@ -175,15 +176,15 @@ mod tests {
         ]);
         let stream =
             b"$2\r\nhi\r\n*3\r\n$-1\r\n$1\r\nx\r\n_\r\n>1\r\n+note\r\n+OK\r\n-MOVED 1 h:1\r\n";
-        let mut seen = Vec::new();
+        let mut values = Vec::new();
         assert_eq!(
-            replies.feed(stream, |part| seen.extend_from_slice(part)),
+            replies.feed(stream, |part| values.extend_from_slice(part)),
             Ok(true)
         );
         let counts = replies.counts();
         assert_eq!((counts.reads, counts.writes), (2, 1));
         assert_eq!((counts.hits, counts.misses), (2, 2));
-        assert_eq!(seen, b"hix");
+        assert_eq!(values, b"hix");
         assert_eq!(counts.refused[0].word.name(), "MOVED");
     }
 
@@ -205,8 +206,8 @@ mod tests {
             (Expected::Write, "$1\r\na\r\n"),
             (Expected::MultiGet(2), "*1\r\n_\r\n"),
         ] {
-            let fed = expect_all(&[expected]).feed(stream.as_bytes(), |_| {});
-            assert!(fed.is_err(), "{stream:?}");
+            let outcome = expect_all(&[expected]).feed(stream.as_bytes(), |_| {});
+            assert!(outcome.is_err(), "{stream:?}");
         }
     }
 }

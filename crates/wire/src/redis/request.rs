@@ -2,11 +2,11 @@
 
 use crate::keyvalue::write_decimal;
 
-/// Begin a command of this many words; each is appended by [`word`].
+/// Begin a command of this many words; [`word`] appends each.
 #[inline]
-pub fn begin(out: &mut Vec<u8>, arguments: usize) {
+pub fn begin(out: &mut Vec<u8>, word_count: usize) {
     out.push(b'*');
-    write_decimal(out, arguments as u64);
+    write_decimal(out, word_count as u64);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -22,16 +22,20 @@ pub fn word_with(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u
     out.push(b'$');
     write_decimal(out, length as u64);
     out.extend_from_slice(b"\r\n");
-    let before = out.len();
+    let start = out.len();
     write(out);
-    assert_eq!(out.len() - before, length, "a word is as long as it says");
+    assert_eq!(
+        out.len() - start,
+        length,
+        "the word has its announced length"
+    );
     out.extend_from_slice(b"\r\n");
 }
 
 /// Append a complete command.
-pub fn command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
-    begin(out, arguments.len());
-    for bytes in arguments {
+pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
+    begin(out, words.len());
+    for bytes in words {
         word(out, bytes);
     }
 }
@@ -43,11 +47,8 @@ pub fn hello(out: &mut Vec<u8>, version: u8, user: &str, password: &str) {
         return command(out, &[b"HELLO", &version]);
     }
     let user = if user.is_empty() { "default" } else { user };
-    let account = [&b"AUTH"[..], user.as_bytes(), password.as_bytes()];
-    command(
-        out,
-        &[b"HELLO", &version, account[0], account[1], account[2]],
-    );
+    let (user, password) = (user.as_bytes(), password.as_bytes());
+    command(out, &[b"HELLO", &version, b"AUTH", user, password]);
 }
 
 /// Append `AUTH`, which servers before Redis 6 accept only without a user.
@@ -64,17 +65,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_have_their_known_bytes() {
+    fn commands_have_the_bytes_of_the_protocol() {
         let mut out = Vec::new();
         command(&mut out, &[b"SET", b"key", b"a\r\nb"]);
         assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$4\r\na\r\nb\r\n");
-        let encoded = |user, password| {
+        let encode_hello = |user, password| {
             let mut out = Vec::new();
             hello(&mut out, 3, user, password);
-            String::from_utf8(out).expect("text")
+            String::from_utf8(out).expect("the command is ASCII")
         };
-        assert_eq!(encoded("", ""), "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
-        assert!(encoded("", "secret").contains("$7\r\ndefault\r\n$6\r\nsecret\r\n"));
-        assert!(encoded("me", "").contains("$2\r\nme\r\n$0\r\n\r\n"));
+        assert_eq!(encode_hello("", ""), "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+        assert!(encode_hello("", "secret").contains("$7\r\ndefault\r\n$6\r\nsecret\r\n"));
+        assert!(encode_hello("me", "").contains("$2\r\nme\r\n$0\r\n\r\n"));
     }
 }

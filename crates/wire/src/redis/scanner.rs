@@ -1,4 +1,4 @@
-//! Splits replies, in a stream that is cut anywhere, into tokens. It stores an incomplete line and the open aggregates, never a
+//! Splits a stream of replies, cut anywhere, into tokens. The scanner stores an incomplete line and the open aggregates, never a
 //! value.
 
 use crate::keyvalue::{Lines, Malformed, parse_unsigned};
@@ -28,22 +28,22 @@ pub enum Kind {
     Array,
     Set,
     Map,
-    /// Accompanies a reply; not a value itself.
+    /// Data about the value that follows; not a value itself.
     Attribute,
-    /// Comes between replies.
+    /// An unrequested message between replies.
     Push,
 }
 
 /// A part of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token<'a> {
-    /// A value on a line, without the byte that gives its kind. Numbers have been checked.
+    /// A value on a line, without the byte that gives its kind. Numbers are valid.
     Line(Kind, &'a [u8]),
-    /// A string of this many bytes: they follow as parts, then a close.
+    /// The start of a string of this many bytes, which follow as `Part`s, then a `Close`.
     Block(Kind, u64),
     Part(&'a [u8]),
-    /// An aggregate of this many values, where a map's keys and values count separately. With 0 it is complete, and no close
-    /// follows.
+    /// The start of an aggregate of this many values; a map's keys and values count separately. An aggregate of 0 values is complete,
+    /// and no `Close` follows.
     Open(Kind, u64),
     Close(Kind),
 }
@@ -58,7 +58,7 @@ pub struct Scanner {
 #[derive(Debug, Default)]
 struct Position {
     /// Bytes of the block still to come, including its CRLF.
-    left: usize,
+    block_bytes_left: usize,
     block: Option<Kind>,
     /// Open aggregates, each with the number of its values still to come.
     open: Vec<(Kind, u64)>,
@@ -82,20 +82,20 @@ impl Scanner {
                 }
             };
             if let Some(kind) = ended {
-                if let Some(outermost) = self.position.close_values(kind, sink)? {
-                    return Ok(Some(outermost));
+                if let Some(top_level) = self.position.close_values(kind, sink)? {
+                    return Ok(Some(top_level));
                 }
             }
         }
         Ok(None)
     }
 
-    /// Skip `count` bytes that are missing from the stream. Returns false if they are not all in the current string: the position
-    /// in the stream is then lost.
+    /// Skip `count` bytes that are missing from the stream. Returns false if they reach beyond the current string: the position in
+    /// the stream is then lost.
     pub fn skip(&mut self, count: usize) -> bool {
-        let fits = self.position.left > count;
+        let fits = self.position.block_bytes_left > count;
         if fits {
-            self.position.left -= count;
+            self.position.block_bytes_left -= count;
         }
         fits || count == 0
     }
@@ -151,7 +151,7 @@ impl Position {
             return Err(Malformed::Number("the length of a string"));
         }
         sink(Token::Block(kind, length))?;
-        self.left = length as usize + CRLF_LEN;
+        self.block_bytes_left = length as usize + CRLF_LEN;
         self.block = Some(kind);
         Ok(None)
     }
@@ -193,19 +193,25 @@ impl Position {
         input: &mut &[u8],
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
     ) -> Result<Option<Kind>, Malformed> {
-        if self.left > CRLF_LEN {
-            let (part, rest) = input.split_at(input.len().min(self.left - CRLF_LEN));
+        if self.block_bytes_left > CRLF_LEN {
+            let (part, rest) = input.split_at(input.len().min(self.block_bytes_left - CRLF_LEN));
             sink(Token::Part(part))?;
-            self.left -= part.len();
+            self.block_bytes_left -= part.len();
             *input = rest;
         }
         while let Some((&byte, rest)) = input.split_first() {
-            if byte != if self.left == CRLF_LEN { b'\r' } else { b'\n' } {
+            if byte
+                != if self.block_bytes_left == CRLF_LEN {
+                    b'\r'
+                } else {
+                    b'\n'
+                }
+            {
                 return Err(Malformed::LineEnd);
             }
             *input = rest;
-            self.left -= 1;
-            if self.left == 0 {
+            self.block_bytes_left -= 1;
+            if self.block_bytes_left == 0 {
                 let ended = self.block.take();
                 if let Some(kind) = ended {
                     sink(Token::Close(kind))?;
@@ -216,7 +222,7 @@ impl Position {
         Ok(None)
     }
 
-    /// Handle the end of a value, which may also end the aggregates around it. Returns the kind of the outermost one if that has
+    /// Handle the end of a value, which may also end the aggregates around it. Returns the kind of the top-level value if that has
     /// ended.
     #[inline]
     fn close_values(
@@ -224,12 +230,12 @@ impl Position {
         mut kind: Kind,
         sink: &mut impl FnMut(Token<'_>) -> Result<(), Malformed>,
     ) -> Result<Option<Kind>, Malformed> {
-        while let Some((outer, left)) = self.open.last_mut() {
-            *left -= 1;
-            if *left > 0 {
+        while let Some((aggregate, values_left)) = self.open.last_mut() {
+            *values_left -= 1;
+            if *values_left > 0 {
                 return Ok(None);
             }
-            kind = *outer;
+            kind = *aggregate;
             self.open.pop();
             sink(Token::Close(kind))?;
             if kind == Kind::Attribute {

@@ -1,4 +1,4 @@
-//! Replies as values, for logins and queries about the server: few, and always small.
+//! Decodes replies into values, for logins and queries about the server, whose replies are few and small.
 
 use super::scanner::{Kind, Scanner, Token};
 use crate::keyvalue::Malformed;
@@ -36,7 +36,7 @@ impl Value {
     }
 }
 
-/// Reassembles replies. The memory of a reply is bounded, whatever lengths it announces. Attributes are skipped.
+/// Decodes replies cut anywhere. The memory of a reply is bounded, whatever lengths it announces. Attributes are skipped.
 #[derive(Debug)]
 pub struct Decoder {
     scanner: Scanner,
@@ -45,9 +45,11 @@ pub struct Decoder {
 
 #[derive(Debug)]
 struct ReplyBuilder {
+    /// Maximum bytes of memory of a reply.
     limit: usize,
-    used: usize,
+    used_bytes: usize,
     block: Vec<u8>,
+    /// Open aggregates, each with its values so far.
     open: Vec<(Kind, Vec<Value>)>,
     complete: Option<Value>,
 }
@@ -59,7 +61,7 @@ impl Decoder {
             scanner: Scanner::default(),
             builder: ReplyBuilder {
                 limit,
-                used: 0,
+                used_bytes: 0,
                 block: Vec::new(),
                 open: Vec::new(),
                 complete: None,
@@ -67,7 +69,7 @@ impl Decoder {
         }
     }
 
-    /// The next reply or push, taken from `input`; `None` if all of `input` is taken before it is complete.
+    /// Take the next reply or push from `input`; `None` if `input` is used up before it is complete.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Value>, Malformed> {
         let builder = &mut self.builder;
         let complete = self
@@ -76,7 +78,7 @@ impl Decoder {
         if complete.is_none() {
             return Ok(None);
         }
-        builder.used = 0;
+        builder.used_bytes = 0;
         Ok(builder.complete.take())
     }
 }
@@ -89,27 +91,27 @@ impl ReplyBuilder {
             Token::Block(..) | Token::Open(..) => ELEMENT_BYTES,
             Token::Close(_) => 0,
         };
-        self.used += cost;
-        if self.used > self.limit {
+        self.used_bytes += cost;
+        if self.used_bytes > self.limit {
             return Err(Malformed::Large(self.limit));
         }
         match token {
-            Token::Line(kind, text) => self.add_value(scalar(kind, text)?),
+            Token::Line(kind, text) => self.add_value(make_scalar(kind, text)?),
             Token::Block(..) => self.block.clear(),
             Token::Part(part) => self.block.extend_from_slice(part),
             Token::Open(Kind::Attribute, 0) => {}
-            Token::Open(kind, 0) => self.add_value(aggregate(kind, Vec::new())),
+            Token::Open(kind, 0) => self.add_value(make_aggregate(kind, Vec::new())),
             Token::Open(kind, _) => self.open.push((kind, Vec::new())),
             Token::Close(kind @ (Kind::Bulk | Kind::BulkError | Kind::Verbatim)) => {
                 let bytes = std::mem::take(&mut self.block);
-                self.add_value(string(kind, bytes)?);
+                self.add_value(make_string(kind, bytes)?);
             }
             Token::Close(Kind::Attribute) => {
                 self.open.pop();
             }
             Token::Close(_) => {
                 if let Some((kind, values)) = self.open.pop() {
-                    self.add_value(aggregate(kind, values));
+                    self.add_value(make_aggregate(kind, values));
                 }
             }
         }
@@ -124,7 +126,7 @@ impl ReplyBuilder {
     }
 }
 
-fn scalar(kind: Kind, text: &[u8]) -> Result<Value, Malformed> {
+fn make_scalar(kind: Kind, text: &[u8]) -> Result<Value, Malformed> {
     Ok(match kind {
         Kind::Null => Value::Null,
         Kind::Error => Value::Error(text.to_vec()),
@@ -144,7 +146,7 @@ fn parse_number<T: std::str::FromStr>(text: &[u8]) -> Result<T, Malformed> {
         .ok_or(Malformed::Number("what a reply holds"))
 }
 
-fn string(kind: Kind, bytes: Vec<u8>) -> Result<Value, Malformed> {
+fn make_string(kind: Kind, bytes: Vec<u8>) -> Result<Value, Malformed> {
     match (kind, bytes.split_first_chunk::<4>()) {
         (Kind::BulkError, _) => Ok(Value::Error(bytes)),
         (Kind::Verbatim, Some((&[one, two, three, b':'], text))) => {
@@ -157,7 +159,7 @@ fn string(kind: Kind, bytes: Vec<u8>) -> Result<Value, Malformed> {
     }
 }
 
-fn aggregate(kind: Kind, values: Vec<Value>) -> Value {
+fn make_aggregate(kind: Kind, values: Vec<Value>) -> Value {
     match kind {
         Kind::Set => Value::Set(values),
         Kind::Push => Value::Push(values),
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_known() {
+    fn every_type_is_decoded() {
         let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
         for (stream, value) in [
             ("+OK\r\n", Value::Simple(b"OK".to_vec())),
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_lengths_cost_nothing() {
+    fn hostile_lengths_take_no_memory() {
         for stream in [
             "$1073741825\r\n",
             "$99999999999999999999\r\n",
@@ -247,7 +249,7 @@ mod tests {
         ] {
             assert!(decode(stream.as_bytes()).is_err(), "{stream:?}");
         }
-        // Whatever is announced, only received data takes memory, and that is bounded.
+        // Only received data takes memory, whatever length is announced, and that memory is bounded.
         assert_eq!(decode(b"*2147483648\r\n$1073741824\r\nabc"), Ok(None));
         let many = [&b"*2147483648\r\n"[..], &b"_\r\n".repeat(1 << 16)].concat();
         assert_eq!(decode(&many), Err(Malformed::Large(1 << 16)));

@@ -36,12 +36,11 @@ pub(crate) enum Results {
 }
 
 impl Results {
-    /// For an answer in the protocol of `replies`, whose rows are counted or kept.
+    /// Results of an answer in the protocol of `replies`; `keep`: its rows are kept, not only counted.
     pub(crate) fn for_replies(replies: &Replies, keep: bool) -> Self {
         match replies {
             Replies::Postgres(_) => Self::Postgres(postgres::Results::new(keep)),
-            _ if keep => Self::MySql(mysql::Results::keeping()),
-            _ => Self::MySql(mysql::Results::counting()),
+            _ => Self::MySql(mysql::Results::new(keep)),
         }
     }
 
@@ -55,17 +54,11 @@ impl Results {
         }
     }
 
-    pub(crate) fn row_counts(&self) -> RowCounts {
+    /// The counts and the rows that were kept.
+    pub(crate) fn finish(self) -> (RowCounts, Rows) {
         match self {
-            Self::MySql(results) => results.row_counts(),
-            Self::Postgres(results) => results.row_counts(),
-        }
-    }
-
-    pub(crate) fn into_rows(self) -> Rows {
-        match self {
-            Self::MySql(results) => results.into_rows(),
-            Self::Postgres(results) => results.into_rows(),
+            Self::MySql(results) => results.finish(),
+            Self::Postgres(results) => results.finish(),
         }
     }
 }

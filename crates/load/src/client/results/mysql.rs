@@ -29,36 +29,25 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    pub(super) fn counting() -> Self {
+    pub(super) fn new(keep: bool) -> Self {
         let mut framer = Framer::new(MAX_PACKET_BYTES);
         framer.expect(1);
         Self {
             framer,
             phase: Phase::First,
             row_counts: RowCounts::default(),
-            kept: None,
+            kept: keep.then(Vec::new),
         }
     }
 
-    pub(super) fn keeping() -> Self {
-        Self {
-            kept: Some(Vec::new()),
-            ..Self::counting()
-        }
-    }
-
-    pub(super) fn row_counts(&self) -> RowCounts {
-        self.row_counts
-    }
-
-    pub(super) fn into_rows(self) -> Rows {
-        self.kept.unwrap_or_default()
+    pub(super) fn finish(self) -> (RowCounts, Rows) {
+        (self.row_counts, self.kept.unwrap_or_default())
     }
 
     /// Decode all of `input`; returns how the answer ended once it is complete.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
         while let Some(payload) = self.framer.next(&mut input)? {
-            let ended = packet(
+            let ended = decode_packet(
                 payload,
                 &mut self.phase,
                 &mut self.row_counts,
@@ -75,7 +64,7 @@ impl Results {
     }
 }
 
-fn packet(
+fn decode_packet(
     payload: &[u8],
     phase: &mut Phase,
     row_counts: &mut RowCounts,
@@ -107,7 +96,7 @@ fn packet(
                 if kept.len() == MAX_KEPT_ROWS {
                     return Err(Malformed::Unexpected("more rows than are kept"));
                 }
-                kept.push(values(payload, columns)?);
+                kept.push(decode_row(payload, columns)?);
             }
         }
     }
@@ -120,9 +109,9 @@ fn end_part(phase: &mut Phase, status: u16) -> Option<AnswerEnd> {
     (status & reply::MORE_RESULTS == 0).then_some(AnswerEnd::Done)
 }
 
-fn values(payload: &[u8], columns: usize) -> Result<Vec<Option<String>>, Malformed> {
+fn decode_row(payload: &[u8], columns: usize) -> Result<Vec<Option<String>>, Malformed> {
     let mut values = Vec::with_capacity(columns);
-    row::text(payload, columns, |value| {
+    row::decode_text(payload, columns, |value| {
         values.push(match value {
             Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
             _ => None,
@@ -135,7 +124,7 @@ fn values(payload: &[u8], columns: usize) -> Result<Vec<Option<String>>, Malform
 mod tests {
     use super::*;
 
-    fn stream(payloads: &[&[u8]]) -> Vec<u8> {
+    fn frame_packets(payloads: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
         for (at, payload) in payloads.iter().enumerate() {
             out.extend_from_slice(&(payload.len() as u32).to_le_bytes()[..3]);
@@ -150,7 +139,7 @@ mod tests {
 
     #[test]
     fn rows_are_kept_however_the_stream_is_cut() {
-        let bytes = stream(&[
+        let bytes = frame_packets(&[
             b"\x02",
             b"\x03def",
             b"\x03def",
@@ -160,21 +149,19 @@ mod tests {
             END,
         ]);
         for cut in 0..bytes.len() {
-            let mut results = Results::keeping();
+            let mut results = Results::new(true);
             assert_eq!(results.feed(&bytes[..cut]), Ok(None));
             assert_eq!(results.feed(&bytes[cut..]), Ok(Some(AnswerEnd::Done)));
-            assert_eq!(results.row_counts().rows, 2);
+            let (row_counts, rows) = results.finish();
+            assert_eq!(row_counts.rows, 2);
             let text = |value: &str| Some(value.to_owned());
-            assert_eq!(
-                results.into_rows(),
-                [vec![text("a"), None], vec![text(""), text("bc")]]
-            );
+            assert_eq!(rows, [vec![text("a"), None], vec![text(""), text("bc")]]);
         }
     }
 
     #[test]
-    fn all_parts_count() {
-        let bytes = stream(&[
+    fn the_rows_of_all_parts_are_counted() {
+        let bytes = frame_packets(&[
             b"\x00\x05\x00\x0A\x00\x00\x00",
             b"\x01",
             b"\x03def",
@@ -183,27 +170,26 @@ mod tests {
             MORE,
             b"\x00\x02\x00\x02\x00\x00\x00",
         ]);
-        let mut results = Results::counting();
+        let mut results = Results::new(false);
         assert_eq!(results.feed(&bytes), Ok(Some(AnswerEnd::Done)));
-        assert_eq!(
-            results.row_counts(),
-            RowCounts {
-                rows: 1,
-                affected: 7
-            }
-        );
+        let (row_counts, _) = results.finish();
+        assert_eq!((row_counts.rows, row_counts.affected), (1, 7));
     }
 
     #[test]
-    fn errors_and_nonsense_are_told_apart() {
-        let refused = stream(&[b"\xFF\x1A\x04#42S01exists"]);
+    fn errors_and_malformed_answers_are_distinguished() {
+        let refused = frame_packets(&[b"\xFF\x1A\x04#42S01exists"]);
         assert!(matches!(
-            Results::counting().feed(&refused),
+            Results::new(false).feed(&refused),
             Ok(Some(AnswerEnd::Failed(error))) if error.code.number() == Some(1050)
         ));
-        assert!(Results::counting().feed(&stream(&[b"\xFBfile"])).is_err());
-        assert!(Results::counting().feed(&stream(&[b""])).is_err());
+        assert!(
+            Results::new(false)
+                .feed(&frame_packets(&[b"\xFBfile"]))
+                .is_err()
+        );
+        assert!(Results::new(false).feed(&frame_packets(&[b""])).is_err());
         let twice = [refused.clone(), refused].concat();
-        assert!(Results::counting().feed(&twice).is_err());
+        assert!(Results::new(false).feed(&twice).is_err());
     }
 }

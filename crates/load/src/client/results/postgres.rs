@@ -1,6 +1,6 @@
-//! Answers of PostgreSQL, message by message. Complete messages are buffered: they, or their rows, are small.
+//! Answers of PostgreSQL, message by message. Complete messages are buffered, because they are small here.
 
-use howfar_wire::postgres::reply::{self, Block, Failure, Tag};
+use howfar_wire::postgres::reply::{self, Failure, Tag, TransactionStatus};
 use howfar_wire::postgres::{Framer, Malformed};
 
 use super::{AnswerEnd, MAX_KEPT_ROWS, RowCounts, Rows};
@@ -27,12 +27,8 @@ impl Results {
         }
     }
 
-    pub(super) fn row_counts(&self) -> RowCounts {
-        self.row_counts
-    }
-
-    pub(super) fn into_rows(self) -> Rows {
-        self.kept.unwrap_or_default()
+    pub(super) fn finish(self) -> (RowCounts, Rows) {
+        (self.row_counts, self.kept.unwrap_or_default())
     }
 
     /// Decode all of `input`; returns how the answer ended once it is complete. Unsolicited messages may follow the end.
@@ -42,13 +38,13 @@ impl Results {
             if ended.is_some() && !matches!(kind, b'N' | b'S' | b'A' | b'E') {
                 return Err(Malformed::Unexpected("bytes follow the end of an answer"));
             }
-            let outcome = self.message(kind, &body)?;
+            let outcome = self.handle_message(kind, &body)?;
             ended = ended.or(outcome);
         }
         Ok(ended)
     }
 
-    fn message(&mut self, kind: u8, body: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
+    fn handle_message(&mut self, kind: u8, body: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
         match kind {
             // Unsolicited messages; column descriptions, empty queries, and a COPY to the client.
             b'N' | b'S' | b'A' | b'T' | b'I' | b'H' | b'd' | b'c' => {}
@@ -58,12 +54,12 @@ impl Results {
                     if kept.len() == MAX_KEPT_ROWS {
                         return Err(Malformed::Unexpected("more rows than are kept"));
                     }
-                    kept.push(values(body)?);
+                    kept.push(decode_row(body)?);
                 }
             }
             b'C' => {
                 let tag = Tag::parse(body)?;
-                if !tag.reads {
+                if !tag.is_read {
                     self.row_counts.affected = self.row_counts.affected.saturating_add(tag.rows);
                 }
             }
@@ -75,7 +71,7 @@ impl Results {
                 self.failed.get_or_insert(failure);
             }
             b'Z' => {
-                Block::parse(body)?;
+                TransactionStatus::parse(body)?;
                 let failed = self.failed.take();
                 return Ok(Some(failed.map_or(AnswerEnd::Done, |failure| {
                     AnswerEnd::Failed(failure.error)
@@ -88,9 +84,9 @@ impl Results {
     }
 }
 
-fn values(body: &[u8]) -> Result<Vec<Option<String>>, Malformed> {
+fn decode_row(body: &[u8]) -> Result<Vec<Option<String>>, Malformed> {
     let mut values = Vec::new();
-    reply::row(body, |value| {
+    reply::decode_row(body, |value| {
         values.push(value.map(|bytes| String::from_utf8_lossy(bytes).into_owned()));
     })?;
     Ok(values)
@@ -120,17 +116,14 @@ mod tests {
             let mut results = Results::new(true);
             assert_eq!(results.feed(&stream[..cut]), Ok(None));
             assert_eq!(results.feed(&stream[cut..]), Ok(Some(AnswerEnd::Done)));
-            let row_counts = RowCounts {
-                rows: 1,
-                affected: 5,
-            };
-            assert_eq!(results.row_counts(), row_counts);
-            assert_eq!(results.into_rows(), [vec![Some("a".to_owned()), None]]);
+            let (row_counts, rows) = results.finish();
+            assert_eq!((row_counts.rows, row_counts.affected), (1, 5));
+            assert_eq!(rows, [vec![Some("a".to_owned()), None]]);
         }
     }
 
     #[test]
-    fn errors_and_nonsense_are_told_apart() {
+    fn errors_and_malformed_answers_are_distinguished() {
         let refused = [
             message(b'E', b"SERROR\0C42P01\0Mno table\0\0"),
             message(b'Z', b"I"),

@@ -12,22 +12,27 @@ use crate::failure::target_name;
 const MAX_EXCERPT_CHARS: usize = 200;
 const STATUS_OK: u16 = 200;
 
-const READ_THE_LOG: &str = "Look into the application's log (PHP-FPM: error_log, catch_workers_output), and ask for the page as a web server does.";
+const LOG_ADVICE: &str = "Look into the application's log (PHP-FPM: error_log, catch_workers_output), and ask for the page as a web server does.";
 
-/// The numbers that the page reports about itself, or a failure if it is not valid.
+/// Check a page; return the numbers that it reports about itself, or a failure if it is not valid.
 pub(super) fn check_page<'a>(
     fastcgi: &FastCgi,
     reply: &'a Reply,
 ) -> Result<&'a [(String, u64)], Failed> {
-    let invalid = |what: String, advice: &str| {
-        Err(application_failure(&fastcgi.target, &what, reply, advice))
+    let invalid = |description: String, advice: &str| {
+        Err(application_failure(
+            &fastcgi.target,
+            &description,
+            reply,
+            advice,
+        ))
     };
     let end = reply.end();
-    if let Some((why, advice)) = end.and_then(|end| refusal(end.protocol)) {
-        return invalid(format!("refused a request: {why}"), advice);
+    if let Some((reason, advice)) = end.and_then(|end| describe_refusal(end.protocol)) {
+        return invalid(format!("refused a request: {reason}"), advice);
     }
     let Some(response) = reply.response() else {
-        return invalid("ended a page within its headers".to_owned(), READ_THE_LOG);
+        return invalid("ended a page within its headers".to_owned(), LOG_ADVICE);
     };
     if response.status != STATUS_OK {
         let advice = match response.status {
@@ -37,7 +42,7 @@ pub(super) fn check_page<'a>(
             403 => {
                 "Check that the application may read the page's file and every directory above it."
             }
-            _ => READ_THE_LOG,
+            _ => LOG_ADVICE,
         };
         return invalid(
             format!("answered a page with status {}", response.status),
@@ -51,9 +56,9 @@ pub(super) fn check_page<'a>(
         );
     }
     if let Some(code) = end.map(|end| end.application).filter(|&code| code != 0) {
-        return invalid(format!("ended a page with exit code {code}"), READ_THE_LOG);
+        return invalid(format!("ended a page with exit code {code}"), LOG_ADVICE);
     }
-    if reply.body_ends() != fastcgi.ends_with.as_bytes() {
+    if reply.body_end() != fastcgi.ends_with.as_bytes() {
         return invalid(
             format!(
                 "sent a page of {} bytes that does not end as it should",
@@ -66,7 +71,7 @@ pub(super) fn check_page<'a>(
 }
 
 /// Why a request was rejected, and advice.
-fn refusal(status: ProtocolStatus) -> Option<(&'static str, &'static str)> {
+fn describe_refusal(status: ProtocolStatus) -> Option<(&'static str, &'static str)> {
     match status {
         ProtocolStatus::Complete => None,
         ProtocolStatus::OneAtATime => Some((
@@ -85,13 +90,13 @@ fn refusal(status: ProtocolStatus) -> Option<(&'static str, &'static str)> {
 }
 
 /// A failure caused by the application.
-fn application_failure(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
+fn application_failure(target: &Target, description: &str, reply: &Reply, advice: &str) -> Failed {
     Failed::new(
         FailCode::ServerError,
         format!(
-            "the application behind {} {what}{}",
+            "the application behind {} {description}{}",
             target_name(target),
-            excerpt(reply)
+            make_excerpt(reply)
         ),
         advice,
     )
@@ -104,7 +109,7 @@ pub(super) fn closed_early(target: &Target, reply: &Reply) -> Failed {
         format!(
             "the application behind {} closed the connection before its page ended{}",
             target_name(target),
-            excerpt(reply)
+            make_excerpt(reply)
         ),
         "Look into the application's log: it may have crashed, or been ended by a limit (PHP-FPM: request_terminate_timeout, memory_limit).",
     )
@@ -116,7 +121,7 @@ pub(super) fn malformed(target: &Target, error: Malformed, reply: &Reply) -> Fai
         format!(
             "{} sent what is not FastCGI, or no page over it: {error}{}",
             target_name(target),
-            excerpt(reply)
+            make_excerpt(reply)
         ),
         "Check that the socket is that of an application that speaks FastCGI, as PHP-FPM does, and what its page sends as headers.",
     )
@@ -148,8 +153,8 @@ pub(super) fn advise_not_listening(mut failed: Failed, error: &io::Error) -> Fai
 }
 
 /// `failed`, a page that did not arrive in time, with advice for an application.
-pub(super) fn advise_timeout(mut failed: Failed, keeps: bool) -> Failed {
-    let advice = if keeps {
+pub(super) fn advise_timeout(mut failed: Failed, keeps_connection: bool) -> Failed {
+    let advice = if keeps_connection {
         "Give the application a child for each worker, which a kept connection binds (PHP-FPM: pm.max_children), or allow a longer wait."
     } else {
         "Look for what the application waits for, give it more children (PHP-FPM: pm.max_children), or allow a longer wait."
@@ -159,16 +164,16 @@ pub(super) fn advise_timeout(mut failed: Failed, keeps: bool) -> Failed {
 }
 
 /// The beginning of the application's errors, or of its page if it wrote none.
-fn excerpt(reply: &Reply) -> String {
+fn make_excerpt(reply: &Reply) -> String {
     let bytes = if reply.errors_bytes() > 0 {
-        reply.errors_begin()
+        reply.errors_start()
     } else {
-        reply.body_begins()
+        reply.body_start()
     };
-    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
     let text: String = String::from_utf8_lossy(bytes)
         .chars()
-        .map(plain)
+        .map(printable)
         .take(MAX_EXCERPT_CHARS)
         .collect();
     match text.trim() {

@@ -1,47 +1,47 @@
 //! Turns one connection's frames back into packets.
 
-use super::{Codec, HEAD};
+use super::{Codec, FRAME_HEADER_LEN};
 use crate::mysql::Malformed;
-use crate::mysql::frame::{self, HEADER};
+use crate::mysql::frame::{self, HEADER_LEN};
 
-/// Maximum bytes that one call may produce: a few compressed bytes can expand to very many. Two of the longest frames fit.
-const MAX_AT_ONCE: usize = 1 << 25;
+/// Maximum bytes that one call may produce, since a few compressed bytes can expand to very many. Two of the longest frames fit.
+const MAX_OUTPUT_BYTES: usize = 1 << 25;
 
-/// The frames of one connection on their way to packets. It never holds more than one compressed payload.
+/// Decodes the frames of one connection. It never holds more than one compressed payload.
 #[derive(Debug, Default)]
 pub struct Unpacker {
-    head: [u8; HEAD],
-    head_len: usize,
-    /// Payload bytes of the current frame still to come; valid once the head is complete.
+    header: [u8; FRAME_HEADER_LEN],
+    header_len: usize,
+    /// Payload bytes of the current frame still to come; valid once the header is complete.
     missing: usize,
-    /// The frame's length before compression; valid once the head is complete.
+    /// The frame's length before compression; valid once the header is complete.
     unpacked_len: usize,
-    /// A compressed payload that came in parts.
+    /// The part of a compressed payload that has come.
     body: Vec<u8>,
     /// The number of the next frame of the current answer.
-    next: u8,
-    /// The number of answers whose first frame has not come.
+    next_number: u8,
+    /// Number of answers whose first frame has not come.
     due_answers: u32,
     renumberer: Renumberer,
 }
 
 impl Unpacker {
-    /// Record that this many commands were sent, whose answers are due.
-    pub fn sent(&mut self, commands: u32) {
+    /// Expect the answers to this many commands that were sent.
+    pub fn expect_answers(&mut self, commands: u32) {
         self.due_answers = self.due_answers.saturating_add(commands);
     }
 
-    /// Take all bytes of `input`; append to `out` the packet bytes that they hold, at most 32 MiB: callers pass input in pieces
-    /// small enough for what they expect.
+    /// Consume all bytes of `input`; append to `out` the packet bytes that they hold, at most 32 MiB. Callers pass input in pieces that
+    /// are small enough for this limit.
     pub fn feed(
         &mut self,
         codec: &mut Codec,
         mut input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Malformed> {
-        let max_out_len = out.len() + MAX_AT_ONCE;
+        let max_out_len = out.len() + MAX_OUTPUT_BYTES;
         loop {
-            if self.head_len < HEAD && !self.take_head(&mut input)? {
+            if self.header_len < FRAME_HEADER_LEN && !self.take_header(&mut input)? {
                 return Ok(());
             }
             let (part, rest) = input.split_at(self.missing.min(input.len()));
@@ -57,10 +57,10 @@ impl Unpacker {
             } else if self.missing > 0 {
                 self.body.extend_from_slice(part);
             } else if self.body.is_empty() {
-                codec.decompress_onto(part, self.unpacked_len, out)?;
+                codec.decompress(part, self.unpacked_len, out)?;
             } else {
                 self.body.extend_from_slice(part);
-                codec.decompress_onto(&self.body, self.unpacked_len, out)?;
+                codec.decompress(&self.body, self.unpacked_len, out)?;
                 // Return the memory of a large frame; the usual frame has 16 KiB.
                 self.body.clear();
                 self.body.shrink_to(1 << 14);
@@ -69,59 +69,59 @@ impl Unpacker {
             if self.missing > 0 {
                 return Ok(());
             }
-            self.head_len = 0;
+            self.header_len = 0;
         }
     }
 
-    /// True when the head is complete and was accepted.
-    fn take_head(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
-        let (part, rest) = input.split_at((HEAD - self.head_len).min(input.len()));
-        self.head[self.head_len..self.head_len + part.len()].copy_from_slice(part);
-        self.head_len += part.len();
+    /// Consume bytes of the header; true when it is complete and valid.
+    fn take_header(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
+        let (part, rest) = input.split_at((FRAME_HEADER_LEN - self.header_len).min(input.len()));
+        self.header[self.header_len..self.header_len + part.len()].copy_from_slice(part);
+        self.header_len += part.len();
         *input = rest;
-        if self.head_len < HEAD {
+        if self.header_len < FRAME_HEADER_LEN {
             return Ok(false);
         }
-        let number = self.head[3];
-        let length = |at: usize| {
-            let bytes = &self.head[at..at + 3];
-            frame::header([bytes[0], bytes[1], bytes[2], 0]).0
+        let number = self.header[3];
+        let read_length = |offset: usize| {
+            let bytes = &self.header[offset..offset + 3];
+            frame::parse_header([bytes[0], bytes[1], bytes[2], 0]).0
         };
-        (self.missing, self.unpacked_len) = (length(0), length(4));
+        (self.missing, self.unpacked_len) = (read_length(0), read_length(4));
         if self.missing == 0 && self.unpacked_len > 0 {
             return Err(Malformed::Compressed("is empty"));
         }
-        // The first frame of an answer has number 1: the command's frame had 0.
+        // The first frame of an answer has number 1, since the command's frame had 0.
         if number == 1 && self.due_answers > 0 {
             if !self.renumberer.is_between_packets() {
                 return Err(Malformed::Compressed("begins an answer inside a packet"));
             }
             self.due_answers -= 1;
-            self.renumberer.next = 1;
-        } else if number != self.next {
+            self.renumberer.next_number = 1;
+        } else if number != self.next_number {
             return Err(Malformed::Sequence {
-                expected: self.next,
-                got: number,
+                expected: self.next_number,
+                received: number,
             });
         }
-        self.next = number.wrapping_add(1);
+        self.next_number = number.wrapping_add(1);
         Ok(true)
     }
 }
 
 /// Corrects the sequence numbers of the packets inside frames. Servers number packets and frames with one counter, which they set
-/// to the frame's number after each flush. Other clients ignore these numbers; the decoders above check them.
+/// to the frame's number after each flush. Other clients ignore these numbers; the decoders of the layer above check them.
 #[derive(Debug, Default)]
 struct Renumberer {
-    head: [u8; HEADER],
-    head_len: usize,
+    header: [u8; HEADER_LEN],
+    header_len: usize,
     missing: usize,
-    next: u8,
+    next_number: u8,
 }
 
 impl Renumberer {
     fn is_between_packets(&self) -> bool {
-        self.head_len == 0 && self.missing == 0
+        self.header_len == 0 && self.missing == 0
     }
 
     fn renumber(&mut self, mut bytes: &mut [u8]) {
@@ -132,13 +132,13 @@ impl Renumberer {
                 bytes = &mut bytes[part..];
                 continue;
             }
-            self.head[self.head_len] = bytes[0];
-            self.head_len += 1;
-            if self.head_len == HEADER {
-                bytes[0] = self.next;
-                self.next = self.next.wrapping_add(1);
-                self.missing = frame::header(self.head).0;
-                self.head_len = 0;
+            self.header[self.header_len] = bytes[0];
+            self.header_len += 1;
+            if self.header_len == HEADER_LEN {
+                bytes[0] = self.next_number;
+                self.next_number = self.next_number.wrapping_add(1);
+                self.missing = frame::parse_header(self.header).0;
+                self.header_len = 0;
             }
             bytes = &mut bytes[1..];
         }
@@ -147,11 +147,11 @@ impl Renumberer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{ALGORITHMS, codec, framed, packet};
+    use super::super::tests::{ALGORITHMS, codec, make_frame, packet};
     use super::*;
 
     #[test]
-    fn a_command_beyond_16_mib_goes_in_numbered_frames() {
+    fn a_command_beyond_16_mib_is_sent_in_numbered_frames() {
         let mut codec = codec(ALGORITHMS[1]);
         let long = packet(0, &vec![b'a'; frame::MAX_PAYLOAD + 10]);
         let mut out = Vec::new();
@@ -160,26 +160,26 @@ mod tests {
         let mut plain = Vec::new();
         unpacker
             .feed(&mut codec, &out, &mut plain)
-            .expect("numbered from 0");
+            .expect("the frames are numbered from 0");
         assert_eq!(plain.len(), long.len());
-        assert_eq!(unpacker.next, 2);
+        assert_eq!(unpacker.next_number, 2);
     }
 
     #[test]
-    fn lies_in_a_head_are_refused() {
+    fn wrong_lengths_in_a_header_are_refused() {
         for algorithm in ALGORITHMS {
             let mut codec = codec(algorithm);
-            let good = framed(&mut codec, 1, &packet(1, &[b'a'; 500]));
-            for (at, added) in [(4, 1_u8), (4, 255), (6, 1)] {
-                let mut bad = good.clone();
-                bad[at] = bad[at].wrapping_add(added);
+            let valid = make_frame(&mut codec, 1, &packet(1, &[b'a'; 500]));
+            for (offset, added) in [(4, 1_u8), (4, 255), (6, 1)] {
+                let mut invalid = valid.clone();
+                invalid[offset] = invalid[offset].wrapping_add(added);
                 let mut unpacker = Unpacker::default();
-                unpacker.sent(1);
+                unpacker.expect_answers(1);
                 let mut out = Vec::new();
-                let refused = unpacker.feed(&mut codec, &bad, &mut out);
+                let refused = unpacker.feed(&mut codec, &invalid, &mut out);
                 assert!(
                     matches!(refused, Err(Malformed::Compressed(_))),
-                    "{algorithm:?}: byte {at} by {added}"
+                    "{algorithm:?}: byte {offset} by {added}"
                 );
                 assert!(out.is_empty());
             }
@@ -187,41 +187,41 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_out_of_turn_is_refused() {
+    fn a_frame_out_of_order_is_refused() {
         let mut codec = codec(ALGORITHMS[0]);
         let mut unpacker = Unpacker::default();
-        unpacker.sent(1);
+        unpacker.expect_answers(1);
         let mut out = Vec::new();
-        let early = framed(&mut codec, 2, &packet(1, b"x"));
+        let early = make_frame(&mut codec, 2, &packet(1, b"x"));
         assert_eq!(
             unpacker.feed(&mut codec, &early, &mut out),
             Err(Malformed::Sequence {
                 expected: 0,
-                got: 2
+                received: 2
             })
         );
     }
 
-    /// The counters of a server that flushed after its first frame, and those of a second answer that was requested in advance.
+    /// Uses the counters of a server that flushed after its first frame, and a second answer that was requested in advance.
     #[test]
-    fn packets_are_numbered_anew() {
+    fn packets_are_renumbered() {
         let mut codec = codec(ALGORITHMS[0]);
         let mut unpacker = Unpacker::default();
-        unpacker.sent(2);
+        unpacker.expect_answers(2);
         let stream = [
-            framed(
+            make_frame(
                 &mut codec,
                 1,
                 &[packet(1, b"a"), packet(2, b"b"), packet(3, b"c")].concat(),
             ),
-            framed(&mut codec, 2, &packet(2, b"d")),
-            framed(&mut codec, 1, &packet(1, b"e")),
+            make_frame(&mut codec, 2, &packet(2, b"d")),
+            make_frame(&mut codec, 1, &packet(1, b"e")),
         ]
         .concat();
         let mut out = Vec::new();
         unpacker
             .feed(&mut codec, &stream, &mut out)
-            .expect("well formed");
+            .expect("the frames are valid");
         let expected = [
             packet(1, b"a"),
             packet(2, b"b"),

@@ -4,22 +4,22 @@
 //! Both matter. A script that changes the delay ten times a second must not repeat the first decisions ten times a second: if the
 //! first loss came after more segments than pass between two changes, nothing would ever be lost.
 
-use super::draws::Draws;
+use super::random_stream::RandomStream;
 use crate::job::Direction;
 
-/// The effect `E`, with the settings `A`.
+/// The effect `E` with its settings `S`, on or off.
 #[derive(Debug)]
-pub(crate) struct EffectSlot<A, E> {
+pub(crate) struct EffectSlot<S, E> {
     name: &'static str,
-    spec: Option<A>,
+    spec: Option<S>,
     effect: Option<E>,
-    /// Seed of the numbers in use; None if none were used yet.
+    /// Seed of the random numbers in use; None before the first use.
     seed: Option<u64>,
     /// How many times the effect has begun with this seed.
     times_begun: u64,
 }
 
-impl<A: PartialEq + Clone, E> EffectSlot<A, E> {
+impl<S: PartialEq + Clone, E> EffectSlot<S, E> {
     /// An effect that is off.
     pub(crate) fn off(name: &'static str) -> Self {
         Self {
@@ -35,8 +35,8 @@ impl<A: PartialEq + Clone, E> EffectSlot<A, E> {
     pub(crate) fn set(
         &mut self,
         direction: &Direction,
-        spec: Option<&A>,
-        make: impl FnOnce(&A, &dyn Fn(&str) -> Draws) -> E,
+        spec: Option<&S>,
+        make: impl FnOnce(&S, &dyn Fn(&str) -> RandomStream) -> E,
     ) {
         // While the effect is off its seed means nothing: an idle link may have any.
         let same_seed = spec.is_none() || self.seed == Some(direction.seed);
@@ -50,7 +50,7 @@ impl<A: PartialEq + Clone, E> EffectSlot<A, E> {
             }
             let times_begun = self.times_begun;
             self.times_begun += 1;
-            make(spec, &|name| direction.draws(name, times_begun))
+            make(spec, &|name| direction.random_stream(name, times_begun))
         });
     }
 
@@ -58,11 +58,11 @@ impl<A: PartialEq + Clone, E> EffectSlot<A, E> {
     pub(crate) fn set_one_stream(
         &mut self,
         direction: &Direction,
-        spec: Option<&A>,
-        make: impl FnOnce(&A, Draws) -> E,
+        spec: Option<&S>,
+        make: impl FnOnce(&S, RandomStream) -> E,
     ) {
         let name = self.name;
-        self.set(direction, spec, |spec, draws| make(spec, draws(name)));
+        self.set(direction, spec, |spec, stream| make(spec, stream(name)));
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -79,43 +79,43 @@ impl<A: PartialEq + Clone, E> EffectSlot<A, E> {
 mod tests {
     use super::*;
 
-    /// The numbers of an effect, one after each of the steps (seed and settings).
-    fn after(steps: &[(u64, Option<u32>)]) -> Vec<Option<u64>> {
+    /// A random number of an effect after each of the steps (seed and settings).
+    fn numbers_after(steps: &[(u64, Option<u32>)]) -> Vec<Option<u64>> {
         let mut effect = EffectSlot::off("test");
         let mut seen = Vec::new();
         for (seed, spec) in steps {
             let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}}}"#);
-            let direction: Direction = serde_json::from_str(&text).expect("a direction");
-            effect.set_one_stream(&direction, spec.as_ref(), |_, draws| draws);
-            seen.push(effect.get().map(Draws::bits));
+            let direction: Direction = serde_json::from_str(&text).expect("the direction is valid");
+            effect.set_one_stream(&direction, spec.as_ref(), |_, random| random);
+            seen.push(effect.get().map(RandomStream::bits));
         }
         seen
     }
 
     #[test]
-    fn what_is_asked_as_before_goes_on() {
-        let mut draws = Draws::new(7, ".test");
-        let numbers = [(); 3].map(|()| Some(draws.bits()));
-        assert_eq!(after(&[(7, Some(1)); 3]), numbers);
+    fn an_effect_with_unchanged_settings_continues() {
+        let mut random = RandomStream::new(7, ".test");
+        let numbers = [(); 3].map(|()| Some(random.bits()));
+        assert_eq!(numbers_after(&[(7, Some(1)); 3]), numbers);
     }
 
     #[test]
-    fn what_begins_again_has_other_numbers() {
-        // Changed, changed back, off and on again, and at rest with another seed in between.
-        let seen = after(&[
+    fn a_restarted_effect_uses_new_numbers() {
+        // Changed, changed back, switched off with another seed, and on again.
+        let seen = numbers_after(&[
             (7, Some(1)),
             (7, Some(2)),
             (7, Some(1)),
             (0, None),
             (7, Some(1)),
         ]);
-        let on: std::collections::BTreeSet<_> = seen.iter().flatten().collect();
-        assert_eq!(on.len(), 4, "{seen:?}");
+        let distinct: std::collections::BTreeSet<_> = seen.iter().flatten().collect();
+        assert_eq!(distinct.len(), 4, "{seen:?}");
     }
 
     #[test]
     fn another_seed_begins_at_the_first_number() {
-        let first = after(&[(8, Some(1))]);
-        assert_eq!(after(&[(7, Some(1)), (8, Some(1))])[1..], first);
+        let first = numbers_after(&[(8, Some(1))]);
+        assert_eq!(numbers_after(&[(7, Some(1)), (8, Some(1))])[1..], first);
     }
 }

@@ -1,5 +1,5 @@
-//! Random numbers of the link: a pure function of the seed and of the effect's name, so that the same packets get the same verdicts
-//! again, and switching one effect on does not change the numbers of the others.
+//! Random numbers of the link: a pure function of the seed and of the effect's name, so that a repeated run gives the same packets
+//! the same verdicts, and switching one effect on does not change the numbers of the others.
 
 use std::f64::consts::TAU;
 
@@ -8,11 +8,11 @@ const UNIT: f64 = 1.0 / (1_u64 << 53) as f64;
 
 /// The generator xoshiro256++ 1.0 of Blackman and Vigna (2019), seeded by splitmix64 as its authors advise.
 #[derive(Debug, Clone)]
-pub(crate) struct Draws {
+pub(crate) struct RandomStream {
     state: [u64; 4],
 }
 
-impl Draws {
+impl RandomStream {
     /// The stream of numbers of the effect called `name`.
     pub(crate) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a (with its 64-bit offset basis and prime) hashes the name.
@@ -66,10 +66,10 @@ fn splitmix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The vectors with which other implementations of both generators are tested.
+    /// Test vectors of other implementations of both generators.
     #[test]
-    fn known_answers() {
-        let mut draws = Draws {
+    fn the_generators_match_known_test_vectors() {
+        let mut random = RandomStream {
             state: [1, 2, 3, 4],
         };
         for expected in [
@@ -80,7 +80,7 @@ mod tests {
             9_228_616_714_210_784_205,
             9_973_669_472_204_895_162,
         ] {
-            assert_eq!(draws.bits(), expected);
+            assert_eq!(random.bits(), expected);
         }
         let mut state = 1_234_567;
         for expected in [
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn each_seed_and_each_name_has_numbers_of_its_own() {
-        let first = |seed, name| Draws::new(seed, name).bits();
+    fn each_seed_and_each_name_has_its_own_numbers() {
+        let first = |seed, name| RandomStream::new(seed, name).bits();
         assert_eq!(first(7, "loss"), first(7, "loss"));
         let mut seen: Vec<_> = (0..1_000)
             .flat_map(|seed| {
@@ -106,18 +106,18 @@ mod tests {
         assert_eq!(seen.len(), 4_000);
     }
 
-    /// Sums of n draws against mean and deviation of the distribution; 2.58 standard errors are the 99 % interval.
+    /// Sums of n samples against mean and deviation of the distribution; 2.58 standard errors are the 99 % interval.
     #[test]
     fn units_and_normals_have_their_moments() {
         let count = 1_000_000;
-        let mut draws = Draws::new(1, "moments");
+        let mut random = RandomStream::new(1, "moments");
         let root = f64::from(count).sqrt();
-        let mean = (0..count).map(|_| draws.unit()).sum::<f64>() / f64::from(count);
+        let mean = (0..count).map(|_| random.unit()).sum::<f64>() / f64::from(count);
         assert!(
             (mean - 0.5).abs() < 2.58 / (12.0_f64.sqrt() * root),
             "{mean}"
         );
-        let values: Vec<_> = (0..count).map(|_| draws.normal()).collect();
+        let values: Vec<_> = (0..count).map(|_| random.normal()).collect();
         let mean = values.iter().sum::<f64>() / f64::from(count);
         let square = values.iter().map(|value| value * value).sum::<f64>() / f64::from(count);
         assert!(mean.abs() < 2.58 / root, "{mean}");
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn below_stays_below_and_reaches_all() {
-        let mut draws = Draws::new(3, "below");
+        let mut random = RandomStream::new(3, "below");
         let mut seen = [0_u32; 7];
         for _ in 0..70_000 {
-            seen[draws.below(7) as usize] += 1;
+            seen[random.below(7) as usize] += 1;
         }
         // Each is binomial: 10 000 with a deviation of 93.
         assert!(

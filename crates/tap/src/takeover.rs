@@ -1,4 +1,4 @@
-//! The keeper's process: it holds the descriptors of the tap, and passes the connections on once the tap was killed.
+//! The keeper's process: it holds the descriptors of the tap, and passes the connections on after the tap was killed.
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
@@ -14,13 +14,14 @@ use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::application::Application;
 use crate::jobs::RecordJob;
-use crate::keep::{
-    APPLICATION, CLOSED, CONNECTED, LISTENS, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, OPENED,
+use crate::keeper::{
+    APPLICATION, CLOSED, CONNECTED, HEADER_BYTES, LISTENS, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES,
+    OPENED,
 };
 use crate::pass::Passer;
 use crate::pipe::Pipe;
 
-/// What the keeper holds of one connection.
+/// The descriptors of one connection.
 #[derive(Debug)]
 struct HeldConnection {
     client: OwnedFd,
@@ -29,8 +30,9 @@ struct HeldConnection {
     to_client: [OwnedFd; 2],
 }
 
+/// Everything that the tap has sent and not closed.
 #[derive(Debug, Default)]
-struct LingeringSockets {
+struct HeldState {
     job: Option<(RecordJob, OwnedFd)>,
     connections: HashMap<u64, HeldConnection>,
     application: Application,
@@ -38,27 +40,35 @@ struct LingeringSockets {
 
 /// Run the keeper's process: hold the descriptors that stdin delivers; if the tap ends without a goodbye, take over.
 pub(crate) fn run() -> ExitCode {
-    crate::application::raise_limits();
-    let mut lingering = LingeringSockets::default();
+    crate::application::raise_descriptor_limit();
+    let mut held = HeldState::default();
     let stdin = io::stdin();
     loop {
-        match receive_message(stdin.as_fd(), &mut lingering) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(()) => return ExitCode::SUCCESS,
+        match receive_message(stdin.as_fd(), &mut held) {
+            ReceiveOutcome::Handled => {}
+            ReceiveOutcome::TapGone => break,
+            ReceiveOutcome::Goodbye => return ExitCode::SUCCESS,
         }
     }
-    let Some((job, listener)) = lingering.job else {
+    let Some((job, listener)) = held.job else {
         return ExitCode::SUCCESS;
     };
-    match take_over(job, listener, lingering.connections, &lingering.application) {
+    match take_over(job, listener, held.connections, &held.application) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Receive one message; false if the tap has gone, an error if it said goodbye.
-fn receive_message(socket: BorrowedFd, lingering: &mut LingeringSockets) -> Result<bool, ()> {
+/// The outcome of receiving a message.
+enum ReceiveOutcome {
+    Handled,
+    TapGone,
+    /// The tap no longer needs the keeper.
+    Goodbye,
+}
+
+/// Receive one message and update the state.
+fn receive_message(socket: BorrowedFd, held: &mut HeldState) -> ReceiveOutcome {
     let mut bytes = [0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
@@ -66,49 +76,49 @@ fn receive_message(socket: BorrowedFd, lingering: &mut LingeringSockets) -> Resu
         let mut buffers = [IoSliceMut::new(&mut bytes)];
         match net::recvmsg(socket, &mut buffers, &mut rights, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
-            Err(_) => return Ok(false),
+            Err(_) => return ReceiveOutcome::TapGone,
             Ok(message) => break message.bytes,
         }
     };
-    let Some((head, body)) = bytes[..count].split_first_chunk::<9>() else {
-        return Ok(false);
+    let Some((header, body)) = bytes[..count].split_first_chunk::<HEADER_BYTES>() else {
+        return ReceiveOutcome::TapGone;
     };
-    let id = u64::from_le_bytes(head[1..].try_into().expect("eight bytes"));
+    let id = u64::from_le_bytes(header[1..].try_into().expect("the ID has eight bytes"));
     let mut descriptors: Vec<OwnedFd> = Vec::new();
     for message in rights.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             descriptors.extend(received);
         }
     }
-    match head[0] {
+    match header[0] {
         LISTENS => {
-            lingering.job = serde_json::from_slice(body).ok().zip(descriptors.pop());
+            held.job = serde_json::from_slice(body).ok().zip(descriptors.pop());
         }
         OPENED => {
-            if let Ok([client, up_read, up_write, down_read, down_write]) =
+            if let Ok([client, server_read, server_write, client_read, client_write]) =
                 <[OwnedFd; 5]>::try_from(descriptors)
             {
                 let connection = HeldConnection {
                     client,
                     server: None,
-                    to_server: [up_read, up_write],
-                    to_client: [down_read, down_write],
+                    to_server: [server_read, server_write],
+                    to_client: [client_read, client_write],
                 };
-                lingering.connections.insert(id, connection);
+                held.connections.insert(id, connection);
             }
         }
         CONNECTED => {
-            if let Some(connection) = lingering.connections.get_mut(&id) {
+            if let Some(connection) = held.connections.get_mut(&id) {
                 connection.server = descriptors.pop();
             }
         }
         CLOSED => {
-            lingering.connections.remove(&id);
+            held.connections.remove(&id);
         }
-        APPLICATION => lingering.application = Application::from_descriptor(descriptors.pop()),
-        _ => return Err(()),
+        APPLICATION => held.application = Application::from_descriptor(descriptors.pop()),
+        _ => return ReceiveOutcome::Goodbye,
     }
-    Ok(true)
+    ReceiveOutcome::Handled
 }
 
 fn take_over(
@@ -120,17 +130,10 @@ fn take_over(
     let unused_wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let mut passer = Passer::new(listener, job.server, unused_wake)?;
     for (id, connection) in connections {
-        let [read, write] = connection.to_server;
-        let to_server = Pipe::adopt(read, write)?;
-        let [read, write] = connection.to_client;
-        let to_client = Pipe::adopt(read, write)?;
-        passer.add(
-            id,
-            connection.client,
-            connection.server,
-            to_server,
-            to_client,
-        )?;
+        let to_server = Pipe::adopt(connection.to_server)?;
+        let to_client = Pipe::adopt(connection.to_client)?;
+        let HeldConnection { client, server, .. } = connection;
+        passer.add(id, client, server, to_server, to_client)?;
     }
     let outcome = passer.serve_application(application);
     crate::address::remove_socket_file(&job.listen);

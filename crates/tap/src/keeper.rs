@@ -1,7 +1,7 @@
-//! The keeper: a second process that holds every descriptor of the tap and does nothing, until the tap is killed. Then it passes the
-//! connections on, unrecorded, for as long as the application needs them.
+//! Starts the keeper and sends it every descriptor of the tap. The keeper is a second process that does nothing until the tap is
+//! killed. Then it passes the connections on, unrecorded, for as long as the application needs them.
 //!
-//! Bytes in transit are in pipes, of which the keeper has both ends.
+//! Bytes in transit are in pipes; the keeper has both ends of each.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -25,6 +25,8 @@ pub(crate) const CONNECTED: u8 = b'S';
 pub(crate) const CLOSED: u8 = b'C';
 pub(crate) const APPLICATION: u8 = b'A';
 const GOODBYE: u8 = b'G';
+/// Length of a message's header: its kind, and a connection's ID.
+pub(crate) const HEADER_BYTES: usize = 9;
 /// Maximum descriptors that one message carries.
 pub(crate) const MAX_DESCRIPTORS: usize = 5;
 /// Maximum bytes of a message: a job with two long paths.
@@ -65,8 +67,15 @@ impl Keeper {
     }
 
     pub(crate) fn send_opened(&mut self, id: u64, client: &OwnedFd, pipes: [&Pipe; 2]) {
-        let [up, down] = pipes;
-        let descriptors = [client, &up.read, &up.write, &down.read, &down.write].map(AsFd::as_fd);
+        let [to_server, to_client] = pipes;
+        let descriptors = [
+            client,
+            &to_server.read,
+            &to_server.write,
+            &to_client.read,
+            &to_client.write,
+        ]
+        .map(AsFd::as_fd);
         self.send(OPENED, id, &[], &descriptors);
     }
 
@@ -93,19 +102,19 @@ impl Keeper {
         self.is_lost
     }
 
-    /// Send a message. A keeper that does not accept it is killed: it must never act while the tap lives.
+    /// Send a message. A keeper that does not accept it is killed: it must never act while the tap runs.
     fn send(&mut self, kind: u8, id: u64, body: &[u8], descriptors: &[BorrowedFd]) {
         if self.is_lost {
             return;
         }
-        let mut head = [kind; 9];
-        head[1..].copy_from_slice(&id.to_le_bytes());
+        let mut header = [kind; HEADER_BYTES];
+        header[1..].copy_from_slice(&id.to_le_bytes());
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
             rights.push(SendAncillaryMessage::ScmRights(descriptors));
         }
-        let pieces = [IoSlice::new(&head), IoSlice::new(body)];
+        let pieces = [IoSlice::new(&header), IoSlice::new(body)];
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         if net::sendmsg(&self.socket, &pieces, &mut rights, flags).is_err() {
             self.is_lost = true;

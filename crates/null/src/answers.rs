@@ -1,5 +1,6 @@
-//! The answers of the null server, as bytes made once.
+//! The answers of the null server, encoded once when it starts.
 
+use howfar_wire::mysql::frame::write_packet;
 use howfar_wire::mysql::reply::MORE_RESULTS;
 use howfar_wire::mysql::server::{self, AUTOCOMMIT, Column, STRING, VAR_STRING};
 
@@ -13,17 +14,16 @@ const STATUS: [(&str, &str); 3] = [
     ("Ssl_version", ""),
 ];
 const TABLE: &str = "sbtest1";
-/// The same scramble for every connection; no login is refused because of it.
+/// The scramble of every connection. It may be constant, because no password is checked.
 const SCRAMBLE: [u8; 20] = *b"null.null.null.null.";
 
-/// The answers for one kind of client, packets numbered from 1. Of each pair, the first is a last result; the second has the flag
-/// that announces another result.
+/// The answers for one kind of client, packets numbered from 1. Of each pair, the second has the flag that another result follows.
 #[derive(Debug)]
 pub(crate) struct ClientAnswers {
     done: [Vec<u8>; 2],
     row: [Vec<u8>; 2],
     status: [Vec<u8>; 2],
-    /// The answer to an execute: the row in binary, without the column definition if the client has it.
+    /// The answer to an execute: the row in binary, without the column definition if the client caches it.
     pub(crate) execute_answer: Vec<u8>,
 }
 
@@ -40,7 +40,8 @@ impl AnswerBook {
     pub(crate) fn new(flavour: Flavour, reply_bytes: usize) -> Self {
         Self {
             flavour,
-            answers: [false, true].map(|caches| ClientAnswers::new(reply_bytes, caches)),
+            answers: [false, true]
+                .map(|caches_metadata| ClientAnswers::new(reply_bytes, caches_metadata)),
             column_length: column_length(reply_bytes),
         }
     }
@@ -61,15 +62,15 @@ impl AnswerBook {
         out
     }
 
-    /// Write the answer to a prepare: its head, then definitions.
+    /// Write the answer to a prepare: the statement's ID and counts, then the definitions of parameters and columns.
     pub(crate) fn write_prepared(
         &self,
         out: &mut Vec<u8>,
         statement: u32,
-        rows: bool,
+        has_row: bool,
         parameters: u16,
     ) {
-        let columns = u16::from(rows);
+        let columns = u16::from(has_row);
         let mut next = server::prepared(out, statement, columns, parameters);
         let parameter = Column {
             table: "",
@@ -83,19 +84,20 @@ impl AnswerBook {
         if parameters > 0 {
             next = server::end(out, next, AUTOCOMMIT);
         }
-        if rows {
-            next = column(self.column_length).write(out, next);
+        if has_row {
+            next = column_c(self.column_length).write(out, next);
             server::end(out, next, AUTOCOMMIT);
         }
     }
 }
 
-/// The column length in bytes: four a character, as a server reports for utf8mb4.
+/// The column length in bytes: four per character, as a server reports for utf8mb4.
 fn column_length(reply_bytes: usize) -> u32 {
     reply_bytes as u32 * 4
 }
 
-fn column(length: u32) -> Column<'static> {
+/// The definition of the column that answers a SELECT.
+fn column_c(length: u32) -> Column<'static> {
     Column {
         table: TABLE,
         name: "c",
@@ -106,19 +108,19 @@ fn column(length: u32) -> Column<'static> {
 
 impl ClientAnswers {
     fn new(reply_bytes: usize, caches_metadata: bool) -> Self {
-        // As sysbench fills its tables: digits in groups.
+        // Digits in groups, as in sysbench's tables.
         let text: Vec<u8> = b"0123456789-"
             .iter()
             .copied()
             .cycle()
             .take(reply_bytes)
             .collect();
-        let columns = [column(column_length(reply_bytes))];
+        let columns = [column_c(column_length(reply_bytes))];
         let mut row = Vec::new();
         server::string(&mut row, &text);
         // A binary row: its marker, the NULL bitmap, the values.
         let binary = [&[0, 0], row.as_slice()].concat();
-        let pair = [AUTOCOMMIT, AUTOCOMMIT | MORE_RESULTS];
+        let flag_pair = [AUTOCOMMIT, AUTOCOMMIT | MORE_RESULTS];
         let execute_answer = ResultSet {
             columns: &columns,
             has_definitions: !caches_metadata,
@@ -136,29 +138,29 @@ impl ClientAnswers {
             ..text_row
         };
         Self {
-            done: pair.map(|flags| {
+            done: flag_pair.map(|flags| {
                 let mut out = Vec::new();
                 server::ok(&mut out, 1, flags);
                 out
             }),
-            row: pair.map(|flags| text_row.encode(flags)),
-            status: pair.map(|flags| status.encode(flags)),
+            row: flag_pair.map(|flags| text_row.encode(flags)),
+            status: flag_pair.map(|flags| status.encode(flags)),
             execute_answer: execute_answer.encode(AUTOCOMMIT),
         }
     }
 
     /// The answer to one statement of the text protocol, packets numbered from 1.
     #[inline]
-    pub(crate) fn text(&self, kind: Kind, more: bool) -> &[u8] {
+    pub(crate) fn text(&self, kind: Kind, more_follow: bool) -> &[u8] {
         let pair = match kind {
             Kind::Done => &self.done,
             Kind::Row => &self.row,
             Kind::Status => &self.status,
         };
-        &pair[usize::from(more)]
+        &pair[usize::from(more_follow)]
     }
 
-    /// OK, as the complete answer to a command.
+    /// An OK packet as the complete answer to a command.
     #[inline]
     pub(crate) fn done(&self) -> &[u8] {
         &self.done[0]
@@ -198,11 +200,11 @@ struct ResultSet<'a> {
 impl ResultSet<'_> {
     fn encode(&self, status: u16) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut head = vec![self.columns.len() as u8];
+        let mut header = vec![self.columns.len() as u8];
         if self.caches_metadata {
-            head.push(u8::from(self.has_definitions));
+            header.push(u8::from(self.has_definitions));
         }
-        let mut next = howfar_wire::mysql::frame::write_packet(&mut out, 1, &head);
+        let mut next = write_packet(&mut out, 1, &header);
         if self.has_definitions {
             for column in self.columns {
                 next = column.write(&mut out, next);
@@ -210,7 +212,7 @@ impl ResultSet<'_> {
         }
         next = server::end(&mut out, next, status);
         for row in self.rows {
-            next = howfar_wire::mysql::frame::write_packet(&mut out, next, row);
+            next = write_packet(&mut out, next, row);
         }
         server::end(&mut out, next, status);
         out
@@ -224,38 +226,44 @@ mod tests {
 
     use super::*;
 
-    fn count_rows(bytes: &[u8], caches: bool, binary: bool, types: &[u8]) -> Option<u64> {
-        let mut answer = Answer::new(caches);
+    /// Number of rows that our client decodes; None if another result follows.
+    fn count_rows(bytes: &[u8], caches_metadata: bool, binary: bool, types: &[u8]) -> Option<u64> {
+        let mut answer = Answer::new(caches_metadata);
         answer.begin(binary);
         answer
             .feed(bytes, types, &mut Work::Decode)
-            .expect("well formed")
+            .expect("the answer is well formed")
             .and_then(|outcome| outcome.rows())
     }
 
     #[test]
     fn our_client_decodes_every_answer() {
         for reply_bytes in [0, 119, 300, 70_000] {
-            for caches in [false, true] {
-                let answers = ClientAnswers::new(reply_bytes, caches);
-                let text = |kind| count_rows(answers.text(kind, false), caches, false, &[]);
+            for caches_metadata in [false, true] {
+                let answers = ClientAnswers::new(reply_bytes, caches_metadata);
+                let text =
+                    |kind| count_rows(answers.text(kind, false), caches_metadata, false, &[]);
                 assert_eq!(text(Kind::Done), Some(0));
                 assert_eq!(text(Kind::Row), Some(1));
                 assert_eq!(text(Kind::Status), Some(3));
-                let execute_answer = count_rows(&answers.execute_answer, caches, true, &[STRING]);
+                let execute_answer =
+                    count_rows(&answers.execute_answer, caches_metadata, true, &[STRING]);
                 assert_eq!(execute_answer, Some(1));
-                assert_eq!(count_rows(answers.done(), caches, true, &[]), Some(0));
+                assert_eq!(
+                    count_rows(answers.done(), caches_metadata, true, &[]),
+                    Some(0)
+                );
             }
         }
     }
 
     #[test]
-    fn the_answer_to_a_point_select_has_the_size_that_servers_give_it() {
-        // Column count, end, row of marker, NULL bits, length and 119 bytes, end: each with its header.
+    fn the_answer_to_a_point_select_is_as_long_as_a_real_servers() {
+        // Column count, end, row of marker, NULL bits, length and 119 bytes, end: each with a packet header of 4 bytes.
         let cached = (4 + 2) + (4 + 5) + (4 + 122) + (4 + 5);
         assert_eq!(ClientAnswers::new(119, true).execute_answer.len(), cached);
         let mut definition = Vec::new();
-        column(column_length(119)).write(&mut definition, 1);
+        column_c(column_length(119)).write(&mut definition, 1);
         assert_eq!(
             ClientAnswers::new(119, false).execute_answer.len(),
             cached - 1 + definition.len()
@@ -263,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_said_where_more_follows() {
+    fn an_answer_can_announce_another_result() {
         let answers = ClientAnswers::new(119, false);
         for kind in [Kind::Done, Kind::Row, Kind::Status] {
             assert_eq!(

@@ -1,18 +1,18 @@
 //! Random numbers as a pure function of (seed, connection, transaction): every path runs the same transactions, and a
-//! transaction can be drawn again.
+//! transaction can be repeated.
 
 /// Increment of the counter: the golden ratio in 64 bits, odd, so that all states are visited.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// 2^-52: draws have 52 bits, like those of sysbench.
+/// 2^-52: numbers have 52 bits, like those of sysbench.
 const UNIT: f64 = 1.0 / (1_u64 << 52) as f64;
 
-/// A counter whose values are mixed until no pattern is left (Steele, Lea and Flood 2014, "splitmix").
+/// The generator splitmix (Steele, Lea and Flood 2014): a counter whose values are mixed until no pattern is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Draws {
+pub struct RandomStream {
     state: u64,
 }
 
-impl Draws {
+impl RandomStream {
     /// The random numbers of one transaction.
     pub fn new(seed: u64, connection: u64, transaction: u64) -> Self {
         // Mix after each key: the sequences of neighbouring connections or transactions must not be shifted copies of each other.
@@ -52,20 +52,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_key_same_numbers_other_key_other_numbers() {
+    fn equal_keys_give_equal_numbers_and_others_do_not() {
         let first =
-            |seed, connection, transaction| Draws::new(seed, connection, transaction).bits();
+            |seed, connection, transaction| RandomStream::new(seed, connection, transaction).bits();
         assert_eq!(first(1, 2, 3), first(1, 2, 3));
-        let mut seen: Vec<u64> = Vec::new();
+        let mut numbers: Vec<u64> = Vec::new();
         for seed in 0..10 {
             for connection in 0..10 {
-                seen.extend((0..100).map(|transaction| first(seed, connection, transaction)));
+                numbers.extend((0..100).map(|transaction| first(seed, connection, transaction)));
             }
         }
-        let all = seen.len();
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), all);
+        let count = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), count);
     }
 
     /// The mean of n uniforms is 1/2 with standard deviation 1/sqrt(12 n); six standard deviations are allowed.
@@ -73,7 +73,7 @@ mod tests {
     fn units_across_transactions_are_uniform() {
         let count = 200_000_u32;
         let mean = (0..count)
-            .map(|number| Draws::new(7, 3, u64::from(number)).unit())
+            .map(|number| RandomStream::new(7, 3, u64::from(number)).unit())
             .sum::<f64>()
             / f64::from(count);
         assert!(
