@@ -1,4 +1,4 @@
-"""How often does the method declare a false difference on this machine? From a run of the plan `aa`: one path, two names.
+"""How often does the method declare a false difference on this machine? From a run of the plan `aa`: one path with two names.
 
     howfar run aa --out aa.howfar
     .venv/bin/python -m benches.aa aa.howfar [--record tests/data/aa-busy.json]
@@ -53,8 +53,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--record", type=Path)
-    asked = parser.parse_args()
-    found = recording(asked.run)
+    options = parser.parse_args()
+    found = recording(options.run)
     values = found["values"]
     assert isinstance(values, dict)
     for name, (first, second) in values.items():
@@ -65,8 +65,8 @@ def main() -> None:
         print(
             f"{name:>20}: {len(first)} pairs, declared {shares[0]:.1%} as recorded, {shares[1]:.1%} with names tossed"
         )
-    if asked.record:
-        asked.record.write_text(json.dumps(found) + "\n")
+    if options.record:
+        options.record.write_text(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from instructions import build, collected
+from instructions import build, count_instructions
 
 from howfar.cli.target import find_server
 from howfar.contract.messages import AskInTurn, OpenConnection, Opened, PingJob, PingRequest, TcpTarget
@@ -42,8 +42,8 @@ LENGTHS = (1_000, 3_000)
 """Numbers of requests of the two runs whose difference is counted."""
 SENDS = {"sendto", "sendmsg", "write", "writev"}
 RECEIVES = {"recvfrom", "recvmsg", "read", "readv"}
-LEAST = 0.005
-"""Smaller counts per request are not shown: they come from the report, which grows with the requests."""
+MIN_SHOWN = 0.005
+"""Smaller counts per request are not shown: they come from the report, whose size grows with the number of requests."""
 Run = tuple[list[str], str]
 """A command and its stdin."""
 LIBRARIES = {
@@ -59,8 +59,8 @@ _CALL = re.compile(r"-(\d+) +\[\d+\].* sys_(\w+)(?:\((?:\w+: ([0-9a-f]+))?| -> 0
 
 @contextlib.contextmanager
 def tracing(*calls: str) -> Iterator[Path | None]:
-    """A trace of system calls of the engine and of the loop in C, all if none is named, in a separate instance; None where
-    tracing is not possible."""
+    """A trace of these system calls, or of all, of the engine and the loop in C, in a separate instance; None if tracing is
+    impossible."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as undo:
         root = Path(folder) / "tracefs"
         root.mkdir()
@@ -112,7 +112,7 @@ def ours(server: MeasuredServer, count: int) -> list[float]:
         return [ns / 1e3 for ns in session.ask([query], count, 3600 * 10**9).latencies_ns[0]]
 
 
-def built(server: MeasuredServer, folder: str) -> Path | None:
+def build_peer(server: MeasuredServer, folder: str) -> Path | None:
     """The compiled loop in C; None if it cannot be compiled with its library."""
     flags, config = LIBRARIES[server.service]
     more = subprocess.run(config.split(), capture_output=True, text=True).stdout if config else ""
@@ -153,13 +153,13 @@ def engine_commands(server: MeasuredServer, count: int) -> str:
         session=server.session,
         step_timeout_ns=limit_ns,
     )
-    asked = (PingRequest(words=REQUESTS[server.service].query),)
-    ask = AskInTurn(requests=asked, rounds=count, within_ns=limit_ns, at_ns=0)
+    requests = (PingRequest(words=REQUESTS[server.service].query),)
+    ask = AskInTurn(requests=requests, rounds=count, within_ns=limit_ns, at_ns=0)
     return "".join(message.model_dump_json() + "\n" for message in (job, OpenConnection(), ask))
 
 
 def calls_and_bytes(trace: str) -> Counter[str]:
-    """How often each system call was entered, and the bytes sent and received; without the standard streams."""
+    """Number of entries of each system call, and bytes sent and received, without the standard streams."""
     found: Counter[str] = Counter()
     entered: dict[str, bool] = {}
     for match in _CALL.finditer(trace):
@@ -175,7 +175,7 @@ def calls_and_bytes(trace: str) -> Counter[str]:
 
 
 def traced(runs: Sequence[Run], instance: Path) -> Counter[str]:
-    """Calls and bytes of the longer run beyond those of the shorter one."""
+    """Calls and bytes of the longer run minus those of the shorter one."""
     found: Counter[str] = Counter()
     for sign, (command, stdin) in zip((-1, 1), runs, strict=True):
         (instance / "trace").write_text("")
@@ -186,8 +186,8 @@ def traced(runs: Sequence[Run], instance: Path) -> Counter[str]:
 
 
 def instructions(runs: Sequence[Run]) -> int:
-    """Instructions in user space of the longer run beyond those of the shorter one."""
-    shorter, longer = (collected(command, stdin) for command, stdin in runs)
+    """Instructions in user space of the longer run minus those of the shorter one."""
+    shorter, longer = (count_instructions(command, stdin) for command, stdin in runs)
     return longer - shorter
 
 
@@ -208,7 +208,7 @@ def print_counts(server: MeasuredServer, peer: Path) -> None:
     print(f"{'counted per request':<28} {'ours':>9} {'C':>9}")
     for name in names:
         ours, others = (column[name] / per for column in columns)
-        if max(ours, others) >= LEAST:
+        if max(ours, others) >= MIN_SHOWN:
             print(f"{name:<28} {ours:9.2f} {others:9.2f}")
 
 
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str]) -> int:
     server = server_of(login, service)
     medians: dict[str, list[float]] = {"ours": [], "kernel": [], "C": []}
     with tempfile.TemporaryDirectory() as folder:
-        peer = built(server, folder)
+        peer = build_peer(server, folder)
         with tracing(*TIMED) as instance:
             for _ in range(options.rounds):
                 if instance is not None:

@@ -39,7 +39,7 @@ from howfar.recording.recording import Recording, RoundTrip, read
 PROGRAMS = Path(__file__).parent / "drivers"
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
 STEPS = ("connect", "queries", "prepared", "transaction", "rows")
-WAYS = {"tap": (), "capture": ("--interface", "lo")}
+METHODS = {"tap": (), "capture": ("--interface", "lo")}
 PROGRAM_S, RECORD_S, INSTALL_S = 120, 1800, 1800
 FAILED = "it failed: "
 
@@ -49,7 +49,7 @@ class Language:
     """How client programs of one language are installed and started. `{cache}` stands for the cache in each text."""
 
     tool: str
-    """Must be in PATH."""
+    """A program that must be in PATH."""
     command: tuple[str, ...]
     install: Callable[[Path, dict[str, str]], None]
     """A function of the cache and of the version of each package."""
@@ -212,8 +212,9 @@ def install(cache: Path, clients: Sequence[Client], expected: dict[str, Expected
             print(f"{name}: {error}", file=sys.stderr)
 
 
-def own_defaults(work: Path) -> Path:
-    """MariaDB with its own default character set, not the laboratory's: some clients then request another."""
+def write_mariadb_program(work: Path) -> Path:
+    """A program that starts MariaDB with its usual default character set instead of the laboratory's, which some clients then
+    change."""
     server = work / "mariadbd"
     server.write_text(
         '#!/bin/sh\nexec mariadbd "$@" --character-set-server=latin1 --collation-server=latin1_swedish_ci\n'
@@ -224,21 +225,24 @@ def own_defaults(work: Path) -> Path:
 
 @contextmanager
 def running(kind: str, work: Path) -> Iterator[tuple[dict[str, str], str]]:
-    """A server on this machine's loopback; the programs' environment, and its version."""
-    store = find_store(str(own_defaults(work)) if kind == MARIADB else kind, Tables(1, 10_000))
+    """Run a server on this machine's loopback; yields the programs' environment and the server's version."""
+    store = find_store(str(write_mariadb_program(work)) if kind == MARIADB else kind, Tables(1, 10_000))
     store.prepare(ServerContext(work, Host("here", None), usable_cpus(), 64, namespaced=False))
     server = store.start(networking=True, transport="tcp")
     try:
         login = {"USER": store.user, "PASSWORD": store.password, "NAME": store.database}
-        place = {"HOST": str(server.address), "PORT": str(server.port)}
-        yield {f"DB_{name}": text for name, text in {**place, **login}.items()}, f"{kind} {store.version.split('-')[0]}"
+        address = {"HOST": str(server.address), "PORT": str(server.port)}
+        yield (
+            {f"DB_{name}": text for name, text in {**address, **login}.items()},
+            f"{kind} {store.version.split('-')[0]}",
+        )
     finally:
         server.stop()
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One run of a client program: when, the version of its library, and why it failed, if it did."""
+class ProgramRun:
+    """A run of a client program: its times, the version of its library, and its error, if any."""
 
     client: str
     begun_ns: int
@@ -248,7 +252,7 @@ class Ran:
 
 
 def run_programs(commands: dict[str, list[str]], out: Path) -> None:
-    """Run one program after the other; inside `howfar record`, which changes the address in the environment."""
+    """Run the programs one after the other, inside `howfar record`, which changes the address in the environment."""
     ran = []
     for client, command in commands.items():
         begun_ns = time.monotonic_ns()
@@ -265,7 +269,7 @@ def run_programs(commands: dict[str, list[str]], out: Path) -> None:
 class Counted:
     """The round trips of one program in a recording."""
 
-    ran: Ran
+    ran: ProgramRun
     steps: Counter[str]
     total: int
     trips: list[str]
@@ -273,14 +277,16 @@ class Counted:
 
 
 Found = dict[str, Counted] | str
-"""Counts by tap and by capture, or why there are none."""
+"""Counts by tap and by capture, or the reason why there are none."""
 
 
-def record(clients: Sequence[Client], cache: Path, login: dict[str, str], way: str, work: Path) -> dict[str, Counted]:
+def record(
+    clients: Sequence[Client], cache: Path, login: dict[str, str], method: str, work: Path
+) -> dict[str, Counted]:
     """Run the programs inside one recording; by client."""
-    out, results = work / f"{way}.recording", work / f"{way}.json"
+    out, results = work / f"{method}.recording", work / f"{method}.json"
     commands = {one.name: one.command(cache) for one in clients}
-    options = ["--server", f"{login['DB_HOST']}:{login['DB_PORT']}", "--out", str(out), *WAYS[way]]
+    options = ["--server", f"{login['DB_HOST']}:{login['DB_PORT']}", "--out", str(out), *METHODS[method]]
     inner = [sys.executable, __file__, "--run", json.dumps(commands), str(results)]
     done = subprocess.run(
         [*HOWFAR, "record", *options, "--", *inner],
@@ -290,14 +296,14 @@ def record(clients: Sequence[Client], cache: Path, login: dict[str, str], way: s
         timeout=RECORD_S,
     )
     if done.returncode != 0:
-        sys.exit(f"howfar record, {way}: exit code {done.returncode}: {done.stderr[-2000:]}")
+        sys.exit(f"howfar record, {method}: exit code {done.returncode}: {done.stderr[-2000:]}")
     recording = read(out)
     if recording.facts.unknown or not recording.facts.complete:
-        print(f"{way}: unknown {recording.facts.unknown}, stopped {recording.facts.stopped}", file=sys.stderr)
-    return {row[0]: count(recording, Ran(*row)) for row in json.loads(results.read_text())}
+        print(f"{method}: unknown {recording.facts.unknown}, stopped {recording.facts.stopped}", file=sys.stderr)
+    return {row[0]: count(recording, ProgramRun(*row)) for row in json.loads(results.read_text())}
 
 
-def count(recording: Recording, ran: Ran) -> Counted:
+def count(recording: Recording, ran: ProgramRun) -> Counted:
     """The round trips that began while a program ran."""
     steps: dict[int | None, str] = {page.id: page.name for page in recording.pages}
     own = [one for one in recording.round_trips if one.is_answered and ran.begun_ns <= one.begun_ns <= ran.ended_ns]
@@ -333,22 +339,22 @@ def verdict(counted: dict[str, Counted], expected: Expected | None) -> str:
     return "equal" if found[0].total == expected.total else "not equal"
 
 
-def measured(kind: str, clients: Sequence[Client], options: argparse.Namespace) -> Iterator[tuple[Client, Found, str]]:
-    """Each client with its counts by tap and by capture, or with the reason why it has none; and the server's version."""
+def measure(kind: str, clients: Sequence[Client], options: argparse.Namespace) -> Iterator[tuple[Client, Found, str]]:
+    """Each client with its counts by tap and by capture, or the reason why it has none, and the server's version."""
     able = [one for one in clients if not one.missing(options.cache)]
     yield from ((one, reason, kind) for one in clients if (reason := one.missing(options.cache)))
     if not able:
         return
     with tempfile.TemporaryDirectory(prefix="howfar-") as name, running(kind, Path(name)) as (login, server):
-        found = {way: record(able, options.cache, login, way, Path(name)) for way in options.ways}
+        found = {method: record(able, options.cache, login, method, Path(name)) for method in options.methods}
     for client in able:
-        counted = {way: by_client[client.name] for way, by_client in found.items()}
+        counted = {method: by_client[client.name] for method, by_client in found.items()}
         failed = [one.ran.failed for one in counted.values() if one.ran.failed]
         yield client, f"{FAILED}{failed[0][:500]}" if failed else counted, server
 
 
-def show(rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their longest cell."""
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print columns as wide as their longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
@@ -367,7 +373,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="programs whose names contain one of these")
     parser.add_argument("--trips", action="store_true")
     options = parser.parse_args()
-    options.ways = [way for way in WAYS if way == "tap" or (os.geteuid() == 0 and shutil.which("tcpdump"))]
+    options.methods = [
+        method for method in METHODS if method == "tap" or (os.geteuid() == 0 and shutil.which("tcpdump"))
+    ]
     expected = Expected.table(options.expected)
     clients = [one for one in CLIENTS if any(part in one.name for part in options.only.split(","))]
     if options.install:
@@ -375,16 +383,16 @@ def main() -> int:
     rows = [["client", "version", "server", *STEPS, "other", "total", "expected", "verdict", "note"]]
     without, listed = [], []
     for kind in (MARIADB, POSTGRESQL):
-        for client, found, server in measured(kind, [one for one in clients if one.server == kind], options):
+        for client, found, server in measure(kind, [one for one in clients if one.server == kind], options):
             if isinstance(found, str):
                 without.append(f"{client.name}: {found}")
                 continue
             rows.append(row(client, found, expected.get(client.name), server))
             if options.trips or rows[-1][-2] != "equal":
-                listed += [f"\n{client.name}, {way}:\n  " + "\n  ".join(one.trips) for way, one in found.items()]
+                listed += [f"\n{client.name}, {method}:\n  " + "\n  ".join(one.trips) for method, one in found.items()]
     print(*listed, sep="\n")
-    print(f"\nCounts: {' / '.join(options.ways)}")
-    show(rows)
+    print(f"\nCounts: {' / '.join(options.methods)}")
+    print_table(rows)
     without += [f"{name}: no program" for name in sorted(expected.keys() - {one.name for one in CLIENTS})]
     print(*(f"without counts: {text}" for text in without), sep="\n")
     good = all(cells[-2] == "equal" for cells in rows[1:]) and not any(FAILED in text for text in without)

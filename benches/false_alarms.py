@@ -4,7 +4,7 @@ Scheme. The trials of the two names are paired in time order into blocks, as a r
 whole blocks drawn with replacement, so that two neighbouring trials, which share the machine's state at that time, stay together.
 In each drawn block, a coin toss decides which of the two trials is called first. Both names stand for the same path, so they are
 interchangeable; without the toss every experiment would inherit the recording's own chance difference, which has
-nothing to do with how the method judges eight blocks. Every declared difference is therefore false.
+nothing to do with the method's judgement of eight blocks. Every declared difference is therefore false.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def false_alarms(
 ) -> FalseAlarms:
     """Count, over resampled A/A experiments, those whose quoted interval excludes 1.
 
-    `first[i]` and `second[i]` are throughputs (or CPU a query) of the i-th trial of each name, in time order; both > 0,
+    `first[i]` and `second[i]` are throughputs (or CPU times per query) of the i-th trial of each name, in time order; both > 0,
     same length, at least `MIN_TRIALS`. `toss_names=False` keeps the recorded names, to see the recording's own difference.
     """
     assert len(first) == len(second) >= MIN_TRIALS, f"a recording pairs at least {MIN_TRIALS} trials of each name"
@@ -60,5 +60,5 @@ def false_alarms(
             drawn = [ratio if rng.random() < 0.5 else 1 / ratio for ratio in drawn]
         judged = judge_ratio(drawn)
         declared += excludes_one(judged.quoted)
-        contaminated += judged.contaminated
+        contaminated += judged.is_contaminated
     return FalseAlarms(experiments=experiments, declared=declared, contaminated=contaminated)

@@ -1,4 +1,4 @@
-"""Is the CPU time of a hop right? Time per query, as trials count it, over an independent reading of /proc.
+"""Is the CPU time of a hop right? Time per query as trials count it, relative to an independent reading of /proc.
 
     .venv/bin/python benches/hop_cpu.py [--server postgresql] [--paths haproxy,ssh-tcp,stunnel,pgbouncer] [--connections 4]
                                         [--blocks 6] [--seconds 4]
@@ -42,7 +42,8 @@ class Reading:
     cpu_us: float
     sleeps: int
 
-    def each(self, since: Reading, queries: float) -> tuple[float, float]:
+    def per_query(self, since: Reading, queries: float) -> tuple[float, float]:
+        """CPU microseconds and sleeps per query since an earlier reading."""
         return (self.cpu_us - since.cpu_us) / queries, (self.sleeps - since.sleeps) / queries
 
 
@@ -51,7 +52,7 @@ def reading(endpoint: ClientEndpoint) -> Reading:
     return Reading(sum(map(cpu_us, pids)), sum(map(sleeps, pids)))
 
 
-def own(environment: LabTrialEnvironment, connections: int, seconds: int) -> dict[str, float]:
+def measure_engine(environment: LabTrialEnvironment, connections: int, seconds: int) -> dict[str, float]:
     """Microseconds per query of our load, as a trial counts them and by /proc."""
     job = LoadJob(
         protocol=environment.protocol,
@@ -67,25 +68,25 @@ def own(environment: LabTrialEnvironment, connections: int, seconds: int) -> dic
         measure_ns=seconds * 10**9,
         observe=environment.observe,
     )
-    ends: list[Reading] = []
+    readings: list[Reading] = []
 
-    def look(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, (Measuring, Finished)):
-            ends.append(reading(environment.main.endpoint))
+            readings.append(reading(environment.main.endpoint))
 
-    done = run_load(job, environment.client, look).finished
-    began, ended = ends
-    by_proc, slept = ended.each(began, done.transactions)
+    done = run_load(job, environment.client, on_event).finished
+    began, ended = readings
+    by_proc, slept = ended.per_query(began, done.transactions)
     ours_ns = sum(one.cpu_ns for one in done.cpu if one.role == "forwarder")
     return {"ours": ours_ns / 1e3 / done.transactions, "ours by /proc": by_proc, "our sleeps": slept}
 
 
-def beside_sysbench(environment: LabTrialEnvironment, connections: int, seconds: int) -> dict[str, float]:
+def measure_sysbench(environment: LabTrialEnvironment, connections: int, seconds: int) -> dict[str, float]:
     """Microseconds per query of sysbench's load, by /proc."""
     endpoint, driver = environment.main.endpoint, "pgsql" if environment.protocol == "postgresql" else "mysql"
     if endpoint.socket:
-        place = endpoint.socket if driver == "mysql" else str(Path(endpoint.socket).parent)
-        where = [f"--{driver}-{'socket' if driver == 'mysql' else 'host'}={place}"]
+        address = endpoint.socket if driver == "mysql" else str(Path(endpoint.socket).parent)
+        where = [f"--{driver}-{'socket' if driver == 'mysql' else 'host'}={address}"]
     else:
         where = [f"--{driver}-host={endpoint.host}", f"--{driver}-port={endpoint.port}"]
     with tempfile.NamedTemporaryFile("w", suffix=".cnf") as secret:  # mode 0600
@@ -99,9 +100,9 @@ def beside_sysbench(environment: LabTrialEnvironment, connections: int, seconds:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         began = ended = None
-        queries, said = 0.0, []
+        queries, output = 0.0, []
         for line in sysbench.stdout:
-            said.append(line)
+            output.append(line)
             if (found := _TPS.match(line)) is None:
                 continue
             if int(found[1]) == WARMUP_S:
@@ -110,13 +111,13 @@ def beside_sysbench(environment: LabTrialEnvironment, connections: int, seconds:
                 ended = reading(endpoint)
                 queries += float(found[2])
         if sysbench.wait() != 0 or began is None or ended is None or not queries:
-            sys.exit("sysbench failed: " + "".join(said)[-800:])
-    each, slept = ended.each(began, queries)
-    return {"sysbench": each, "its sleeps": slept}
+            sys.exit("sysbench failed: " + "".join(output)[-800:])
+    us, slept = ended.per_query(began, queries)
+    return {"sysbench": us, "its sleeps": slept}
 
 
 def cpu_us(pid: int) -> float:
-    """CPU time of a process with all its past threads, and of its descendants, ended ones included; in steps of a clock tick."""
+    """CPU time of a process with its past threads and of its descendants, also of ended ones; in steps of a clock tick."""
     ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
     children = (
         child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
@@ -133,13 +134,13 @@ def sleeps(pid: int) -> int:
     return total
 
 
-def compare(laboratory: Lab, path: str, given: argparse.Namespace) -> None:
+def compare(laboratory: Lab, path: str, options: argparse.Namespace) -> None:
     found, order = defaultdict(list), random.Random(1)
-    for _ in range(given.blocks):
-        factors = {"path": path, "threads": given.connections, "placement": "isolated", "idle": "polling"}
+    for _ in range(options.blocks):
+        factors = {"path": path, "threads": options.connections, "placement": "isolated", "idle": "polling"}
         with laboratory.trial_environment(factors) as environment:
-            for measure in order.sample((own, beside_sysbench), 2):
-                for name, figure in measure(environment, given.connections, given.seconds).items():
+            for measure in order.sample((measure_engine, measure_sysbench), 2):
+                for name, figure in measure(environment, options.connections, options.seconds).items():
                     found[name].append(figure)
     counted, loads = (ratio(found["ours"], found[name]) for name in ("ours by /proc", "sysbench"))
     middle = {name: median(figures) for name, figures in found.items()}
@@ -164,19 +165,19 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--blocks", type=int, default=6)
     parser.add_argument("--seconds", type=int, default=4)
-    given = parser.parse_args()
+    options = parser.parse_args()
     if not sandbox.inside():
         sys.exit(sandbox.run_inside())
-    paths = tuple(given.paths.split(","))
+    paths = tuple(options.paths.split(","))
     request = LabRequest(
-        server=given.server, tables=TABLES, table_size=SIZE, connections=64, paths=paths, with_goodput=False
+        server=options.server, tables=TABLES, table_size=SIZE, connections=64, paths=paths, with_goodput=False
     )
-    print(f"{given.server}, {given.connections} connections, {given.blocks} blocks of {given.seconds} s")
+    print(f"{options.server}, {options.connections} connections, {options.blocks} blocks of {options.seconds} s")
     print("                   us per query      ours over /proc        ours over /proc        sleeps per query")
     print("path               ours  sysbench   beside our load        beside sysbench         ours  sysbench")
     with open_laboratory(request) as laboratory:
         for path in paths:
-            compare(laboratory, path, given)
+            compare(laboratory, path, options)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from howfar.contract.messages import (
-    LoadJob,
-    NullJob,
-    NullReady,
-    Sysbench,
-    UnixTarget,
-)
+from howfar.contract.messages import LoadJob, NullJob, NullReady, Sysbench, UnixTarget
 from howfar.engine.process import EngineProcess
 
 ROOT = Path(__file__).parents[1]
 LENGTHS = (10_000, 60_000)
-"""Histograms grow when a latency is higher than any before, which costs some 300 000 instructions and happens by chance: a few times
-in either run. Just-in-time compilation in sysbench varies likewise. Over this many queries neither matters."""
+"""A histogram grows when a latency is higher than any before, which takes about 300 000 instructions and happens by chance a few times
+per run. Just-in-time compilation in sysbench also varies. Over this many queries neither matters."""
 WORKLOAD = Sysbench(kind="oltp_point_select", tables=1, table_size=10_000)
 TIMEOUT_S = 300
 
@@ -44,7 +38,7 @@ def build() -> Path:
     return target / "release" / "howfar-engine"
 
 
-def collected(command: list[str], stdin: str = "") -> int:
+def count_instructions(command: list[str], stdin: str = "") -> int:
     """Instructions of a whole run."""
     done = subprocess.run(
         ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command],
@@ -76,13 +70,13 @@ def ours(engine: Path, socket: str, queries: int) -> int:
         connect_timeout_ns=60_000_000_000,
         interval_ns=3_600_000_000_000,
     )
-    return collected([str(engine), "load"], job.model_dump_json() + "\n")
+    return count_instructions([str(engine), "load"], job.model_dump_json() + "\n")
 
 
 def sysbench(socket: str, queries: int) -> int:
     where = [f"--mysql-socket={socket}", "--mysql-user=howfar", "--mysql-db=sbtest"]
     what = [f"--table-size={WORKLOAD.table_size}", "--threads=1", f"--events={queries}", "--time=0", "run"]
-    return collected(["sysbench", WORKLOAD.kind, *where, *what])
+    return count_instructions(["sysbench", WORKLOAD.kind, *where, *what])
 
 
 def main() -> int:

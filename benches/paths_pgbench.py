@@ -28,7 +28,7 @@ from howfar.stats.intervals import judge_ratio
 
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
 START_S = 2.0
-"""Seconds at the start of a run that its CPU time excludes: Python and the connections start. After them both tools are at load."""
+"""Seconds at the start of a run, in which Python and the connections start, that its CPU time excludes."""
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 
 
@@ -87,27 +87,22 @@ def main() -> None:
     parser.add_argument("--rtt", default="0.2ms")
     parser.add_argument("--rate", default="1Gbit")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    given, more = parser.parse_known_args()
-    if given.inside:
-        inside(given.connections, given.blocks, given.seconds)
+    options, more = parser.parse_known_args()
+    if options.inside:
+        inside(options.connections, options.blocks, options.seconds)
         return
-    own = [f"--connections={given.connections}", f"--blocks={given.blocks}", f"--seconds={given.seconds}", "--inside"]
-    print(f"{given.connections} connections, {given.blocks} blocks of {given.seconds} s")
+    own = [
+        f"--connections={options.connections}",
+        f"--blocks={options.blocks}",
+        f"--seconds={options.seconds}",
+        "--inside",
+    ]
+    print(f"{options.connections} connections, {options.blocks} blocks of {options.seconds} s")
     print("path               tps: ours / pgbench, ratio            by CPU                 CPUs busy")
-    for path in given.paths.split(","):
-        link = ["--rtt", given.rtt, "--rate", given.rate] if path in ("remote", "forwarded-socket") else []
-        lab = [
-            *HOWFAR,
-            "lab",
-            "--server",
-            "postgresql",
-            "--path",
-            path,
-            "--tables",
-            "0",
-            *link,
-            *(word for word in more if word != "--"),
-        ]
+    for path in options.paths.split(","):
+        link = ["--rtt", options.rtt, "--rate", options.rate] if path in ("remote", "forwarded-socket") else []
+        more_options = [word for word in more if word != "--"]
+        lab = [*HOWFAR, "lab", "--server", "postgresql", "--path", path, "--tables", "0", *link, *more_options]
         done = subprocess.run([*lab, "--", sys.executable, __file__, *own], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr[-2000:])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import in_brackets
+from howfar.stats.intervals import estimate_text
 from howfar.store.records import TrialStatus
 from howfar.store.run_file import read_run
 
@@ -44,10 +44,10 @@ def link_figures(file: Path) -> list[tuple[float, float]]:
         counters = None if trial.receipt.link is None else trial.receipt.link.counters
         if trial.arm != ARM or trial.status is not TrialStatus.OK or counters is None:
             continue
-        both = (counters.to_server, counters.to_client)
-        packets = sum(way.packets for way in both)
-        late_ns = max(way.lateness_p99_ns for way in both)
-        found.append((late_ns / 1e3, sum(way.cpu_ns for way in both) / packets / 1e3))
+        directions = (counters.to_server, counters.to_client)
+        packets = sum(direction.packets for direction in directions)
+        late_ns = max(direction.lateness_p99_ns for direction in directions)
+        found.append((late_ns / 1e3, sum(direction.cpu_ns for direction in directions) / packets / 1e3))
     return found
 
 
@@ -56,7 +56,7 @@ def has_interval(estimate: dict[str, Any]) -> bool:
 
 
 def with_limits(estimate: dict[str, Any]) -> str:
-    return in_brackets(Estimate(**estimate), "{:.3g}".format, "(no interval)")
+    return estimate_text(Estimate(**estimate), "{:.3g}".format, "(no interval)")
 
 
 def main() -> None:
@@ -64,13 +64,13 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--budget", default="106s")
     parser.add_argument("--out", type=Path, default=None)
-    given, more = parser.parse_known_args()
-    folder = (given.out or Path(tempfile.mkdtemp(prefix="howfar-"))).absolute()
+    options, more = parser.parse_known_args()
+    folder = (options.out or Path(tempfile.mkdtemp(prefix="howfar-"))).absolute()
     folder.mkdir(exist_ok=True)
     ratios, effects, void, links = [], [], [], []
-    for number in range(1, given.sessions + 1):
+    for number in range(1, options.sessions + 1):
         file = folder / f"{number}.howfar"
-        report = session(file, number, given.budget, [word for word in more if word != "--"])
+        report = session(file, number, options.budget, [word for word in more if word != "--"])
         ratio = next((cell["ratio"] for cell in report["cells"] if cell["arm"] == ARM), None)
         if ratio is not None:
             ratios.append(ratio)

@@ -24,18 +24,12 @@ from pathlib import Path
 
 from howfar.bench import comparison, meter
 from howfar.bench.meter import Trial
-from howfar.contract.messages import (
-    KeyValue,
-    LoadJob,
-    Ready,
-    TablesJob,
-    UnixTarget,
-)
+from howfar.contract.messages import KeyValue, LoadJob, Ready, TablesJob, UnixTarget
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.engine.run_load import run_tables
 
 KEYS = 10_000
-LONG_NS = 3_600_000_000_000
+UNLIMITED_NS = 3_600_000_000_000
 SETTLE_S = 0.3
 TIMEOUT_S = 60.0
 
@@ -56,9 +50,9 @@ class Counters:
 
     def _number(self, section: str, before: str) -> int:
         self._line.sendall(f"INFO {section}\r\n".encode())
-        said = self._line.recv(65536)
-        head, _, text = said.partition(b"\r\n")
-        while len(text) < int(head[1:]) + 2:
+        reply = self._line.recv(65536)
+        header, _, text = reply.partition(b"\r\n")
+        while len(text) < int(header[1:]) + 2:
             text += self._line.recv(65536)
         for line in text.decode().splitlines():
             if line.startswith(before):
@@ -93,8 +87,8 @@ def ours(path: str, connections: int, options: argparse.Namespace) -> Iterator[t
         driver=options.driver,
         seed=1,
         warmup_ns=0,
-        measure_ns=LONG_NS,
-        interval_ns=LONG_NS,
+        measure_ns=UNLIMITED_NS,
+        interval_ns=UNLIMITED_NS,
     )
     with EngineProcess(job) as engine:
         ready = engine.read()
@@ -155,15 +149,15 @@ def main() -> int:
             seed=1,
         )
         run_tables(tables, Launcher())
-        order = random.Random(0)
-        todo = [(connections, tool) for connections in sizes for tool in tools]
+        rng = random.Random(0)
+        trials = [(connections, tool) for connections in sizes for tool in tools]
         for _ in range(options.blocks):
-            for connections, tool in order.sample(todo, len(todo)):
+            for connections, tool in rng.sample(trials, len(trials)):
                 found = trial(tools[tool], path, connections, options)
                 measured.setdefault((connections, tool), []).append(found)
     load = os.getloadavg()[0]
     for connections in sizes:
-        row = comparison.row(connections, measured[connections, "ours"], measured[connections, "peer"])
+        row = comparison.make_row(connections, measured[connections, "ours"], measured[connections, "peer"])
         ratio, rate = row.cpu_ratio, row.qps_ratio
         print(
             f"{connections} connections, {options.pipeline} at once: client CPU {row.ours.client_cpu_us_per_query:.2f} / "

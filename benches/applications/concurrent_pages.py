@@ -1,12 +1,10 @@
 """Pages that query over several connections at once, as dashboards and gateways do: PostgreSQL by psycopg2, MariaDB by PyMySQL.
 
-    python concurrent_pages.py prepare
-    python concurrent_pages.py widgets,gateway PAGES
+python concurrent_pages.py prepare python concurrent_pages.py widgets,gateway PAGES
 
-The server is that of the enclosing `howfar lab`. `widgets`: four widgets at once, each with its own connection and 3 to 9 queries in
-turn. `gateway`: one query, then three services at once with 4 queries each, then two queries. Prints a line of JSON with the times in
-ns and reports each page to a recorder.
-"""
+The server is that of the enclosing `howfar lab`. `widgets`: four widgets in parallel, each with its own connection and 3 to 9
+successive queries. `gateway`: one query, then three services in parallel with 4 queries each, then two queries. Prints a line of JSON
+with the times in ns and reports each page to a recorder."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROWS = 200
-OF_WIDGETS = (3, 5, 7, 9)
-OF_SERVICES = (4, 4, 4)
+WIDGET_QUERIES = (3, 5, 7, 9)
+SERVICE_QUERIES = (4, 4, 4)
 
 
 def connect():
@@ -29,13 +27,13 @@ def connect():
     if os.environ.get("HOWFAR_PROTOCOL") == "postgresql":
         import psycopg2
 
-        made = psycopg2.connect("")
-        made.autocommit = True
-        return made
+        connection = psycopg2.connect("")
+        connection.autocommit = True
+        return connection
     import pymysql
 
     password = Path(os.environ["HOWFAR_PASSWORD_FILE"]).read_text().strip()
-    place = (
+    address = (
         {"unix_socket": os.environ["HOWFAR_SOCKET"]}
         if "HOWFAR_SOCKET" in os.environ
         else {"host": os.environ["HOWFAR_HOST"], "port": int(os.environ["HOWFAR_PORT"])}
@@ -45,28 +43,28 @@ def connect():
         password=password,
         database=os.environ["HOWFAR_DATABASE"],
         autocommit=True,
-        **place,
+        **address,
     )
 
 
-def ask(connection, key: int) -> None:
+def run_query(connection, key: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT text FROM note WHERE id = %s", (key,))
         assert cursor.fetchone() is not None
 
 
-def in_turn(connection, count: int) -> None:
+def run_queries(connection, count: int) -> None:
     for key in range(count):
-        ask(connection, key)
+        run_query(connection, key)
 
 
 def page(name: str, connections, threads: ThreadPoolExecutor) -> None:
     if name == "gateway":
-        in_turn(connections[0], 1)
-    at_once = OF_SERVICES if name == "gateway" else OF_WIDGETS
-    list(threads.map(in_turn, connections, at_once))
+        run_queries(connections[0], 1)
+    counts = SERVICE_QUERIES if name == "gateway" else WIDGET_QUERIES
+    list(threads.map(run_queries, connections, counts))
     if name == "gateway":
-        in_turn(connections[0], 2)
+        run_queries(connections[0], 2)
 
 
 def main() -> None:
@@ -79,12 +77,12 @@ def main() -> None:
     names, pages = sys.argv[1].split(","), int(sys.argv[2])
     host, _, port = os.environ.get("HOWFAR_MARKS", "").rpartition(":")
     line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    connections = [connect() for _ in OF_WIDGETS]
+    connections = [connect() for _ in WIDGET_QUERIES]
     found: dict[str, list[int]] = {name: [] for name in names}
-    chance = random.Random(20_265)
+    rng = random.Random(20_265)
     with ThreadPoolExecutor(len(connections)) as threads:
         for number in range(pages + 2):
-            for name in chance.sample(names, len(names)):
+            for name in rng.sample(names, len(names)):
                 begun = time.monotonic_ns()
                 page(name, connections, threads)
                 ended = time.monotonic_ns()

@@ -66,9 +66,7 @@ def page(posts):
     return HttpResponse(TEMPLATE.render(Context({"posts": posts})))
 
 
-urlpatterns = [
-    path("<name>", lambda request, name: page(queries(*name.partition(".")[::2]).order_by("id"))),
-]
+urlpatterns = [path("<name>", lambda request, name: page(queries(*name.partition(".")[::2]).order_by("id")))]
 
 
 def queries(name, database):
@@ -95,10 +93,10 @@ def main() -> None:
     host, _, port = os.environ.get("HOWFAR_MARKS", "").rpartition(":")
     line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     client, found = Client(), {name: [] for name in names}
-    chance = random.Random(20_265)
+    rng = random.Random(20_265)
     for number in range(pages + 2):
-        # In random order each time, so that the after-effects of one page do not always burden the same other page.
-        for name in chance.sample(names, len(names)):
+        # The order is random, so that after-effects of one page do not always affect the same other page.
+        for name in rng.sample(names, len(names)):
             begun = time.monotonic_ns()
             assert client.get(f"/{name}").status_code == 200
             ended = time.monotonic_ns()

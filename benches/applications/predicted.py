@@ -7,8 +7,8 @@ The applications: Django with a loop of queries, WordPress, a PHP page with its 
 connections at once. Needs what `./setup --tests` installs; another WordPress: WORDPRESS=/usr/share/wordpress. Each run is a
 `howfar lab` with its own data; over TLS the application reports the version of its connection (those that cannot are not run over
 TLS). In each block everything is recorded and run once, in random order, so that changes of the machine between blocks affect both.
-Limits: p50 off by 8 % on average and 15 % at worst, p95 by 16 % on average; nine of ten inside the interval; the saving of the page
-without the loop is inside the interval that was predicted for it.
+Limits: error of the p50 8 % on average and 15 % at most, of the p95 16 % on average; nine of ten in the interval; the saving of the
+page without the loop is in its predicted interval.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from howfar.stats.intervals import mean_interval
 HERE = Path(__file__).parent
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
 WORDPRESS = Path(os.environ.get("WORDPRESS", HERE.parents[1] / ".boot/wordpress/usr/share/wordpress"))
-LONGEST_S = 900
+TIMEOUT_S = 900
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class App:
     count: tuple[str, ...] = ()
     """The command that prints the server's counters."""
     loop: tuple[str, str] | None = None
-    """A page with a loop of requests, and the same page with one."""
+    """A page with a loop of requests, and the same page with one request."""
     is_sql: bool = True
     """Its laboratory has tables."""
     says_tls: bool = True
@@ -103,11 +103,11 @@ def apps(work: Path) -> dict[str, App]:
 
 
 def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
-    """Run `inner` in a laboratory whose server's host has prepared the data; returns its lines of JSON, with the server's counts as
-    `counted`. On a local path all processes may use any CPU, as outside a laboratory, which gives application, tap and recorder one
-    half; so may an application that computes on several CPUs."""
+    """Run `inner` in a laboratory whose server has the prepared data; returns its lines of JSON, with the server's counts as
+    `counted`. On a local path, and if the application uses several CPUs, all processes may use any CPU, as outside a laboratory;
+    otherwise application, tap and recorder would have only half of the CPUs."""
     ready = Path(tempfile.mkdtemp()) / "ready"
-    prepare = f"{' '.join(app.prepare)} && touch {ready} || touch {ready}.failed; sleep {LONGEST_S}"
+    prepare = f"{' '.join(app.prepare)} && touch {ready} || touch {ready}.failed; sleep {TIMEOUT_S}"
     waiting = [
         sys.executable,
         __file__,
@@ -118,7 +118,7 @@ def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
     ]
     tables = ["--tables", "1", "--table-size", "1"] if app.is_sql else []
     command = [*HOWFAR, "lab", "--server", app.server, *tables, *link, "--on-server", prepare, "--", *waiting, *inner]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode != 0:
         sys.exit(f"{' '.join(link)}: {done.stderr[-1500:]}")
     found: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
 
 
 def wait(arguments: Sequence[str]) -> None:
-    """Wait for the data, run the command, in which {socket} is the server's, and print what the server counts meanwhile."""
+    """Wait for the data, run the command with {socket} replaced by the server's, and print what the server counts during it."""
     ready = Path(arguments[0])
     deadline = time.monotonic() + 300
     while not ready.exists():
@@ -140,7 +140,7 @@ def wait(arguments: Sequence[str]) -> None:
     socket = os.environ.get("HOWFAR_SOCKET") or _libpq()
     command = [argument.replace("{socket}", socket) for argument in arguments[2:]]
     if command[0] == "--free":
-        free()
+        allow_all_cpus()
         del command[0]
 
     def count() -> Counter[str]:
@@ -149,13 +149,13 @@ def wait(arguments: Sequence[str]) -> None:
 
     first, before = count(), count()
     done = subprocess.run(command)
-    # The reading of the counters is counted, too.
+    # The server also counts the reading of its counters.
     print(json.dumps({"counted": count() - before - (before - first)}))
     sys.exit(done.returncode)
 
 
-def free() -> None:
-    """Let ourselves and the server, which are alone in this PID namespace, run on any CPU."""
+def allow_all_cpus() -> None:
+    """Let this process and the server, the only ones in this PID namespace, run on any CPU."""
     for comm in Path("/proc").glob("[0-9]*/comm"):
         if int(comm.parent.name) == os.getpid() or comm.read_text().strip() in ("mariadbd", "postgres", "redis-server"):
             for task in (comm.parent / "task").iterdir():
@@ -169,11 +169,11 @@ def _libpq() -> str:
 
 
 def record(app: App, out: Path, pages: int) -> dict[str, int]:
-    """Record an application; returns what the server counted meanwhile."""
+    """Record an application; returns the server's counts during the recording."""
     php = ["--php"] if app.name == "wordpress" else []
     inner = [*HOWFAR, "record", "--server", "{socket}", "--out", str(out), *php, "--", *app.pages, str(pages)]
     counted: dict[str, int] = lab(app, ["--path", "socket"], inner)["counted"]
-    if php:  # which also marks the warm-up pages
+    if php:  # PHP also marks the warm-up pages
         with closing(sqlite3.connect(out, isolation_level=None)) as db:
             rank = "SELECT id, row_number() OVER (PARTITION BY name ORDER BY begun_ns) AS at FROM pages"
             db.execute(f"DELETE FROM pages WHERE id IN (SELECT id FROM ({rank}) WHERE at <= {WARM})")
@@ -184,7 +184,7 @@ def record(app: App, out: Path, pages: int) -> dict[str, int]:
 
 def predict(recording: Path, link: Sequence[str]) -> dict[str, Any]:
     command = [*HOWFAR, "predict", str(recording), *link, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode != 0:
         print(f"   predict {' '.join(link)}: exit code {done.returncode} {done.stderr[-300:]}", file=sys.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -216,19 +216,19 @@ class Row:
     """Whether the interval or range that was predicted for the p50 contains the measured one."""
 
 
-def block(app: App, recording: Path, paths: Sequence[Sequence[str]], pages: int, chance: random.Random) -> list[Row]:
-    """Record on the socket and run on every path, in random order, so that drift favours none of them."""
-    acts: list[Sequence[str] | None] = [None, *paths]
-    ran: dict[str, dict[str, list[int]]] = {}
-    for link in chance.sample(acts, len(acts)):
+def block(app: App, recording: Path, paths: Sequence[Sequence[str]], pages: int, rng: random.Random) -> list[Row]:
+    """Record on the socket and run on every path, in random order, so that drift affects all equally."""
+    runs: list[Sequence[str] | None] = [None, *paths]
+    times: dict[str, dict[str, list[int]]] = {}
+    for link in rng.sample(runs, len(runs)):
         if link is None:
             record(app, recording, pages)
         else:
-            ran[" ".join(link)] = lab(app, link, [*app.pages, str(fewer(pages, link[-1]))])
-    return [row for link in paths for row in compare(app, recording, link, ran[" ".join(link)])]
+            times[" ".join(link)] = lab(app, link, [*app.pages, str(page_count(pages, link[-1]))])
+    return [row for link in paths for row in compare(app, recording, link, times[" ".join(link)])]
 
 
-def fewer(pages: int, rtt: str) -> int:
+def page_count(pages: int, rtt: str) -> int:
     """The number of pages to run: fewer if the round trip is long."""
     ms = float(rtt.removesuffix("ms")) if rtt.endswith("ms") else 0.0
     return pages if ms < 2 else max(5, round(pages * 2 / ms))
@@ -290,27 +290,27 @@ def main() -> None:
     parser.add_argument("--rtts", default="0.5ms,5ms,85ms")
     parser.add_argument("--remote-only", action="store_true", help="Leave out the paths of one machine and PgBouncer.")
     parser.add_argument("--record-only", type=Path, metavar="FOLDER", help="Leave the recordings there, and end.")
-    given = parser.parse_args()
+    options = parser.parse_args()
     errors: list[tuple[float, float]] = []
     inside: list[bool] = []
-    chance = random.Random(given.seed)
+    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="howfar-apps-") as folder:
         work = Path(folder)
-        for name in given.apps.split(","):
+        for name in options.apps.split(","):
             app = apps(work)[name]
             if name == "wordpress":
                 shutil.copytree(WORDPRESS, work / "wordpress", symlinks=True)
-            if given.record_only:
-                print(json.dumps(record(app, given.record_only / f"{name}.recording", given.pages)))
+            if options.record_only:
+                print(json.dumps(record(app, options.record_only / f"{name}.recording", options.pages)))
                 continue
             rows: list[Row] = []
-            for number in range(given.blocks):
+            for number in range(options.blocks):
                 rows += block(
                     app,
                     work / f"{name}-{number}.recording",
-                    links(app, given.rtts, given.remote_only),
-                    given.pages,
-                    chance,
+                    links(app, options.rtts, options.remote_only),
+                    options.pages,
+                    rng,
                 )
             errors += table(app, rows)
             inside += [row.is_inside for row in rows]

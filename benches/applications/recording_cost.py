@@ -2,8 +2,8 @@
 
     .venv/bin/python benches/applications/recording_cost.py tap|packets [--pages 100] [--windows 12]
 
-By tap: each page is made twice, once through the tap and once over a second name of the server's socket that the tap does not
-cover. By packets: one process makes pages all the time, with the capture on and off every few seconds. Limits: 5 % and 3 %.
+By tap: each page is made twice, through the tap and over a second name of the server's socket that the tap does not cover. By packets:
+one process makes pages continuously, while the capture is on and off for a few seconds each. Limits: 5 % and 3 %.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def tap(app: App, pages: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / "django.recording"
         found = lab(app, ["--path", "socket"], [*PAGES, "tap", "{socket}", str(recording), str(pages)])
-        said = found.pop("summary")
+        summary = found.pop("summary")
     for name in ("list", "joined"):
         one, other = found[name], found[f"{name}.direct"]
         show("tap", name, [math.log(with_it / without) for with_it, without in zip(one, other, strict=True)], other)
-    for page in said["pages"]:
+    for page in summary["pages"]:
         if "." not in page["name"]:
             print(f"  the recorder's own estimate: {page['name']} {page['recording']['value']:.1%} of the page's time")
-    print(f"  a round trip through the tap: {said['tap_us']}")
+    print(f"  a round trip through the tap: {summary['tap_us']}")
 
 
 def packets(app: App, windows: int) -> None:
@@ -54,10 +54,10 @@ def packets(app: App, windows: int) -> None:
         show("packets", name, logs, off)
 
 
-def show(how: str, name: str, logs: Sequence[float], without: Sequence[float]) -> None:
+def show(method: str, name: str, logs: Sequence[float], without: Sequence[float]) -> None:
     """Print the rank estimate of the ratios' logarithms, which a page delayed by another program hardly changes."""
     cost = hodges_lehmann(logs)
-    print(f"{how:8} {name:8} {percent(cost)} of {statistics.median(without) / 1e6:.2f} ms, {len(logs)} pairs")
+    print(f"{method:8} {name:8} {percent(cost)} of {statistics.median(without) / 1e6:.2f} ms, {len(logs)} pairs")
 
 
 def percent(cost: Estimate) -> str:
@@ -70,16 +70,16 @@ def percent(cost: Estimate) -> str:
 
 def inside_tap(server: str, recording: str, pages: str) -> None:
     """Record by tap within the laboratory. A hard link names the same socket, and no mount covers it."""
-    beside = Path(server).parent / "direct"
-    beside.mkdir()
-    os.link(server, beside / f".s.PGSQL.{os.environ['PGPORT']}")
+    directory = Path(server).parent / "direct"
+    directory.mkdir()
+    os.link(server, directory / f".s.PGSQL.{os.environ['PGPORT']}")
     names = "list,list.direct,joined,joined.direct"
     command = [*HOWFAR, "record", "--server", server, "--out", recording, "--json", "--", *DJANGO, names, pages]
     # The pages' line goes to stderr, because the summary is on stdout.
     with tempfile.TemporaryFile("w+") as err:
         done = subprocess.run(
             command,
-            env={**os.environ, "DIRECT": str(beside)},
+            env={**os.environ, "DIRECT": str(directory)},
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,
@@ -101,12 +101,12 @@ def inside_packets(windows: str) -> None:
         try:
             marks.recv(4096)
             for _ in range(int(windows)):
-                spans.append(off())
-                pages += heard(marks)
-                spans.append(on())
-                pages += heard(marks)
-            spans.append(off())
-            pages += heard(marks)
+                spans.append(window_without_recording())
+                pages += read_marks(marks)
+                spans.append(window_with_recording())
+                pages += read_marks(marks)
+            spans.append(window_without_recording())
+            pages += read_marks(marks)
         finally:
             process.kill()
     found: dict[str, list[float]] = {}
@@ -117,14 +117,14 @@ def inside_packets(windows: str) -> None:
     print(json.dumps(found))
 
 
-def off() -> tuple[str, int, int]:
+def window_without_recording() -> tuple[str, int, int]:
     begun = time.monotonic_ns()
     time.sleep(WINDOW_S)
     return "off", begun, time.monotonic_ns()
 
 
-def on() -> tuple[str, int, int]:
-    """A window during which the recorder captures: it begins when the recorder reports that it does."""
+def window_with_recording() -> tuple[str, int, int]:
+    """A window that begins when the recorder reports that it captures."""
     with tempfile.TemporaryDirectory() as folder:
         command = [*HOWFAR, "record", "--interface", "lo", "--server", f"{os.environ['PGHOST']}:{os.environ['PGPORT']}"]
         command += ["--time", f"{WINDOW_S + 1:.0f}s", "--out", f"{folder}/it.recording"]
@@ -141,7 +141,7 @@ def on() -> tuple[str, int, int]:
     return "on", begun, ended
 
 
-def heard(marks: socket.socket) -> list[tuple[int, int, str]]:
+def read_marks(marks: socket.socket) -> list[tuple[int, int, str]]:
     found = []
     marks.setblocking(False)
     try:
@@ -157,16 +157,16 @@ def main() -> None:
         {"tap": inside_tap, "packets": inside_packets}[sys.argv[2]](*sys.argv[3:])
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("how", choices=("tap", "packets"))
+    parser.add_argument("method", choices=("tap", "packets"))
     parser.add_argument("--pages", type=int, default=100)
     parser.add_argument("--windows", type=int, default=12)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="howfar-apps-") as folder:
         app = apps(Path(folder))["django"]
-        if given.how == "tap":
-            tap(app, given.pages)
+        if options.method == "tap":
+            tap(app, options.pages)
         else:
-            packets(app, given.windows)
+            packets(app, options.windows)
 
 
 if __name__ == "__main__":

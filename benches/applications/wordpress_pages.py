@@ -18,7 +18,7 @@ from pathlib import Path
 import pymysql
 
 import howfar.recording
-from howfar.lab.php.php_fpm import ask, find_php_fpm, parameters
+from howfar.lab.php.php_fpm import fastcgi_parameters, find_php_fpm, send_request
 from howfar.recording.marks import VARIABLE, Marks
 
 PREPENDED = Path(howfar.recording.__file__).parent / "php"
@@ -75,7 +75,7 @@ clear_env = no
 """
 PAGES = ("/", "/index.php/post-7/")
 WARM = 3
-"""Number of pages of each kind that warm up opcache and the server's caches."""
+"""Pages of each kind that warm up opcache and the server's caches."""
 COUNTED = ("Com_select", "Com_set_option", "Connections")
 
 
@@ -100,9 +100,9 @@ def count() -> dict[str, int]:
 
 
 def pages(root: Path, number: int) -> dict[str, object]:
-    """The times of the pages as PHP itself reports them, to this program unless a recorder is set."""
+    """The times of the pages as PHP reports them, to the recorder if there is one, else to this program."""
     with Marks() as marks:
-        own = {
+        variables = {
             VARIABLE: marks.address,
             "PHP_INI_SCAN_DIR": f":{PREPENDED}",
             "HOWFAR_PREPEND": f"{PREPENDED}/prepend.php",
@@ -111,9 +111,9 @@ def pages(root: Path, number: int) -> dict[str, object]:
         rights = "user = root\ngroup = root\n" if os.geteuid() == 0 else ""
         pool.write_text(POOL.replace("ROOT", str(root)) + rights)
         command = [str(find_php_fpm().path), "--nodaemonize", "-y", str(pool), *["-R"] * bool(rights)]
-        server = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**own, **os.environ})
+        server = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**variables, **os.environ})
         try:
-            ready(root, server)
+            wait_for_php_fpm(root, server)
             for page in PAGES * (number + WARM):
                 get(root, page, "</html>")
             tls = get(root, "/howfar-tls.php", "") if os.environ.get("HOWFAR_CA_FILE") else None
@@ -126,7 +126,7 @@ def pages(root: Path, number: int) -> dict[str, object]:
     return found | ({"tls": tls} if tls else {})
 
 
-def ready(root: Path, server: subprocess.Popen[bytes]) -> None:
+def wait_for_php_fpm(root: Path, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 30
     while not (root / "php.sock").is_socket():
         if server.poll() is not None or time.monotonic() > deadline:
@@ -139,12 +139,17 @@ def get(root: Path, page: str, ends_with: str) -> str:
     if file.suffix != ".php":
         file, path = root / "index.php", page.removeprefix("/index.php")
         more = {"REQUEST_URI": page, "PATH_INFO": path} if path != page else {"REQUEST_URI": page}
-    asked = {**parameters(file, **more), "HTTP_HOST": ADDRESS, "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "8765"}
-    answer = ask(root / "php.sock", asked, 120)
+    parameters = {
+        **fastcgi_parameters(file, **more),
+        "HTTP_HOST": ADDRESS,
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "8765",
+    }
+    answer = send_request(root / "php.sock", parameters, 120)
     body = answer.body.strip()
     if answer.status != 200 or not body.endswith(ends_with):
         sys.exit(
-            f"{page}: status {answer.status}, {answer.headers.get('location')}, {body[-300:]} {answer.complaints[-300:]}"
+            f"{page}: status {answer.status}, {answer.headers.get('location')}, {body[-300:]} {answer.stderr[-300:]}"
         )
     return body
 

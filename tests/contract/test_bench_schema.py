@@ -21,13 +21,13 @@ KINDS: dict[str, type[BaseModel]] = {"calibrate": Calibration, "engine": Compari
 def test_the_schema_of_the_benches_is_current() -> None:
     found, rest = models_json_schema([(kind, "serialization") for kind in KINDS.values()], title="howfar bench")
     properties = {name: found[kind, "serialization"] for name, kind in KINDS.items()}
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **rest, "properties": properties}
-    text = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **rest, "properties": properties}
+    text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
     if os.environ.get("HOWFAR_GOLDEN") == "write":
         SCHEMA.write_text(text, "utf-8")
     assert text == SCHEMA.read_text("utf-8"), "HOWFAR_GOLDEN=write renews it"
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_nothing_but_what_the_schema_names_is_written(kind: type[BaseModel]) -> None:
+def test_results_have_no_fields_beyond_the_schema(kind: type[BaseModel]) -> None:
     assert kind.model_config["extra"] == "forbid"

@@ -1,4 +1,4 @@
-"""The contract as programs: the real engine, given good and bad jobs."""
+"""The engine's subcommands with good and bad jobs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 import howfar
-from howfar.contract.messages import (
-    PROTOCOL_VERSION,
-    Begin,
-    Failed,
-    Info,
-    Observed,
-    UsageJob,
-)
+from howfar.contract.messages import PROTOCOL_VERSION, Begin, Failed, Info, Observed, UsageJob
 from howfar.engine.process import engine_info, find_engine
 
 SCHEMAS = Path(__file__).parents[2] / "schema"
@@ -61,7 +54,7 @@ def test_bad_job_is_refused_with_a_reason(example: Path) -> None:
     "subcommand", ["load", "tables", "watch", "link", "echo", "rtt", "goodput", "null", "pingpong"]
 )
 @pytest.mark.parametrize("text", ["", "\n", "{", "[]", "null", '{"job": "dance"}', "\x00\x01"], ids=repr)
-def test_what_is_no_job_is_refused(subcommand: str, text: str) -> None:
+def test_text_that_is_not_a_job_is_refused(subcommand: str, text: str) -> None:
     failed = only_event(engine(subcommand, text))
     assert failed.code == "bad_job"
     assert failed.message
@@ -89,23 +82,23 @@ GOOD = sorted((SCHEMAS / "examples").glob("job.*.json"))
 
 
 @pytest.mark.parametrize("example", GOOD, ids=lambda path: path.stem)
-def test_a_good_job_gets_past_the_reading(example: Path) -> None:
-    """The examples name things that do not exist: a port without a listener, interfaces, and a file."""
+def test_a_good_job_is_accepted(example: Path) -> None:
+    """The examples' ports, interfaces and files do not exist, so accepted jobs fail later."""
     held = json.loads(example.read_text())
     done = engine(held["job"], json.dumps(held) + "\n")
     if held["job"] == "ping":
-        assert (done.returncode, done.stdout) == (0, ""), "without a command it does nothing, and ends with its stdin"
+        assert (done.returncode, done.stdout) == (0, ""), "without a command it does nothing and ends with its stdin"
         return
     assert done.stdout, done.stderr
     event = json.loads(done.stdout.splitlines()[0])
     if held["job"] == "packets":
-        # It reports that it is ready before it opens its input, which may be a pipe that has no writer yet.
+        # It reports that it is ready before it opens its input, which may be a pipe without a writer.
         assert event["event"] == "tap_ready" and json.loads(done.stdout.splitlines()[-1])["event"] == "failed"
     elif held["job"] in ("echo", "null", "tap", "record"):
         assert event["event"] in ("listening", "null_ready", "tap_ready")
         assert done.returncode == 0, "it ends with its stdin"
     elif held["job"] == "digests":
-        assert event["event"] == "digests", "it needs nothing beside"
+        assert event["event"] == "digests", "the job needs no server"
     else:
         failed = Failed.model_validate(event)
         missing = (".pem", "when to begin")
@@ -114,10 +107,10 @@ def test_a_good_job_gets_past_the_reading(example: Path) -> None:
         ), event
 
 
-def test_a_held_job_begins_when_it_is_told_and_says_how_late() -> None:
+def test_a_held_job_begins_at_the_command_and_reports_its_lateness() -> None:
     job = UsageJob(observe=(Observed(role="server", pid=os.getpid()),), warmup_ns=0, measure_ns=1_000_000)
     at_ns = time.monotonic_ns()
     done = engine("usage", f"{job.model_dump_json()}\n{Begin(at_ns=at_ns).model_dump_json()}\n")
     begun, used = (json.loads(line) for line in done.stdout.splitlines())
-    assert begun["at_ns"] - begun["late_ns"] == at_ns and begun["late_ns"] > 0, "that moment has passed"
+    assert begun["at_ns"] - begun["late_ns"] == at_ns and begun["late_ns"] > 0, "the requested moment is in the past"
     assert [one["role"] for one in used["cpu"]] == ["server"]

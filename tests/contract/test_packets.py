@@ -1,4 +1,4 @@
-"""The engine reads captures in the forms in which other tools store them."""
+"""The engine reads captures in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def captured() -> bytes:
     """A Redis request and its reply, as raw IP packets."""
     parts = [struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 101)]
     for number, (to_server, sequence, data) in enumerate(TALK):
-        ports, ends = ((40_000, 6379), ADDRESSES) if to_server else ((6379, 40_000), ADDRESSES[::-1])
+        ports, addresses = ((40_000, 6379), ADDRESSES) if to_server else ((6379, 40_000), ADDRESSES[::-1])
         tcp = struct.pack(">HHIIBBHHH", *ports, sequence, 0, 0x50, 8, 65_535, 0, 0) + data
-        packet = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0) + ends[0] + ends[1] + tcp
+        packet = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0) + addresses[0] + addresses[1] + tcp
         parts.append(struct.pack("<IIII", 1, number * 1_000, len(packet), len(packet)) + packet)
     return b"".join(parts)
 
@@ -56,6 +56,6 @@ def test_a_capture_is_read_with_and_without_gzip(data: bytes, tmp_path: Path) ->
         (b"no capture at all", "neither pcap nor pcapng"),
     ],
 )
-def test_what_is_not_read_is_named(data: bytes, reason: str, tmp_path: Path) -> None:
+def test_an_unsupported_format_is_named(data: bytes, reason: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=reason):
         record(data, tmp_path)

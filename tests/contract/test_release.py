@@ -1,4 +1,4 @@
-"""What ./release publishes: source that builds without a network, and the same bytes from each build in any directory."""
+"""./release publishes source that builds without a network, and each build gives the same bytes in any directory."""
 
 from __future__ import annotations
 
@@ -50,18 +50,22 @@ def test_the_source_builds_without_a_network(tmp_path: Path) -> None:
     assert any(name.endswith(f"/{ENGINE}") for name in names) and "howfar/cli/main.py" in names
 
 
-@pytest.mark.skipif(not (RELEASE / "rust" / "complete").exists(), reason="./release has not run here: no tools")
+@pytest.mark.skipif(
+    not (RELEASE / "rust" / "complete").exists(), reason="./release has not run here, so its tools are missing"
+)
 def test_the_same_commit_gives_the_same_bytes_in_every_directory(tmp_path: Path) -> None:
     digests = []
-    for place in (tmp_path / "one", tmp_path / "another" / "deeper"):
-        must(ROOT, "git", "clone", "--quiet", ROOT, place)
-        (place / ".boot" / "release").mkdir(parents=True)
-        (place / ".boot" / "bin").symlink_to(ROOT / ".boot" / "bin")
-        (place / ".venv").symlink_to(ROOT / ".venv")
+    for checkout in (tmp_path / "one", tmp_path / "another" / "deeper"):
+        must(ROOT, "git", "clone", "--quiet", ROOT, checkout)
+        (checkout / ".boot" / "release").mkdir(parents=True)
+        (checkout / ".boot" / "bin").symlink_to(ROOT / ".boot" / "bin")
+        (checkout / ".venv").symlink_to(ROOT / ".venv")
         for kept in ("tools", "tools.checksum", "rust"):
-            (place / ".boot" / "release" / kept).symlink_to(RELEASE / kept)
-        must(place, "./release", "x86_64", "source")
-        (place / "dist" / "SHA256SUMS").unlink()
-        digests.append({one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in (place / "dist").iterdir()})
-        shutil.rmtree(place)
+            (checkout / ".boot" / "release" / kept).symlink_to(RELEASE / kept)
+        must(checkout, "./release", "x86_64", "source")
+        (checkout / "dist" / "SHA256SUMS").unlink()
+        digests.append(
+            {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (checkout / "dist").iterdir()}
+        )
+        shutil.rmtree(checkout)
     assert len(digests[0]) == 2 and digests[0] == digests[1]

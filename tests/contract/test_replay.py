@@ -31,15 +31,15 @@ STEPS = (
 PAGES = (ReplayPage(steps=STEPS, rest_ns=GAP_NS),) * 2
 
 
-def replayed(job: ReplayJob) -> list[Replayed]:
+def run_replay(job: ReplayJob) -> list[Replayed]:
     with EngineProcess(job) as client:
         found = [client.read() for _ in job.pages]
     assert all(isinstance(page, Replayed) for page in found)
     return [page for page in found if isinstance(page, Replayed)]
 
 
-def check(pages: list[Replayed]) -> None:
-    """Gaps and service times are at least as requested; a busy machine may add to them, which is reported as lateness."""
+def check_pages(pages: list[Replayed]) -> None:
+    """Check that gaps and service times are at least as requested; a busy machine may add to them."""
     for page in pages:
         assert len(page.round_trips_ns) == len(STEPS)
         assert len(page.opened_ns) == 1
@@ -51,7 +51,7 @@ def test_over_a_socket(tmp_path: Path) -> None:
     where = UnixTarget(path=str(tmp_path / "answers"))
     with EngineProcess(AnswerJob(listen=where)) as server:
         assert isinstance(server.read(), NullReady)
-        check(replayed(ReplayJob(target=where, pages=PAGES)))
+        check_pages(run_replay(ReplayJob(target=where, pages=PAGES)))
     assert not Path(where.path).exists()
 
 
@@ -64,13 +64,13 @@ def test_inside_tls(version: str, tmp_path: Path) -> None:
         assert isinstance(ready, NullReady)
         assert ready.port is not None
         target = TcpTarget(host="127.0.0.1", port=ready.port)
-        known = {"verify": "full", "ca_file": str(files.ca), "server_name": "127.0.0.1"}
-        check(replayed(ReplayJob(target=target, tls=Tls.model_validate(known), pages=PAGES)))
-        stranger = Tls.model_validate({**known, "server_name": "elsewhere"})
+        verification = {"verify": "full", "ca_file": str(files.ca), "server_name": "127.0.0.1"}
+        check_pages(run_replay(ReplayJob(target=target, tls=Tls.model_validate(verification), pages=PAGES)))
+        wrong_name = Tls.model_validate({**verification, "server_name": "elsewhere"})
         with pytest.raises(EngineFailed):
-            replayed(ReplayJob(target=target, tls=stranger, pages=PAGES))
+            run_replay(ReplayJob(target=target, tls=wrong_name, pages=PAGES))
 
 
-def test_without_a_server_it_says_so(tmp_path: Path) -> None:
+def test_a_missing_server_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed):
-        replayed(ReplayJob(target=UnixTarget(path=str(tmp_path / "nobody")), pages=PAGES))
+        run_replay(ReplayJob(target=UnixTarget(path=str(tmp_path / "nobody")), pages=PAGES))

@@ -1,4 +1,4 @@
-"""The contract as files: the schemas are current, and every parser reads the examples alike."""
+"""The contract's files: the schemas are current, and every parser accepts the same examples."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def schema_of(example: Path) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{kind_of(example).__name__}", "$defs": CONTRACT["$defs"]}
 
 
-def test_types_are_those_of_the_schema() -> None:
+def test_the_python_types_are_generated_from_the_schema() -> None:
     for path, text in generated(CONTRACT).items():
         assert path.read_text() == text, "run: .venv/bin/python -m howfar.contract.generate"
 
 
-def test_schema_is_that_of_the_engine() -> None:
+def test_the_engine_prints_the_schema() -> None:
     """The crates' tests compare the file with the sources; this test compares it with the engine that is used."""
     printed = subprocess.run([find_engine(), "schema"], capture_output=True, text=True, check=True).stdout
     assert json.loads(printed) == CONTRACT, (
@@ -54,7 +54,7 @@ def test_every_message_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example_is_valid_and_comes_back_the_same(example: Path) -> None:
+def test_an_example_is_valid_and_unchanged_by_parsing(example: Path) -> None:
     held = json.loads(example.read_text())
     Draft202012Validator(schema_of(example)).validate(held)
     parsed: Message = TypeAdapter(kind_of(example)).validate_python(held)
@@ -69,7 +69,7 @@ def test_refused_example_is_refused(example: Path) -> None:
         TypeAdapter(kind_of(example)).validate_python(held)
 
 
-def test_a_password_is_not_in_what_is_printed() -> None:
+def test_a_message_is_printed_without_its_password() -> None:
     example = SCHEMA.parent / "examples" / "job.load.unix.json"
     parsed: Message = TypeAdapter(kind_of(example)).validate_json(example.read_text())
     assert "pässword" not in repr(parsed)

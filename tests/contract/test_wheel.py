@@ -1,4 +1,4 @@
-"""What a user installs: one wheel that holds the command, the engine and the shipped data, and needs no checkout."""
+"""The wheel contains the command, the engine and the shipped data, and works without a checkout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not UV.exists(), reason="not set up by ./setup: .boot/bin/uv is not there"),
+    pytest.mark.skipif(not UV.exists(), reason=".boot/bin/uv is missing, which ./setup installs"),
 ]
 
 
@@ -36,35 +36,35 @@ def must(*command: str | Path) -> str:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin directory of a fresh environment with nothing but the wheel and its locked dependencies."""
-    place = tmp_path_factory.mktemp("wheel")
+    directory = tmp_path_factory.mktemp("wheel")
     maturin = Path(sys.executable).parent / "maturin"
-    must(maturin, "build", "--release", "--locked", "--quiet", "--out", place)
-    (wheel,) = place.glob("*.whl")
+    must(maturin, "build", "--release", "--locked", "--quiet", "--out", directory)
+    (wheel,) = directory.glob("*.whl")
     assert "-py3-none-" in wheel.name, "one wheel for every Python"
-    locked = place / "locked.txt"
+    locked = directory / "locked.txt"
     listed = (ROOT / "requirements" / "product.txt").read_text().splitlines()
     locked.write_text("".join(line.removesuffix(" \\") + "\n" for line in listed if "==" in line))
-    must(UV, "venv", "-q", "--python", sys.executable, place / "venv")
-    must(UV, "pip", "install", "-q", "-p", place / "venv" / "bin" / "python", "-c", locked, wheel)
-    return place / "venv" / "bin"
+    must(UV, "venv", "-q", "--python", sys.executable, directory / "venv")
+    must(UV, "pip", "install", "-q", "-p", directory / "venv" / "bin" / "python", "-c", locked, wheel)
+    return directory / "venv" / "bin"
 
 
 @pytest.fixture
 def run(installed: Path, tmp_path: Path) -> Run:
-    """Run a program of the installed wheel as a user would, elsewhere, with nothing of this checkout in the environment."""
+    """A function that runs an installed program in another directory and without variables of this checkout."""
 
-    def runs(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_installed(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         clean = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
         return subprocess.run(
             [installed / program, *arguments], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=170
         )
 
-    return runs
+    return run_installed
 
 
 @pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("version", ["3.11", "3.14"])
-def test_nothing_of_it_needs_a_compiler(architecture: str, version: str) -> None:
+def test_no_dependency_needs_a_compiler(architecture: str, version: str) -> None:
     """All dependencies have wheels for both architectures, at the oldest glibc and for the oldest and the newest Python."""
     where = ("--python-platform", f"{architecture}-manylinux_2_28", "--python-version", version)
     must(
@@ -73,13 +73,13 @@ def test_nothing_of_it_needs_a_compiler(architecture: str, version: str) -> None
     )  # fmt: skip
 
 
-def test_the_command_is_there(run: Run) -> None:
+def test_the_command_is_installed(run: Run) -> None:
     done = run("howfar", "--version")
     assert done.returncode == 0, done.stderr
     assert howfar.__version__ in done.stdout
 
 
-def test_the_engine_is_there_and_is_built_for_speed(run: Run) -> None:
+def test_the_engine_is_installed_as_a_release_build(run: Run) -> None:
     done = run("howfar-engine", "info")
     assert Info.model_validate_json(done.stdout).debug is False
 
@@ -94,15 +94,15 @@ def test_the_command_finds_its_own_engine_and_plans(run: Run, installed: Path) -
     assert "paths" in done.stdout
 
 
-def test_no_data_file_stayed_behind(installed: Path) -> None:
+def test_all_data_files_are_installed(installed: Path) -> None:
     source = ROOT / "python" / "howfar"
     (package,) = installed.parent.glob("lib/python3*/site-packages/howfar")
-    kept = {os.fspath(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
-    there = {os.fspath(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
-    assert {name for name in kept - there if "__pycache__" not in name} == set()
+    source_files = {os.fspath(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    installed_files = {os.fspath(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
+    assert {name for name in source_files - installed_files if "__pycache__" not in name} == set()
 
 
-def test_the_base_is_small_and_needs_no_extra(run: Run, installed: Path) -> None:
+def test_the_base_installation_is_small_and_works_without_extras(run: Run, installed: Path) -> None:
     (packages,) = installed.parent.glob("lib/python3*/site-packages")
     assert {path.name for path in packages.iterdir()} & {"altair", "scipy", "vl_convert", "ray"} == set()
     size = sum(path.stat().st_size for path in installed.parent.rglob("*") if path.is_file() and not path.is_symlink())

@@ -1,6 +1,6 @@
-"""Certificates for tests: their own authority, a server, a client; EC P-256, made with the openssl command in some 50 ms.
+"""Certificates for tests: an authority, a server and a client, with EC P-256 keys, made by the openssl command in about 50 ms.
 
-The server's certificate names every address that the laboratory gives a server. Two calls make two unrelated authorities.
+The server's certificate names every address that the laboratory gives a server. Each call makes another authority.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from howfar.lab.network import SERVER_ADDRESS
 from howfar.lab.servers import CertificatePaths
 
 _NO_CONFIGURATION = "[req]\ndistinguished_name = none\n[none]\n"
-"""The machine's own configuration would add extensions."""
+"""Replaces the machine's configuration, which would add extensions."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """All in PEM; keys in PKCS #8, readable by their owner only."""
+    """PEM files; keys are PKCS #8 and readable only by their owner."""
 
     ca: Path
     server: CertificatePaths
@@ -26,28 +26,30 @@ class Certificates:
     client_key: Path
 
 
-def make(directory: Path, *, names: str = f"IP:127.0.0.1,IP:{SERVER_ADDRESS},DNS:localhost") -> Certificates:
-    """Make them in `directory`, which must exist. `names`: the server's, as openssl writes a subjectAltName."""
+def make_certificates(
+    directory: Path, *, names: str = f"IP:127.0.0.1,IP:{SERVER_ADDRESS},DNS:localhost"
+) -> Certificates:
+    """Make certificates in `directory`, which must exist. `names`: the server's subjectAltName in openssl's notation."""
     (directory / "openssl.cnf").write_text(_NO_CONFIGURATION)
     ca, ca_key = _sign(
         directory, "ca", "basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign", issuer=None
     )
-    end = ("basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature")
+    leaf = ("basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature")
     issuer = (ca, ca_key)
     certificate, key = _sign(
-        directory, "server", *end, "extendedKeyUsage=serverAuth", f"subjectAltName={names}", issuer=issuer
+        directory, "server", *leaf, "extendedKeyUsage=serverAuth", f"subjectAltName={names}", issuer=issuer
     )
-    client, client_key = _sign(directory, "client", *end, "extendedKeyUsage=clientAuth", issuer=issuer)
+    client, client_key = _sign(directory, "client", *leaf, "extendedKeyUsage=clientAuth", issuer=issuer)
     return Certificates(ca, CertificatePaths(ca, certificate, key), client, client_key)
 
 
-def make_odd(directory: Path, authority: Certificates) -> dict[str, CertificatePaths]:
-    """Certificates for localhost by kind, such as real servers have and their own clients accept."""
+def make_unusual_certificates(directory: Path, authority: Certificates) -> dict[str, CertificatePaths]:
+    """Make unusual certificates for localhost, by kind, which real servers have and their own clients accept."""
     issuer, subject = (authority.ca, authority.ca.with_name("ca-key.pem")), "localhost"
-    end, name = "basicConstraints=CA:FALSE", "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    cn_only = _sign(directory, "cn-only", end, issuer=issuer, subject=subject)
-    p521 = _sign(directory, "p521", end, name, issuer=issuer, curve="P-521")
-    own = _sign(directory, "self-signed", "basicConstraints=CA:TRUE", issuer=None, subject=subject)
+    leaf, name = "basicConstraints=CA:FALSE", "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    cn_only = _sign(directory, "cn-only", leaf, issuer=issuer, subject=subject)
+    p521 = _sign(directory, "p521", leaf, name, issuer=issuer, curve="P-521")
+    self_signed = _sign(directory, "self-signed", "basicConstraints=CA:TRUE", issuer=None, subject=subject)
     v1 = directory / "v1.pem", cn_only[1]
     request = directory / "v1.csr"
     new = ["-config", str(directory / "openssl.cnf"), "-new", "-key", str(v1[1]), "-subj", f"/CN={subject}"]
@@ -55,10 +57,10 @@ def make_odd(directory: Path, authority: Certificates) -> dict[str, CertificateP
     signing = ["-CA", str(issuer[0]), "-CAkey", str(issuer[1]), "-CAcreateserial"]
     _openssl("x509", "-req", "-in", str(request), *signing, "-days", "30", "-out", str(v1[0]))
     assert "Version: 1 " in _openssl("x509", "-in", str(v1[0]), "-noout", "-text")
-    made = {"cn-only": cn_only, "p521": p521, "v1": v1}
-    return {kind: CertificatePaths(authority.ca, *pair) for kind, pair in made.items()} | {
+    pairs = {"cn-only": cn_only, "p521": p521, "v1": v1}
+    return {kind: CertificatePaths(authority.ca, *pair) for kind, pair in pairs.items()} | {
         "good": authority.server,
-        "self-signed": CertificatePaths(own[0], *own),
+        "self-signed": CertificatePaths(self_signed[0], *self_signed),
     }
 
 
@@ -76,7 +78,7 @@ def _sign(
     subject: str | None = None,
     curve: str = "P-256",
 ) -> tuple[Path, Path]:
-    """A certificate and its key. Self-signed if `issuer` is None."""
+    """Make a certificate and its key; self-signed if `issuer` is None."""
     certificate, key = directory / f"{name}.pem", directory / f"{name}-key.pem"
     command = ["req", "-x509", "-config", str(directory / "openssl.cnf"), "-days", "365", "-sha256"]
     command += ["-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{curve}", "-nodes"]

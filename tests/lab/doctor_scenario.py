@@ -1,8 +1,8 @@
-"""Many servers at once in their own namespaces, set up wrongly and correctly; examined, changed as proposed, and examined again.
+"""Many servers in their own namespaces, with wrong and correct setups: examined, changed as proposed, and examined again.
 
     unshare --net --pid --mount --fork --mount-proc --kill-child python -m tests.lab.doctor_scenario CASE...
 
-Prints JSON: for each case, by name, what both examinations found of its server. All processes die with the PID namespace.
+Prints JSON: by case, what both examinations found of its server. All processes end with the PID namespace.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from howfar.errors import HowfarError
 from howfar.lab.certificates import make_certificates
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from tests.lab.doctor_cases import CASES, FORWARDERS, Case, User
-from tests.lab.doctor_proposed import Proposed
+from tests.lab.doctor_proposals import Proposals
+from tests.lab.howfar_runs import PYTHON_HOWFAR
 
-LOOKS = 3
+MAX_EXAMINATIONS = 3
 WATCH_S = 2.0
 _TIMEOUT_S = 90.0
 _PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
 
 
-def _until(condition: Callable[[], bool], what: str, log: Path | None = None) -> None:
+def _wait_until(condition: Callable[[], bool], description: str, log: Path | None = None) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         output = log.read_text(errors="replace")[-800:] if log is not None else ""
-        assert time.monotonic() < deadline, f"waited {_TIMEOUT_S:.0f} s for: {what}: {output}"
+        assert time.monotonic() < deadline, f"waited {_TIMEOUT_S:.0f} s for: {description}: {output}"
         time.sleep(0.01)
 
 
-class Ward:
-    """One case: its server, its client, and what was changed."""
+class RunningCase:
+    """A case with its server, its client and the changes that were proposed."""
 
     def __init__(
-        self, case: Case, number: int, where: Path, templates: Mapping[str, Path], certificates: Mapping[str, str]
+        self, case: Case, number: int, parent: Path, templates: Mapping[str, Path], certificates: Mapping[str, str]
     ) -> None:
-        """Ports are below those that the kernel gives to clients; no other programs are in this network namespace."""
-        base = where / str(number)
-        self.case, self.base = case, base
+        """Ports are below those that the kernel gives to clients, and this network namespace has no other programs."""
+        base = parent / str(number)
+        self.case, self.base, self.log = case, base, base / "log"
         self.placeholders = {
             "base": str(base),
             "port": str(20000 + 2 * number),
@@ -59,7 +60,7 @@ class Ward:
             **certificates,
         }
         self.options = [option.format(**self.placeholders) for option in case.options]
-        self.proposed = Proposed()
+        self.proposed = Proposals()
         self.processes: list[subprocess.Popen[bytes]] = []
         (base / "closed").mkdir(parents=True)
         shutil.chown(base, case.account)
@@ -71,27 +72,28 @@ class Ward:
 
     def start_server(self) -> None:
         self.server = self._spawn(*self._command(self.options), account=self.case.account)
-        self._until_up(self.server)
+        self._wait_until_up(self.server)
         if self.case.second and not self.proposed.server:
             options = [option.replace(self.placeholders["port"], self.placeholders["tls"]) for option in self.options]
-            self._until_up(self._spawn(*self._command(options), account=self.case.account))
+            self._wait_until_up(self._spawn(*self._command(options), account=self.case.account))
         if self.case.removed and not self.proposed.server:
             Path(self.case.removed.format(**self.placeholders)).unlink()
         if self.case.sql and not self.proposed.server:
             self._run_sql(self.case.sql)
 
     def _spawn(self, *command: str, account: str = "root") -> subprocess.Popen[bytes]:
-        with (self.base / "log").open("ab") as log:
-            made = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=account, group=account_group(account), extra_groups=[]
-            )  # fmt: skip
-        self.processes.append(made)
-        return made
+        group = account_group(account)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=account, group=group, extra_groups=[]
+            )
+        self.processes.append(process)
+        return process
 
     def _command(self, options: Sequence[str]) -> list[str]:
         if self.case.server == "memcached":
-            who = ["-u", "root"] if self.case.account == "root" else []
-            return ["memcached", *who, *(word for option in options for word in option.split(" ", 1))]
+            account = ["-u", "root"] if self.case.account == "root" else []
+            return ["memcached", *account, *(word for option in options for word in option.split(" ", 1))]
         if self.case.server == "redis":
             file = self.base / f"redis-{len(self.processes)}.conf"
             file.write_text("\n".join(options) + "\n")
@@ -112,13 +114,13 @@ class Ward:
         return [str(find_server(self.case.server).path), f"--defaults-file={file}"]
 
     def _hba(self) -> str:
-        """The rules for logins with the proposed lines, as a user would copy them."""
+        """The rules for logins, with the proposed lines inserted as a user would."""
         lines = self.case.hba.splitlines()
         first = next(at for at, line in enumerate(lines) if line.startswith("local"))
-        return "\n".join([*lines[:first], *map(self._filled, self.proposed.hba), *lines[first:]]) + "\n"
+        return "\n".join([*lines[:first], *map(self._fill, self.proposed.hba), *lines[first:]]) + "\n"
 
-    def _filled(self, line: str) -> str:
-        """A proposed line with the values that its reader knows."""
+    def _fill(self, line: str) -> str:
+        """A proposed line with its placeholders replaced."""
         login = self.case.user.login if self.case.user is not None else ""
         user, _, password = (login or "root:").partition(":")
         database = "postgres" if self.case.server == "postgresql" else "test"
@@ -130,11 +132,11 @@ class Ward:
         )
 
     def accept_clients(self) -> None:
-        """Change what the server accepts, as proposed."""
+        """Apply the proposed changes of logins."""
         if self.proposed.hba:
             (self.base / "hba.conf").write_text(self._hba())
             self.server.send_signal(signal.SIGHUP)
-        self._run_sql([self._filled(line) for line in self.proposed.sql])
+        self._run_sql([self._fill(line) for line in self.proposed.sql])
         for line in self.proposed.after_restart:
             subprocess.run(["sh", "-ec", line], check=True)
 
@@ -144,40 +146,32 @@ class Ward:
                 for statement in statements:
                     cursor.execute(statement)
 
-    def _until_up(self, server: subprocess.Popen[bytes]) -> None:
-        log = self.base / "log"
+    def _wait_until_up(self, server: subprocess.Popen[bytes]) -> None:
+        def is_up() -> bool:
+            assert server.poll() is None, f"{self.case.name}: ended: {self.log.read_text()[-800:]}"
+            return any(fields[3] == "0A" for fields in _tcp()) and _has_socket(server.pid) and self._responds()
 
-        def up() -> bool:
-            assert server.poll() is None, f"{self.case.name}: ended: {log.read_text()[-800:]}"
-            listening = {fields[3] for fields in _tcp() if fields[3] == "0A"} and _inodes(server.pid)
-            return bool(listening) and self._responds()
-
-        _until(up, self.case.name, log)
+        _wait_until(is_up, self.case.name, self.log)
 
     def _responds(self) -> bool:
-        """Whether it responds on the socket that it should have, else on its port; PostgreSQL reports its readiness itself."""
+        """Whether it responds on its socket, or without one on its port; PostgreSQL reports that it is ready in a file."""
         path = self.socket()
         if self.case.server in DIALECTS:
-            place: dict[str, Any] = (
-                {"unix_socket": path} if path else {"host": "127.0.0.1", "port": int(self.placeholders["port"])}
-            )
+            tcp: dict[str, Any] = {"host": "127.0.0.1", "port": int(self.placeholders["port"])}
+            target = {"unix_socket": path} if path else tcp
             with contextlib.suppress(pymysql.err.MySQLError):
-                pymysql.connect(user="root", ssl_disabled=True, **place).close()
+                pymysql.connect(user="root", ssl_disabled=True, **target).close()
                 return True
             return False
         if self.case.server == "postgresql":
-            # It listens, and refuses clients, before it is ready. pg_ctl reads this file, too.
+            # It listens before it accepts clients. pg_ctl also reads this file.
             with contextlib.suppress(FileNotFoundError):
                 return "ready" in (self.base / "data/postmaster.pid").read_text().split()
             return False
-        return (
-            Path(path).exists()
-            if path
-            else self.placeholders["port"] in {str(int(fields[1].rpartition(":")[2], 16)) for fields in _tcp()}
-        )
+        return Path(path).exists() if path else int(self.placeholders["port"]) in _tcp_ports()
 
     def socket(self) -> str:
-        """The last socket that its options name."""
+        """The last socket in its options; empty if there is none."""
         found = ""
         for option in self.options:
             name, _, value = option.replace("=", " ", 1).partition(" ")
@@ -204,55 +198,38 @@ class Ward:
             where = f"{'tls' if user.transport == 'stunnel' else 'tcp'}:{self.placeholders['tls']}"
         kind = "mysql" if self.case.server in DIALECTS else self.case.server
         self.report = self.base / f"report-{len(self.processes)}"
-        self.clients.append(
-            self._spawn(
-                sys.executable,
-                "-m",
-                "tests.lab.doctor_client",
-                kind,
-                where,
-                mode,
-                user.account,
-                str(self.report),
-                user.name,
-                user.login,
-            )
-        )
-        _until(
-            lambda: self.report.exists() and self.report.read_text() != "",
-            f"{self.case.name}: the client",
-            self.base / "log",
-        )
+        arguments = (kind, where, mode, user.account, str(self.report), user.name, user.login)
+        self.clients.append(self._spawn(sys.executable, "-m", "tests.lab.doctor_client", *arguments))
+        started = lambda: self.report.exists() and self.report.read_text() != ""  # noqa: E731
+        _wait_until(started, f"{self.case.name}: the client", self.log)
 
     def _start_forwarder(self, user: User) -> None:
-        """Start a forwarder on the port `tls`, to the server's port or as proposed."""
-        listen, port, line = self.placeholders["tls"], self.placeholders["port"], self._filled(self.proposed.forwarder)
+        """Start a forwarder from the port `tls` to the server's port, or as proposed."""
+        listen, port, line = self.placeholders["tls"], self.placeholders["port"], self._fill(self.proposed.forwarder)
         file = self.base / f"{user.transport}.cfg"
         (self.base / "chroot").mkdir(exist_ok=True)
         (self.base / "users").write_text('"app" "secret"\n')
-        end = (
-            line
-            or {
-                "socat": f"TCP:127.0.0.1:{port}",
-                "haproxy": f"server db 127.0.0.1:{port}",
-                "pgbouncer": f"postgres = host=127.0.0.1 port={port}",
-                "stunnel": f"connect = 127.0.0.1:{port}",
-            }[user.transport]
-        )
+        defaults = {
+            "socat": f"TCP:127.0.0.1:{port}",
+            "haproxy": f"server db 127.0.0.1:{port}",
+            "pgbouncer": f"postgres = host=127.0.0.1 port={port}",
+            "stunnel": f"connect = 127.0.0.1:{port}",
+        }
+        upstream = line or defaults[user.transport]
         file.write_text(
             {
                 "socat": "",
                 "haproxy": f"global\n chroot {self.base}/chroot\n user haproxy\n group haproxy\ndefaults\n mode tcp\n"
                 " timeout connect 5s\n timeout client 50s\n timeout server 50s\n"
-                f"listen mysql\n bind 127.0.0.1:{listen}\n {end}\n",
-                "pgbouncer": f"[databases]\n{end}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen}\n"
+                f"listen mysql\n bind 127.0.0.1:{listen}\n {upstream}\n",
+                "pgbouncer": f"[databases]\n{upstream}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen}\n"
                 f"unix_socket_dir =\nauth_type = plain\nauth_file = {self.base}/users\n",
-                "stunnel": f"foreground = yes\npid =\n[{self.case.server}]\naccept = 127.0.0.1:{listen}\n{end}\n"
+                "stunnel": f"foreground = yes\npid =\n[{self.case.server}]\naccept = 127.0.0.1:{listen}\n{upstream}\n"
                 f"cert = {self.placeholders['certificate']}\nkey = {self.placeholders['key']}\n",
             }[user.transport]
         )
         command = {
-            "socat": ["socat", f"TCP-LISTEN:{listen},fork,reuseaddr,bind=127.0.0.1", end],
+            "socat": ["socat", f"TCP-LISTEN:{listen},fork,reuseaddr,bind=127.0.0.1", upstream],
             "haproxy": ["haproxy", "-db", "-f", str(file)],
             "pgbouncer": ["pgbouncer", str(file)],
             "stunnel": ["stunnel", str(file)],
@@ -262,10 +239,10 @@ class Ward:
         self.clients.append(forwarding)
 
         def listens() -> bool:
-            assert forwarding.poll() is None, f"{user.transport} ended: {(self.base / 'log').read_text()[-800:]}"
-            return int(listen) in {int(fields[1].rpartition(":")[2], 16) for fields in _tcp()}
+            assert forwarding.poll() is None, f"{user.transport} ended: {self.log.read_text()[-800:]}"
+            return int(listen) in _tcp_ports()
 
-        _until(listens, user.transport)
+        _wait_until(listens, user.transport)
 
     def _address(self, user: User) -> str:
         """The client's transport and port; Redis has a separate port for TLS."""
@@ -274,27 +251,16 @@ class Ward:
     def _start_cli(self, compressed: bool) -> None:
         file = self.base / "client.cnf"
         file.write_text("\n".join(["[client]", "compress" if compressed else "ssl"]) + "\n")
-        self.clients.append(
-            self._spawn(
-                "mariadb",
-                f"--defaults-file={file}",
-                *self.proposed.client_options,
-                "-S",
-                self.socket(),
-                "-u",
-                "root",
-                "-e",
-                "SELECT SLEEP(1000)",
-            )
-        )
+        options = [f"--defaults-file={file}", *self.proposed.client_options, "-S", self.socket(), "-u", "root"]
+        self.clients.append(self._spawn("mariadb", *options, "-e", "SELECT SLEEP(1000)"))
         with pymysql.connect(unix_socket=self.socket(), user="root", ssl_disabled=True, autocommit=True) as connection:
 
-            def asks() -> bool:
+            def runs_query() -> bool:
                 with connection.cursor() as cursor:
                     cursor.execute("SHOW PROCESSLIST")
                     return any("SLEEP" in str(row[7]) for row in cursor.fetchall())
 
-            _until(asks, f"{self.case.name}: the command", self.base / "log")
+            _wait_until(runs_query, f"{self.case.name}: the command", self.log)
 
     def stop_clients(self) -> None:
         for client in self.clients:
@@ -306,17 +272,17 @@ class Ward:
         self.server.terminate()
         self.server.wait(_TIMEOUT_S)
 
-    def figures(self) -> list[int]:
-        """Connects and CPU time of the client until now."""
+    def read_report(self) -> list[int]:
+        """The client's connects and CPU time so far; empty if it does not report them."""
         if self.case.user is None or self.case.user.transport.startswith("cli"):
             return []
         fields: list[str] = []
 
-        def whole() -> bool:
+        def is_complete() -> bool:
             fields[:] = self.report.read_text().split()  # empty while it is being rewritten
             return len(fields) == 2
 
-        _until(whole, self.case.name, self.report)
+        _wait_until(is_complete, self.case.name, self.report)
         return [int(word) for word in fields]
 
 
@@ -325,22 +291,22 @@ def account_group(account: str) -> int:
 
 
 def _tcp() -> list[list[str]]:
+    """The kernel's table of TCP sockets."""
     return [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
 
 
-def _target(descriptor: Path) -> str:
-    """What a descriptor refers to; empty if it was closed meanwhile."""
-    try:
-        return str(descriptor.readlink())
-    except FileNotFoundError:
-        return ""
+def _tcp_ports() -> set[int]:
+    return {int(fields[1].rpartition(":")[2], 16) for fields in _tcp()}
 
 
-def _inodes(pid: int) -> bool:
-    return any("socket:" in _target(entry) for entry in Path(f"/proc/{pid}/fd").iterdir())
+def _has_socket(pid: int) -> bool:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if "socket:" in str(descriptor.readlink()):
+                return True
+    return False
 
 
-_COMMAND = "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line())"
 _AS_NOBODY = """
 import encodings.idna, os, sys
 import howfar.cli.doctor, howfar.doctor.examine
@@ -348,13 +314,13 @@ from howfar.cli.main import run_command_line
 os.setgroups([]); os.setgid(65534); os.setuid(65534); os.chdir("/")
 sys.exit(run_command_line())
 """
-"""Loads everything first: howfar may be in a directory that the account `nobody` may not read."""
+"""Imports all modules first, because `nobody` may not be able to read howfar's directory."""
 
 
-def _look(as_nobody: bool = False) -> dict[str, Any]:
-    arguments = ["doctor", "--json", "--watch", str(WATCH_S), *(("--user", "root") if as_nobody else ())]
+def _examine(as_nobody: bool = False) -> dict[str, Any]:
+    command = [sys.executable, "-c", _AS_NOBODY] if as_nobody else PYTHON_HOWFAR
     done = subprocess.run(
-        [sys.executable, "-c", _AS_NOBODY if as_nobody else _COMMAND, *arguments],
+        [*command, "doctor", "--json", "--watch", str(WATCH_S), *(("--user", "root") if as_nobody else ())],
         capture_output=True,
         text=True,
         timeout=300,
@@ -365,15 +331,15 @@ def _look(as_nobody: bool = False) -> dict[str, Any]:
     return answer
 
 
-def _seen(sample: Mapping[str, Any], ward: Ward) -> dict[str, Any]:
-    return next((server for server in sample["servers"] if server["pid"] == ward.server.pid), {})
+def _server_in(examination: Mapping[str, Any], running: RunningCase) -> dict[str, Any]:
+    return next((server for server in examination["servers"] if server["pid"] == running.server.pid), {})
 
 
-def _own_machine(base: Path) -> None:
-    """Set up the loopback, an empty /run, and an /etc whose accounts may be changed."""
+def _set_up_namespaces(base: Path) -> None:
+    """Set up the loopback interface, an empty /run, and an /etc whose accounts may be changed."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
-    # Temporary tables are named after the PID, which servers of other PID namespaces may have too.
+    # Names of temporary tables contain the PID, which is not unique among PID namespaces.
     (base / "tmp").mkdir()
     (base / "tmp").chmod(0o1777)
     os.environ["TMPDIR"] = str(base / "tmp")
@@ -383,14 +349,11 @@ def _own_machine(base: Path) -> None:
     subprocess.run(["mount", "--bind", str(base / "etc"), "/etc"], check=True)
 
 
-def _present(server: str) -> str:
+def _missing(server: str) -> str:
     """Why a server is not available; empty if it is."""
     if server in _PROGRAMS:
-        return (
-            ""
-            if shutil.which(_PROGRAMS[server])
-            else f"{_PROGRAMS[server]} is not installed (./setup --tests brings it)"
-        )
+        program = _PROGRAMS[server]
+        return "" if shutil.which(program) else f"{program} is not installed (./setup --tests brings it)"
     try:
         find_server(server)
     except HowfarError as error:
@@ -398,21 +361,21 @@ def _present(server: str) -> str:
     return ""
 
 
-def _measured(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """Examine once; also returns each client's connects and CPU time meanwhile."""
-    before = {ward.case.name: ward.figures() for ward in wards}
-    sample = _look()
-    after = {ward.case.name: ward.figures() for ward in wards}
-    return sample, {name: [b - a for a, b in zip(before[name], after[name], strict=True)] for name in before}
+def _examine_with_clients(cases: Sequence[RunningCase]) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """Examine once; also returns each client's connects and CPU time during the examination."""
+    before = {running.case.name: running.read_report() for running in cases}
+    examination = _examine()
+    after = {running.case.name: running.read_report() for running in cases}
+    return examination, {name: [b - a for a, b in zip(before[name], after[name], strict=True)] for name in before}
 
 
-def _found(wards: Sequence[Ward]) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """Examine until nothing is missed: on a busy machine, a short examination may miss what a client does only now and then."""
-    for _ in range(LOOKS):
-        sample, did = _measured(wards)
-        if all(ward.case.finds <= _changes(_seen(sample, ward)) for ward in wards):
+def _examine_until_found(cases: Sequence[RunningCase]) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """Examine until all expected changes are found: on a busy machine, an examination may miss what a client does rarely."""
+    for _ in range(MAX_EXAMINATIONS):
+        examination, activity = _examine_with_clients(cases)
+        if all(running.case.finds <= _changes(_server_in(examination, running)) for running in cases):
             break
-    return sample, did
+    return examination, activity
 
 
 def _changes(server: Mapping[str, Any]) -> set[str]:
@@ -423,44 +386,48 @@ def main() -> None:
     base = Path(tempfile.mkdtemp(prefix="hfd", dir="/tmp"))
     try:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", str(base)], check=True)
-        _own_machine(base)
-        absent = {server: why for server in ("mariadb", "mysql", "postgresql", *_PROGRAMS) if (why := _present(server))}
-        templates, certificates = _made(base, absent)
-        cases = [case for case in CASES if case.server not in absent and case.name in sys.argv[1:]]
-        wards = [Ward(case, number, base, templates, certificates) for number, case in enumerate(cases)]
-        for ward in wards:
-            ward.start_server()
-        for ward in wards:
-            ward.start_client()
-        first, did_first = _found(wards)
-        by_nobody = _look(as_nobody=True)
-        of_first = {ward.case.name: _seen(first, ward) for ward in wards}
-        known = {process.pid for ward in wards for process in ward.processes}
-        _change(wards, of_first)
-        second, did_second = _measured(wards)
-        answer = {
+        _set_up_namespaces(base)
+        absent = {kind: reason for kind in ("mariadb", "mysql", "postgresql", *_PROGRAMS) if (reason := _missing(kind))}
+        templates, certificates = _make_templates(base, absent)
+        selected = [case for case in CASES if case.server not in absent and case.name in sys.argv[1:]]
+        cases = [RunningCase(case, number, base, templates, certificates) for number, case in enumerate(selected)]
+        for running in cases:
+            running.start_server()
+        for running in cases:
+            running.start_client()
+        first, activity_first = _examine_until_found(cases)
+        by_nobody = _examine(as_nobody=True)
+
+        def servers_in(examination: Mapping[str, Any]) -> dict[str, Any]:
+            return {running.case.name: _server_in(examination, running) for running in cases}
+
+        servers_first = servers_in(first)
+        pids = {process.pid for running in cases for process in running.processes}
+        _apply_proposals(cases, servers_first)
+        second, activity_second = _examine_with_clients(cases)
+        result = {
             "absent": absent,
-            "first": of_first,
-            "second": {ward.case.name: _seen(second, ward) for ward in wards},
-            "did_first": did_first,
-            "did_second": did_second,
-            "by_nobody": {ward.case.name: _seen(by_nobody, ward) for ward in wards},
+            "first": servers_first,
+            "second": servers_in(second),
+            "activity_first": activity_first,
+            "activity_second": activity_second,
+            "by_nobody": servers_in(by_nobody),
             "unseen_by_nobody": by_nobody["unseen"],
-            "strangers": [server for server in first["servers"] if server["pid"] not in known],
-            "lines": {ward.case.name: ward.proposed.all_lines for ward in wards},
+            "unknown_servers": [server for server in first["servers"] if server["pid"] not in pids],
+            "lines": {running.case.name: running.proposed.all_lines for running in cases},
         }
-        print(json.dumps(answer))
+        print(json.dumps(result))
     finally:
         subprocess.run(["umount", "-l", "/etc", str(base / "etc"), str(base)], stderr=subprocess.DEVNULL)
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _made(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Path], dict[str, str]]:
-    """Data directories to copy, and certificates."""
+def _make_templates(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Path], dict[str, str]]:
+    """Make data directories to copy, and certificates."""
     templates = {kind: base / kind for kind in DIALECTS if kind not in absent}
-    for kind, where in templates.items():
-        DIALECTS[kind].initialise(find_server(kind).path, where)
-        DIALECTS[kind].adopt(where)
+    for kind, directory in templates.items():
+        DIALECTS[kind].initialise(find_server(kind).path, directory)
+        DIALECTS[kind].adopt(directory)
     if "postgresql" not in absent:
         templates["postgresql"] = base / "postgresql"
         _initialise_postgresql(find_server("postgresql").path, templates["postgresql"])
@@ -468,10 +435,10 @@ def _made(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Path], dict[
     return templates, {"certificate": str(tls.certificate), "key": str(tls.key), "ca": str(tls.ca)}
 
 
-def _initialise_postgresql(program: Path, where: Path) -> None:
-    """Initialise a data directory as its package does, with a role for clients; PostgreSQL refuses to run as root."""
-    where.mkdir(mode=0o700)
-    shutil.chown(where, "postgres", "postgres")
+def _initialise_postgresql(program: Path, directory: Path) -> None:
+    """Initialise a data directory as Debian's package does, with a role for clients. PostgreSQL refuses to run as root."""
+    directory.mkdir(mode=0o700)
+    shutil.chown(directory, "postgres", "postgres")
     account: dict[str, Any] = {
         "user": "postgres",
         "group": account_group("postgres"),
@@ -479,22 +446,22 @@ def _initialise_postgresql(program: Path, where: Path) -> None:
         "check": True,
     }
     account |= {"cwd": "/", "stdout": subprocess.DEVNULL}
-    subprocess.run([program.parent / "initdb", "--no-sync", "--auth=trust", "-D", where], **account)
-    single = [str(program), "--single", "-D", str(where), "postgres"]
+    subprocess.run([program.parent / "initdb", "--no-sync", "--auth=trust", "-D", directory], **account)
+    single = [str(program), "--single", "-D", str(directory), "postgres"]
     subprocess.run(single, input=b"CREATE ROLE app LOGIN PASSWORD 'secret'\n", **account)
 
 
-def _change(wards: Sequence[Ward], looks: Mapping[str, Any]) -> None:
-    """Change each setup as proposed, and nothing else."""
-    for ward in wards:
-        ward.proposed = Proposed.of(looks[ward.case.name].get("findings", []))
-        ward.stop_clients()
-        if ward.proposed.server:
-            ward.stop_server()
-            ward.options = ward.proposed.applied(ward.options)
-            ward.start_server()
-        ward.accept_clients()
-        ward.start_client()
+def _apply_proposals(cases: Sequence[RunningCase], servers: Mapping[str, Any]) -> None:
+    """Change each setup only as proposed."""
+    for running in cases:
+        running.proposed = Proposals.from_findings(servers[running.case.name].get("findings", []))
+        running.stop_clients()
+        if running.proposed.server:
+            running.stop_server()
+            running.options = running.proposed.apply(running.options)
+            running.start_server()
+        running.accept_clients()
+        running.start_client()
 
 
 if __name__ == "__main__":

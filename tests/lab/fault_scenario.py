@@ -1,9 +1,8 @@
-"""A program for the tests: crashes and fallbacks of pairs in the sandbox; prints each record as a line of JSON.
+"""A program for the tests: crashes and fallbacks of replica sets in the sandbox; prints each record as a line of JSON.
 
-python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `fault`, `after_ns`; `planted`: a client's log
-contains a false entry; `told`: a statement for the primary before the load; `failover_ns`; of a fallback `timeout_ms`, `away_ns` and
-`measure_ns`.
-"""
+python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `fault`, `after_ns`; optionally `planted` (a
+client's log gets a false entry), `statement` (for the primary before the load), `failover_ns`; for a fallback `timeout_ms`, `away_ns`
+and `measure_ns`."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ from howfar.lab.servers.program import Program
 from howfar.runner.fault.crash import FAULTS, FaultContext, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from tests.acknowledged_scenario import INSERTS
-from tests.lab.programs import in_sandbox
-from tests.lab.replication_scenario import over_wires
+from tests.lab.replication_scenario import run_cases
+from tests.lab.scenario_programs import run_in_sandbox
 
 TABLES = Tables(1, 1000)
 THREADS = 8
@@ -37,39 +36,39 @@ PLANTED = 2**40
 WARMUP_NS = 300_000_000
 
 
-def _case(
+def _run_case(
     context: ReplicaSetContext, links: Sequence[EmulatedReplicationLink], program: Program, case: Mapping[str, Any]
 ) -> dict[str, Any]:
     began = time.monotonic()
     try:
         with open_replica_set(context, links, program, TABLES, ReplicationSpec(**case["settings"])) as replica_set:
             replica_set.primary.write(*INSERTS.prepare, timeout_s=replica_set.timeout_s)
-            replica_set.await_caught_up(replica_set.replicas[0])
-            if "told" in case:
-                replica_set.primary.tell(case["told"], replica_set.timeout_s)
-            return _broken(replica_set, context, case) | {"seconds": round(time.monotonic() - began, 1)}
+            replica_set.wait_until_caught_up(replica_set.replicas[0])
+            if "statement" in case:
+                replica_set.primary.execute(case["statement"], replica_set.timeout_s)
+            return _run_fault(replica_set, context, case) | {"seconds": round(time.monotonic() - began, 1)}
     except HowfarError as error:
         return {"error": [type(error).__name__, error.message]}
 
 
-def _broken(replica_set: ReplicaSet, context: ReplicaSetContext, case: Mapping[str, Any]) -> dict[str, Any]:
+def _run_fault(replica_set: ReplicaSet, context: ReplicaSetContext, case: Mapping[str, Any]) -> dict[str, Any]:
     def measure(job: LoadJob, launcher: Launcher, on_event: Any) -> LoadOutcome:
         outcome = run_load(job, launcher, on_event)
         if case.get("planted") and job.acknowledged is not None:
             plant(Path(job.acknowledged))
         return outcome
 
-    where = FaultContext(
+    fault_context = FaultContext(
         replica_set=replica_set,
         launcher=context.network.server.launcher(context.shares.client),
-        rtt_ns=replica_set.links[0].begin().p50_ns,
+        rtt_ns=replica_set.links[0].prepare_load().p50_ns,
         measure=measure,
         on_event=lambda event: None,
     )
     job = LoadJob(
         target=UnixTarget(path=str(replica_set.primary.server.socket)),
         user=USER,
-        password=account_password(replica_set),
+        password=replica_set.primary.server.password,
         database=DATABASE,
         workload=INSERTS,
         connections=case.get("threads", THREADS),
@@ -78,29 +77,25 @@ def _broken(replica_set: ReplicaSet, context: ReplicaSetContext, case: Mapping[s
         measure_ns=case.get("measure_ns", 10**9),
     )
     if case["fault"] == "replica-leaves":
-        fallen = run_fallback(where, job, case.get("timeout_ms"), case["after_ns"], case["away_ns"])
-        return {"record": fallen.record.model_dump(), "transactions": fallen.outcome.finished.transactions}
-    done = FAULTS[case["fault"]]
-    done = replace(done, failover_ns=case.get("failover_ns", done.failover_ns))
-    with patch.dict(FAULTS, {case["fault"]: done}):
-        crashed = run_crash(where, job, case["fault"], case["after_ns"])
+        fallback = run_fallback(fault_context, job, case.get("timeout_ms"), case["after_ns"], case["away_ns"])
+        return {"record": fallback.record.model_dump(), "transactions": fallback.outcome.finished.transactions}
+    fault = FAULTS[case["fault"]]
+    fault = replace(fault, failover_ns=case.get("failover_ns", fault.failover_ns))
+    with patch.dict(FAULTS, {case["fault"]: fault}):
+        crashed = run_crash(fault_context, job, case["fault"], case["after_ns"])
     return {"record": crashed.record.model_dump(), "transactions": crashed.outcome.finished.transactions}
 
 
-def account_password(replica_set: ReplicaSet) -> str:
-    return replica_set.primary.server.password
-
-
 def plant(log: Path) -> None:
-    """Add a commit that a client falsely logs as acknowledged; the closing record's totals are adjusted to match."""
-    head, records = log.read_bytes()[: HEADER.size], np.fromfile(log, RECORD, offset=HEADER.size)
-    liar, closing = records[-2:-1].copy(), records[-1:].copy()
-    liar["key"], liar["fate"] = PLANTED, KeyOutcome.ACKNOWLEDGED
-    liar["sent_ns"] = liar["ended_ns"] = records["ended_ns"][:-1].max()
+    """Add a false acknowledged commit to a client's log, and adjust the totals of its closing record."""
+    header, records = log.read_bytes()[: HEADER.size], np.fromfile(log, RECORD, offset=HEADER.size)
+    false_entry, closing = records[-2:-1].copy(), records[-1:].copy()
+    false_entry["key"], false_entry["fate"] = PLANTED, KeyOutcome.ACKNOWLEDGED
+    false_entry["sent_ns"] = false_entry["ended_ns"] = records["ended_ns"][:-1].max()
     closing["key"] += 1
     closing["sent_ns"] += 1
-    log.write_bytes(head + records[:-1].tobytes() + liar.tobytes() + closing.tobytes())
+    log.write_bytes(header + records[:-1].tobytes() + false_entry.tobytes() + closing.tobytes())
 
 
 if __name__ == "__main__":
-    in_sandbox(lambda: over_wires(_case, connections=64))
+    run_in_sandbox(lambda: run_cases(_run_case, connections=64))

@@ -1,9 +1,9 @@
-"""A program for the tests: injects faults into a run between two hosts, one by one or at random; reports the effect of each.
+"""A program for the tests: injects faults into a run on two hosts and reports the effect of each.
 
-python -m tests.lab.hosts_faults OUT INJURY...       each in a separate trial, then the run continues to its end
-python -m tests.lab.hosts_faults OUT random N SEED   N kills of parts drawn at random, at random moments
+python -m tests.lab.hosts_faults OUT FAULT...        each fault in a separate trial; then the run continues until it is complete
+python -m tests.lab.hosts_faults OUT random N SEED   N kills of random processes at random moments
 
-Run it by `hosts_here`, with the hosts file `hosts.toml` and a plan `plan.toml`. OUT gets JSON.
+`namespace_hosts` must start it in a directory with the hosts file `hosts.toml` and a plan `plan.toml`. Writes JSON to OUT.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from howfar.store.records import Run, StopReason
+from howfar.store.records import StopReason
 from howfar.store.run_file import read_run
 
 RUN = Path("run.howfar")
 _HOWFAR = str(Path(sys.executable).with_name("howfar"))
-_LONGEST_S = 150.0
-_LEFT_S = 10.0
-"""This long after its end, nothing of a run may be left on a host."""
-_PARTS = re.compile(r"howfar-engine |mariadbd|raylet/raylet|gcs_server|howfar\.fleet\.|ray::Agent")
-_OF_A_TRIAL = re.compile(r"howfar-engine (load|usage)|mariadbd")
-_OF_A_RUN = re.compile(r"howfar-engine |mariadbd|ray::Agent")
+_TIMEOUT_S = 150.0
+_CLEANUP_S = 10.0
+"""Time after its end within which all processes of a run must have ended."""
+_ALL_PROCESSES = re.compile(r"howfar-engine |mariadbd|raylet/raylet|gcs_server|howfar\.fleet\.|ray::Agent")
+_TRIAL_PROCESSES = re.compile(r"howfar-engine (load|usage)|mariadbd")
+_RUN_PROCESSES = re.compile(r"howfar-engine |mariadbd|ray::Agent")
 STEP = Path("clock") / "step"
 
 
 def processes() -> dict[int, str]:
-    """The running processes here, with their command lines."""
+    """The command lines of all visible processes by pid, without this one and zombies."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -44,53 +44,54 @@ def processes() -> dict[int, str]:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if line:  # a zombie has none
+            if line:  # a zombie has no command line
                 found[int(entry.name)] = line
     return found
 
 
-def network_of(pid: int) -> int | None:
+def network_namespace(pid: int) -> int | None:
     try:
         return Path(f"/proc/{pid}/ns/net").stat().st_ino
     except OSError:
         return None
 
 
-def on(host: str, pattern: str) -> list[int]:
+def pids_on(host: str, pattern: str) -> list[int]:
     """The processes of a host whose command lines match `pattern`."""
     running = processes()
     (sshd, *_) = [
         pid for pid, line in running.items() if line.startswith(("/usr/sbin/sshd", "sshd")) and f"sshd-{host}" in line
     ]
-    network = network_of(sshd)
-    return [pid for pid, line in running.items() if re.search(pattern, line) and network_of(pid) == network]
+    network = network_namespace(sshd)
+    return [pid for pid, line in running.items() if re.search(pattern, line) and network_namespace(pid) == network]
 
 
-def here(pattern: str) -> list[int]:
+def matching_pids(pattern: str) -> list[int]:
     return [pid for pid, line in processes().items() if re.search(pattern, line)]
 
 
-def await_that(what: Callable[[], Any], why: str, timeout_s: float = _LONGEST_S) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := what():
-            return found
-        time.sleep(0.05)
-    raise SystemExit(f"waited {timeout_s:.0f} s for {why}")
+def wait_until(condition: Callable[[], object], description: str, timeout_s: float = _TIMEOUT_S) -> None:
+    if _seconds_until(condition, timeout_s) is None:
+        raise SystemExit(f"waited {timeout_s:.0f} s for {description}")
 
 
-def cleared(pattern: re.Pattern[str]) -> float | None:
-    """Seconds until no such process is left; None if some are left after _LEFT_S."""
+def _seconds_until(condition: Callable[[], object], timeout_s: float = _CLEANUP_S) -> float | None:
+    """Seconds until `condition` holds; None if it does not hold within `timeout_s`."""
     began = time.monotonic()
-    while time.monotonic() - began < _LEFT_S:
-        if not here(pattern.pattern):
+    while time.monotonic() - began < timeout_s:
+        if condition():
             return round(time.monotonic() - began, 1)
-        time.sleep(0.1)
+        time.sleep(0.05)
     return None
 
 
-def lives(pid: int) -> str | None:
-    """The start time of a process, which distinguishes it from a later one with the same pid; None if it does not run."""
+def cleanup_time_s(pattern: re.Pattern[str]) -> float | None:
+    """Seconds until no process matches `pattern`; None if one still does after _CLEANUP_S."""
+    return _seconds_until(lambda: not matching_pids(pattern.pattern))
+
+
+def start_time(pid: int) -> str | None:
+    """The start time of a process, which distinguishes it from a later one with its pid; None if it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -98,33 +99,27 @@ def lives(pid: int) -> str | None:
     return None if fields[0] == "Z" else fields[19]
 
 
-def gone(were: dict[int, str | None]) -> float | None:
-    """Seconds until none of these processes runs; None if some still do after _LEFT_S."""
-    began = time.monotonic()
-    while time.monotonic() - began < _LEFT_S:
-        if not any(since is not None and lives(pid) == since for pid, since in were.items()):
-            return round(time.monotonic() - began, 1)
-        time.sleep(0.1)
-    return None
+def time_until_ended_s(start_times: dict[int, str | None]) -> float | None:
+    """Seconds until none of these processes runs; None if one still does after _CLEANUP_S."""
+    started = {pid: start for pid, start in start_times.items() if start is not None}
+    return _seconds_until(lambda: not any(start_time(pid) == start for pid, start in started.items()))
 
 
 class Howfar:
     """The command of the run; it is resumed if it ends early."""
 
     def __init__(self) -> None:
-        self.commands: list[int] = []
-        self.process = self._start(
-            "run", "plan.toml", "--on", "hosts.toml", "--place", "client=a,server=b", "--out", str(RUN)
-        )
+        self.exit_codes: list[int] = []
+        self.process = self._begin()
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with Path("err.txt").open("ab") as log:
             return subprocess.Popen([_HOWFAR, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
-    def goes_on(self) -> bool:
-        """Resume a run whose command failed. Returns False, so that an `or` evaluates what follows."""
-        if self.process.poll() and not self.complete():
-            self.commands.append(self.process.returncode)
+    def resume_if_failed(self) -> bool:
+        """Resume the run if its command failed. Returns False, so that an `or` evaluates its right side."""
+        if self.process.poll() and not self.is_complete():
+            self.exit_codes.append(self.process.returncode)
             self.process = self._start("resume", str(RUN)) if RUN.exists() else self._begin()
         return False
 
@@ -134,14 +129,13 @@ class Howfar:
     def trials(self) -> int:
         return Path("err.txt").read_text(errors="replace").count("\nblock ")
 
-    def complete(self) -> bool:
-        """Whatever the exit code: if each trial of an arm was void, the run is complete and cannot be resumed."""
+    def is_complete(self) -> bool:
+        """Whether the run is complete, whatever the exit code: a complete run may have an arm without a valid trial."""
         return RUN.exists() and self.process.poll() is not None and read_run(RUN).stop is StopReason.BLOCKS
 
-    def under_load(self) -> list[int]:
-        """Engines of the client, once a load is under way; resumes the run where needed."""
-        self.goes_on()
-        return on("a", "howfar-engine load")
+    def is_under_load(self) -> bool:
+        """Whether a load runs; resumes the run if its command failed."""
+        return self.resume_if_failed() or bool(pids_on("a", "howfar-engine load"))
 
 
 def _kill(pids: list[int]) -> None:
@@ -153,15 +147,15 @@ def _kill(pids: list[int]) -> None:
 
 
 def _link_down(seconds: float) -> None:
-    """Take the second host's link down for a while."""
+    """Take the second host's link down for some seconds."""
     subprocess.run(["ip", "link", "set", "v1", "down"], check=True)
     time.sleep(seconds)
     subprocess.run(["ip", "link", "set", "v1", "up"], check=True)
 
 
-def _memory(host: str, command: str) -> None:
+def _run_on(host: str, command: str) -> None:
     """Run a shell command in the host's mount namespace."""
-    (raylet, *_) = on(host, "raylet/raylet")
+    (raylet, *_) = pids_on(host, "raylet/raylet")
     subprocess.run(["nsenter", f"--target={raylet}", "--mount", "--pid", "sh", "-ec", command], check=True)
 
 
@@ -175,56 +169,59 @@ rm /dev/shm/fill
 
 
 def _disk_full() -> None:
-    """Fill the host's file system. Space that an ending server frees is taken before the next server gets it."""
-    _memory("b", _FILL)
+    """Fill the second host's file system for 8 s, including space that an ending server frees."""
+    _run_on("b", _FILL)
 
 
-INJURIES: dict[str, Callable[[Howfar], None]] = {
-    "engine": lambda run: _kill(on("a", "howfar-engine load")),
-    "actor": lambda run: _kill(on("b", "ray::Agent")),
-    "raylet": lambda run: _kill(on("b", "raylet/raylet")),
-    "head": lambda run: _kill(here("gcs_server")),
+FAULTS: dict[str, Callable[[Howfar], None]] = {
+    "engine": lambda run: _kill(pids_on("a", "howfar-engine load")),
+    "actor": lambda run: _kill(pids_on("b", "ray::Agent")),
+    "raylet": lambda run: _kill(pids_on("b", "raylet/raylet")),
+    "head": lambda run: _kill(matching_pids("gcs_server")),
     "driver": lambda run: _kill([run.process.pid]),
     "link-5s": lambda run: _link_down(5),
     "link-60s": lambda run: _link_down(60),
     "clock-step": lambda run: (STEP.write_text("5"), None)[1],
     "disk-full": lambda run: _disk_full(),
 }
-RANDOM: dict[str, Callable[[Howfar], None]] = {
-    **{name: INJURIES[name] for name in ("engine", "actor", "raylet", "head", "driver")},
-    "client's actor": lambda run: _kill(on("a", "ray::Agent")),
-    "client's raylet": lambda run: _kill(on("a", "raylet/raylet")),
-    "server": lambda run: _kill(on("b", "mariadbd")),
-    "guard": lambda run: _kill(here(r"howfar\.fleet\.guard")[:1]),
-    "host's first process": lambda run: _kill(on("b", r"howfar\.fleet\.node")[:1]),
+RANDOM_FAULTS: dict[str, Callable[[Howfar], None]] = {
+    **{name: FAULTS[name] for name in ("engine", "actor", "raylet", "head", "driver")},
+    "client's actor": lambda run: _kill(pids_on("a", "ray::Agent")),
+    "client's raylet": lambda run: _kill(pids_on("a", "raylet/raylet")),
+    "server": lambda run: _kill(pids_on("b", "mariadbd")),
+    "guard": lambda run: _kill(matching_pids(r"howfar\.fleet\.guard")[:1]),
+    "host's first process": lambda run: _kill(pids_on("b", r"howfar\.fleet\.node")[:1]),
 }
 
 
-def _reasons() -> list[str]:
+def _void_reasons() -> list[str]:
     return [trial.void_reason for trial in read_run(RUN).trials if trial.void_reason] if RUN.exists() else []
 
 
-def injure(run: Howfar, name: str, injury: Callable[[Howfar], None], moment_s: float) -> dict[str, Any]:
+def inject(run: Howfar, name: str, fault: Callable[[Howfar], None], delay_s: float) -> dict[str, Any]:
     """Inject a fault into a trial under load, and wait for the next valid trial."""
-    await_that(run.under_load, f"a load, before {name}")
-    time.sleep(moment_s)
-    before, trials, began = len(_reasons()), run.trials(), time.monotonic()
-    were = {pid: lives(pid) for pid in here(_OF_A_TRIAL.pattern)}
-    injury(run)
-    found: dict[str, Any] = {"injury": name}
-    await_that(lambda: run.process.poll() is not None or run.trials() > trials, f"the trial's end after {name}")
-    found["gone_s"] = gone(were)
+    wait_until(run.is_under_load, f"a load, before {name}")
+    time.sleep(delay_s)
+    before, trials, began = len(_void_reasons()), run.trials(), time.monotonic()
+    start_times = {pid: start_time(pid) for pid in matching_pids(_TRIAL_PROCESSES.pattern)}
+    fault(run)
+    found: dict[str, Any] = {"fault": name}
+    wait_until(lambda: run.process.poll() is not None or run.trials() > trials, f"the trial's end after {name}")
+    found["gone_s"] = time_until_ended_s(start_times)
     found["ended"] = run.process.poll()
     if found["ended"] not in (None, 0):
-        found["cleared_s"] = cleared(_PARTS if name in ("head", "guard") else _OF_A_RUN)
-    found["void"] = _reasons()[before:]
-    good = lambda: run.goes_on() or run.complete() or run.trials() > trials + 1 + len(_reasons()) - before  # noqa: E731
-    await_that(good, f"a good trial after {name}")
+        found["cleared_s"] = cleanup_time_s(_ALL_PROCESSES if name in ("head", "guard") else _RUN_PROCESSES)
+    found["void"] = _void_reasons()[before:]
+
+    def has_good_trial() -> bool:
+        return run.is_complete() or run.trials() > trials + 1 + len(_void_reasons()) - before
+
+    wait_until(lambda: run.resume_if_failed() or has_good_trial(), f"a good trial after {name}")
     return {**found, "back_s": round(time.monotonic() - began, 1)}
 
 
-def _slow_clock() -> None:
-    """Host b gets a separate monotonic clock, 5 s ahead, and a wall clock that can be stepped."""
+def _replace_clocks() -> None:
+    """Give host b a monotonic clock that is 5 s ahead, and a wall clock that can be stepped."""
     STEP.parent.mkdir()
     STEP.write_text("0")
     (STEP.parent / "sitecustomize.py").write_text(
@@ -244,43 +241,38 @@ def _slow_clock() -> None:
     Path("hosts.toml").write_text(first + mark + second.replace(sys.executable, str(program.resolve())))
 
 
-def _ended(run: Howfar) -> Run:
-    await_that(lambda: run.goes_on() or run.complete(), "the run's end", 2 * _LONGEST_S)
-    return read_run(RUN)
-
-
 def main() -> int:
-    out, *wanted = sys.argv[1:]
-    if "clock-step" in wanted:
-        _slow_clock()
+    out, *names = sys.argv[1:]
+    if "clock-step" in names:
+        _replace_clocks()
     subprocess.run([_HOWFAR, "hosts", "up"], check=True, stdin=subprocess.DEVNULL)
     run, found = Howfar(), []
     try:
-        if wanted[0] == "random":
-            draws = random.Random(int(wanted[2]))
-            for _ in range(int(wanted[1])):
-                name = draws.choice(list(RANDOM))
-                found.append(injure(run, name, RANDOM[name], draws.uniform(0, 2)))
-                Path(out).write_text(json.dumps({"injuries": found}, indent=1))
+        if names[0] == "random":
+            rng = random.Random(int(names[2]))
+            chosen = [(rng.choice(list(RANDOM_FAULTS)), rng.uniform(0, 2)) for _ in range(int(names[1]))]
+            faults = [(name, RANDOM_FAULTS[name], delay_s) for name, delay_s in chosen]
         else:
-            for name in wanted:
-                found.append(injure(run, name, INJURIES[name], 0.7))
-                Path(out).write_text(json.dumps({"injuries": found}, indent=1))
-        ended = _ended(run)
+            faults = [(name, FAULTS[name], 0.7) for name in names]
+        for name, fault, delay_s in faults:
+            found.append(inject(run, name, fault, delay_s))
+            Path(out).write_text(json.dumps({"faults": found}, indent=1))
+        wait_until(lambda: run.resume_if_failed() or run.is_complete(), "the run's end", 2 * _TIMEOUT_S)
+        finished = read_run(RUN)
     finally:
         _kill([run.process.pid] if run.process.poll() is None else [])
     subprocess.run([_HOWFAR, "hosts", "down"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    told = {
-        "injuries": found,
-        "stop": ended.stop,
-        "codes": run.commands,
-        "cleared_s": cleared(_PARTS),
-        "left": [line for line in processes().values() if _PARTS.search(line)],
+    report = {
+        "faults": found,
+        "stop": finished.stop,
+        "codes": run.exit_codes,
+        "cleared_s": cleanup_time_s(_ALL_PROCESSES),
+        "left": [line for line in processes().values() if _ALL_PROCESSES.search(line)],
         "clocks": [
-            trial.receipt.hosts.start["b"].as_json() for trial in ended.trials if trial.receipt.hosts is not None
+            trial.receipt.hosts.start["b"].as_json() for trial in finished.trials if trial.receipt.hosts is not None
         ][:3],
     }
-    Path(out).write_text(json.dumps(told, indent=1, default=str))
+    Path(out).write_text(json.dumps(report, indent=1, default=str))
     shutil.copy("err.txt", f"{out}.err")
     return 0
 

@@ -1,6 +1,6 @@
-"""The verdict of a test of limits on a measured case: right, wrong, or not to be judged because other processes used the machine.
+"""Whether analysis named the right limit of a measured case, and whether to measure it again.
 
-A wrong verdict is never excused, nor is a void trial. A refusal to judge is accepted only if other processes used many CPUs.
+A wrong limit and a void trial are errors. That no limit is named is accepted only if other programs used many CPUs.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from howfar.model.resource import Resource
-from tests.lab.undisturbed import MANY_OTHERS
+from tests.lab.undisturbed import BUSY_CPUS
 
-_REFUSALS = (Resource.INVALID, Resource.NOT_ESTABLISHED)
+_NO_LIMIT = (Resource.INVALID, Resource.NOT_ESTABLISHED)
 
 Verdict = Literal["right", "wrong", "void", "others"]
 
 
-def others_cpus(found: Mapping[str, Any]) -> float:
-    """CPUs that other processes kept busy in the last trial's window."""
+def other_programs_cpus(found: Mapping[str, Any]) -> float:
+    """CPUs that other programs used in the last trial's window."""
     busy = found["window"]["cpus_busy"] if found["window"] else {}
     return float(sum(busy.values()) - found["used_cpus"]) if busy else 0.0
 
 
-def verdict(found: Mapping[str, Any], expected: Resource) -> Verdict:
+def judge(found: Mapping[str, Any], expected: Resource) -> Verdict:
     if found["cell"] is None:
         return "void"
-    named = found["cell"]["limit"]["resource"]
-    if named == expected:
+    resource = found["cell"]["limit"]["resource"]
+    if resource == expected:
         return "right"
-    return "others" if named in _REFUSALS and others_cpus(found) > MANY_OTHERS else "wrong"
+    return "others" if resource in _NO_LIMIT and other_programs_cpus(found) > BUSY_CPUS else "wrong"
 
 
-def try_again(found: Mapping[str, Any], expected: Resource) -> bool:
-    """Whether to measure again; the caller bounds the attempts. A wrong verdict on a quiet machine is final."""
-    judged = verdict(found, expected)
-    return judged in ("void", "others") or (judged == "wrong" and others_cpus(found) > MANY_OTHERS)
+def should_retry(found: Mapping[str, Any], expected: Resource) -> bool:
+    """Whether to measure again; the caller limits the attempts. A wrong limit on a quiet machine is final."""
+    judged = judge(found, expected)
+    return judged in ("void", "others") or (judged == "wrong" and other_programs_cpus(found) > BUSY_CPUS)

@@ -1,38 +1,119 @@
 """A program for the tests: loads limited by one resource, each in a real laboratory; prints the limit that analysis names for each.
 
-python -m tests.lab.limits_scenario CASES_JSON   Each case: `name`, `request` (of the laboratory; cases with the same one share it),
-`factors`, `workload`, `data`, `trials`, `measure`, and what causes the limit: `loss` (share of segments to the client), `rmem` (bytes
-of the client host's receive buffers), `work` (what the client does with answers), `null` (bytes of one row from a server that only
-answers). `on_disk` of the first case: run without a sandbox, which would keep the data in memory.
-"""
+python -m tests.lab.limits_scenario CASES_JSON   Each case: `name`, `request` (cases with the same one share a laboratory), `factors`,
+`workload`, `data`, `trials`, `measure`, and the cause of the limit: `loss` (share of segments to the client), `rmem` (bytes of the
+client host's receive buffers), `work` (the client's work with replies), `null` (bytes of a row of a null server). If the first case
+has `on_disk`, there is no sandbox, whose data would be in memory."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from howfar.contract.messages import Event, IndependentLoss, LoadJob
-from howfar.engine.process import Launcher
+from howfar.contract.environment import RunEnvironment
+from howfar.contract.messages import (
+    Event,
+    IndependentLoss,
+    LoadJob,
+    NullJob,
+    NullReady,
+    Observed,
+    Receipt,
+    ServiceName,
+    TcpListen,
+    TcpTarget,
+)
+from howfar.engine.process import EngineProcess, Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.experiments.registry import summarise
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.link.spec import DirectionSpec
+from howfar.lab.window import LabWindowWatch, WatchTargets
+from howfar.plan.factors import Level
 from howfar.plan.types import Data, Plan, Timing, Workload, baseline_model, factors_model
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import Instruments, run_trial
+from howfar.services import SqlProtocol
 from howfar.store.records import Arm, ArmRole, Run, RunInfo, Trial, TrialStatus
-from howfar.testbed import Testbed
-from tests.lab.null_stage import NullLaboratory
-from tests.lab.undisturbed import disturbed
+from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, ServiceEndpoint, Testbed, Trust
+from tests.lab.undisturbed import is_disturbed
+
+ADDRESS = "127.0.0.1"
+
+
+@dataclass
+class NullEnvironment:
+    """A `howfar.testbed.TrialEnvironment` whose server answers every statement with prepared bytes, so that the client is the
+    limit."""
+
+    target: Any
+    client: Launcher
+    observe: tuple[Observed, ...]
+    targets: WatchTargets
+    trust: Trust | None = None
+    fetches_server_key: bool = True
+    services: Mapping[ServiceName, ServiceEndpoint] = field(default_factory=dict)
+    protocol: SqlProtocol = "mysql"
+    user: str = "null"
+    password: str = ""
+    database: str = "null"
+    application: None = None
+    pair: None = None
+
+    def reset_counters(self) -> None:
+        pass
+
+    def watch(self, length_ns: int) -> LabWindowWatch:
+        return LabWindowWatch(self.targets, length_ns)
+
+    def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
+        return CollectedReceipt()
+
+    def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
+        return CollectedReceipt()
+
+
+@dataclass
+class NullLaboratory:
+    """A laboratory's hosts with a null server instead of its own."""
+
+    real: Lab
+    reply_bytes: int
+
+    def server(self) -> tuple[str, str]:
+        return "null", "0"
+
+    def begin_block(self, block: int) -> None:
+        pass
+
+    def environment(self) -> RunEnvironment:
+        return self.real.environment()
+
+    @contextmanager
+    def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[NullEnvironment]:
+        """An environment on the loopback interface of the server's host; the factors have no effect."""
+        host, shares = self.real.server_host, self.real.shares
+        job = NullJob(listen=TcpListen(host=ADDRESS), threads=len(shares.server), reply_bytes=self.reply_bytes)
+        with EngineProcess(job, host.launcher(shares.server)) as server:
+            ready = server.read()
+            assert isinstance(ready, NullReady) and ready.port is not None
+            yield NullEnvironment(
+                target=TcpTarget(host=ADDRESS, port=ready.port),
+                client=host.launcher(shares.client),
+                observe=(Observed(role="server", pid=server.pid),),
+                targets=WatchTargets(host, host, ready.port, None, dict),
+            )
+
 
 SEED = 1
 QUEUE_NS = 200_000_000
-"""Queue of the link to the client, unless the case loses segments: room for the answers of all connections, so that none is lost."""
+"""Queue of the link to the client, unless the case loses segments: it holds the replies of all connections."""
 
 
 def _request(case: Mapping[str, Any]) -> LabRequest:
@@ -59,7 +140,7 @@ def _plan(case: Mapping[str, Any], request: LabRequest) -> Plan:
 
 def _measure(laboratory: Lab, case: Mapping[str, Any]) -> Any:
     def measure(job: LoadJob, client: Launcher, on_event: Any) -> LoadOutcome:
-        rmem = case.get("rmem")  # only now: opening the environment sizes buffers for the link
+        rmem = case.get("rmem")  # set now, because opening the environment sizes buffers for the link
         if rmem is not None:
             assert laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", f"4096 {rmem} {rmem}")
         return run_load(job.model_copy(update={"client_work": case.get("work", "touch")}), client, on_event)
@@ -76,8 +157,8 @@ def _trials(laboratory: Lab, case: Mapping[str, Any], plan: Plan, arm: Arm) -> l
     found = []
     measured_in: Testbed = NullLaboratory(laboratory, case["null"]) if "null" in case else laboratory
     for number in range(case.get("trials", 1)):
-        place = Slot(block=number, position=0, attempt=0, arm=arm.name)
-        found.append(run_trial(number, place, arm, plan, SEED, measured_in, instruments, on_event))
+        slot = Slot(block=number, position=0, attempt=0, arm=arm.name)
+        found.append(run_trial(number, slot, arm, plan, SEED, measured_in, instruments, on_event))
     return found
 
 
@@ -101,9 +182,7 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
         server_kind=kind,
         server_version=version,
     )
-    # A trial that a busy machine made void is judged all the same: noise does not change which resource is full.
-    kept = tuple(_forgiven(trial) for trial in trials)
-    summary = summarise(Run(info=info, trials=kept, stop=None))
+    summary = summarise(Run(info=info, trials=tuple(map(_excused, trials)), stop=None))
     cell = next(iter(summary.cells), None)
     return {
         "name": case["name"],
@@ -116,9 +195,9 @@ def _judge(laboratory: Lab, case: Mapping[str, Any], request: LabRequest) -> dic
     }
 
 
-def _forgiven(trial: Trial) -> Trial:
-    """The trial, made valid if only a busy machine voided it: that does not change which resource is full."""
-    if trial.measured is None or not disturbed(trial.void_reason):
+def _excused(trial: Trial) -> Trial:
+    """The trial, made valid if only a busy machine voided it, which does not change which resource is full."""
+    if trial.measured is None or not is_disturbed(trial.void_reason):
         return trial
     return trial.model_copy(update={"status": TrialStatus.OK, "void_reason": None})
 
@@ -137,10 +216,10 @@ def main() -> int:
     groups: dict[str, list[Any]] = {}
     for case in cases:
         groups.setdefault(json.dumps([case["request"], case.get("loss", 0.0)], sort_keys=True), []).append(case)
-    for together in groups.values():
-        request = _request(together[0])
+    for group in groups.values():
+        request = _request(group[0])
         with open_laboratory(request) as laboratory:
-            for case in together:
+            for case in group:
                 print(json.dumps(_judge(laboratory, case, request)), flush=True)
     return 0
 

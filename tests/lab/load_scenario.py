@@ -1,4 +1,4 @@
-"""A program for the tests, run by `howfar lab` on the client's host: loads by `howfar load` and by sysbench; prints all as JSON.
+"""A program for the tests, run by `howfar lab` on the client's host: runs `howfar load` and sysbench; prints their results as JSON.
 
 python -m tests.lab.load_scenario FOLDER
 """
@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from howfar.contract.messages import SYSBENCH_KINDS
+from tests.lab.howfar_runs import PYTHON_HOWFAR
 
-HOWFAR = [
-    sys.executable,
-    "-c",
-    "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))",
-    "load",
-]
+HOWFAR_LOAD = [*PYTHON_HOWFAR, "load"]
 EVENTS = 200
 TABLES = ["--tables=2", "--table-size=1000", "--threads=2"]
-OTHERS = tuple(kind for kind in SYSBENCH_KINDS if kind not in ("oltp_read_only", "bulk_insert"))
+OTHER_KINDS = tuple(kind for kind in SYSBENCH_KINDS if kind not in ("oltp_read_only", "bulk_insert"))
 COUNTED = [*TABLES, f"--events={EVENTS}", "--time=120"]
 
 
@@ -39,7 +35,7 @@ def run(command: list[str]) -> dict[str, Any]:
 
 
 def interrupted(command: list[str]) -> dict[str, Any]:
-    """Send SIGINT to the whole process group, as a terminal does, once two lines were printed."""
+    """Run a command and send SIGINT to its process group, like a terminal, once it has printed two lines."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -63,31 +59,31 @@ def scenario(folder: Path) -> dict[str, Any]:
     dsn = f"mysql://{socket}?user={user}&db={database}"
     by_file = f"--password-file={secret}"
     kind = "oltp_read_only"
-    found = {
-        "as_sysbench": run([*HOWFAR, kind, *server, by_file, *COUNTED, "--report=sysbench", "run"]),
-        "json": run([*HOWFAR, dsn, kind, by_file, *TABLES, "--time=2", "--interval=200ms", "--json"]),
-        "files": run([*HOWFAR, kind, *TABLES, "--time=1", f"--prometheus={folder}/x.prom", f"--hdr-log={folder}/x.hlog"]),
-        "options_file": run([*HOWFAR, f"--defaults-file={os.environ['HOWFAR_CLIENT_CNF']}", f"--mysql-db={database}", kind,
+    runs = {
+        "as_sysbench": run([*HOWFAR_LOAD, kind, *server, by_file, *COUNTED, "--report=sysbench", "run"]),
+        "json": run([*HOWFAR_LOAD, dsn, kind, by_file, *TABLES, "--time=2", "--interval=200ms", "--json"]),
+        "files": run([*HOWFAR_LOAD, kind, *TABLES, "--time=1", f"--prometheus={folder}/x.prom", f"--hdr-log={folder}/x.hlog"]),
+        "options_file": run([*HOWFAR_LOAD, f"--defaults-file={os.environ['HOWFAR_CLIENT_CNF']}", f"--mysql-db={database}", kind,
                              *TABLES, "--time=1"]),
-        "wrong_password": run([*HOWFAR, dsn, kind, *TABLES]),
-        "interrupted": interrupted([*HOWFAR, kind, *TABLES, "--time=60", "--report-interval=1", "--interval=100ms"]),
+        "wrong_password": run([*HOWFAR_LOAD, dsn, kind, *TABLES]),
+        "interrupted": interrupted([*HOWFAR_LOAD, kind, *TABLES, "--time=60", "--report-interval=1", "--interval=100ms"]),
     }  # fmt: skip
-    for other in OTHERS:
-        found[other] = run([*HOWFAR, other, *server, by_file, "--report=sysbench", *counted(other)])
-    found["prepare"] = run([*HOWFAR, "--workload=orders", "prepare"])
-    found["orders"] = run([*HOWFAR, "--workload=orders", *COUNTED[2:]])
-    found["orders at a rate"] = run([*HOWFAR, "--workload=orders", "--threads=2", "--time=1", "--rate=200"])
-    found["cleanup"] = run([*HOWFAR, "--workload=orders", "cleanup"])
+    for other in OTHER_KINDS:
+        runs[other] = run([*HOWFAR_LOAD, other, *server, by_file, "--report=sysbench", *counted(other)])
+    runs["prepare"] = run([*HOWFAR_LOAD, "--workload=orders", "prepare"])
+    runs["orders"] = run([*HOWFAR_LOAD, "--workload=orders", *COUNTED[2:]])
+    runs["orders at a rate"] = run([*HOWFAR_LOAD, "--workload=orders", "--threads=2", "--time=1", "--rate=200"])
+    runs["cleanup"] = run([*HOWFAR_LOAD, "--workload=orders", "cleanup"])
     search = ["--search=p50<1s", "--search-low=50", "--search-high=100", "--time=1"]
-    found["search"] = run([*HOWFAR, "oltp_point_select", *TABLES, *search, "--json"])
+    runs["search"] = run([*HOWFAR_LOAD, "oltp_point_select", *TABLES, *search, "--json"])
     if shutil.which("sysbench"):
         password = secret.read_text().strip()  # of a throw-away account in its own sandbox
         sysbench = [*server, f"--mysql-password={password}"]
-        found["sysbench"] = run(["sysbench", kind, *sysbench, *counted(kind)])
-        for other in OTHERS:
-            found[f"sysbench {other}"] = run(["sysbench", other, *sysbench, *counted(other)])
+        runs["sysbench"] = run(["sysbench", kind, *sysbench, *counted(kind)])
+        for other in OTHER_KINDS:
+            runs[f"sysbench {other}"] = run(["sysbench", other, *sysbench, *counted(other)])
     return {
-        "runs": found,
+        "runs": runs,
         "password": secret.read_text().strip(),
         "files": {p.name: p.read_text() for p in folder.iterdir()},
     }

@@ -1,6 +1,6 @@
-"""A program for the tests: pages of a real PHP application on each requested path; prints their reports and receipts as JSON.
+"""A program for the tests: pages of a PHP application on each requested path; prints their reports and receipts as JSON.
 
-python -m tests.lab.php_scenario SERVER CASE...    a case is PATH[:TLS][+per_page] or one of the faults in `main`
+python -m tests.lab.php_scenario SERVER CASE...    A case is PATH[:TLS][+per_page] or one of the special cases in `main`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from howfar.contract.messages import (
     SameValue,
     UnixTarget,
 )
-from howfar.contract.rules import services_of, sql_of
+from howfar.contract.services import services_of, sql_of
 from howfar.doctor.findings import Kind
 from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError, LabError
@@ -37,15 +37,15 @@ from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import PhpAnswer, ask, keys_of, round_trips_of
+from howfar.lab.php.php_fpm import PhpReply, count_keys_read, count_round_trips, send_request
 from howfar.lab.trial_environment import LabTrialEnvironment
 from howfar.plan.factors import Level
 from howfar.runner.jobs import fill_keys
 from howfar.testbed import LoadFacts
-from tests.lab.beside_scenario import STORES
-from tests.lab.php_lines import Endpoint, run_all
-from tests.lab.programs import in_sandbox
+from tests.lab.auxiliary_scenario import STORES
+from tests.lab.php_proposals import Endpoint, run_all
 from tests.lab.sandboxes import wait_until
+from tests.lab.scenario_programs import run_in_sandbox
 
 KEYS, SIZE = 300, 1000
 CHILDREN, PAGES, VISITS, ROUNDS = 2, 4, 12, 2
@@ -76,13 +76,13 @@ _STEPS = (
     CpuStep(cpu_ns=CPU_NS),
 )
 MEMCACHED = (GetStep(store="memcached", repeat=3), GetStep(store="memcached", keys_each=10))
-_PROVEN = "str_ends_with($_SERVER['HOWFAR_PAGE'], 'proof.json')"
-_LIES = (
-    ("$prepared->execute();", f"$i > 0 && !{_PROVEN} || $prepared->execute();"),
+_IS_PROOF = "str_ends_with($_SERVER['HOWFAR_PAGE'], 'proof.json')"
+_FALSE_CODE = (
+    ("$prepared->execute();", f"$i > 0 && !{_IS_PROOF} || $prepared->execute();"),
     ("if ($rows === []) {", "if (false) {"),
-    ("$memcached->get($keys[0])", f"({_PROVEN} ? $memcached->get($keys[0]) : 'kept')"),
+    ("$memcached->get($keys[0])", f"({_IS_PROOF} ? $memcached->get($keys[0]) : 'kept')"),
 )
-"""Replacements in `Steps.php`: a statement that a step repeats is sent once, and no single key is requested from Memcached."""
+"""Replacements in `Steps.php` outside the proof: repeated statements are sent once, and no single key is requested from Memcached."""
 ROUND_TRIPS = {"mysql": 9 * ROUNDS, "postgresql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
 """Round trips of one page."""
 
@@ -92,7 +92,7 @@ def _keys(protocol: Literal["resp2", "memcached_text"]) -> KeyValue:
 
 
 def _script(environment: LabTrialEnvironment, connect: Connect, with_memcached: bool) -> PageScript:
-    services = {name: place.service for name, place in environment.services.items()}
+    services = {name: endpoint.service for name, endpoint in environment.services.items()}
     sql = sql_of(services)
     assert sql is not None
     more: dict[str, Any] = {"memcached": services["memcached"], "memcached_keys": _keys("memcached_text")}
@@ -108,15 +108,15 @@ def _script(environment: LabTrialEnvironment, connect: Connect, with_memcached: 
     )
 
 
-def _ask(cgi: FastCgi) -> PhpAnswer:
+def _request_page(cgi: FastCgi) -> PhpReply:
     assert isinstance(cgi.target, UnixTarget)
-    return ask(Path(cgi.target.path), cgi.parameters, 20.0)
+    return send_request(Path(cgi.target.path), cgi.parameters, 20.0)
 
 
 @contextmanager
-def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabTrialEnvironment, FastCgi, PageScript]]:
-    where, _, connect = case.partition("+")
-    path, _, tls = where.partition(":")
+def _open_application(laboratory: Lab, case: str) -> Iterator[tuple[LabTrialEnvironment, FastCgi, PageScript]]:
+    path_and_tls, _, connect = case.partition("+")
+    path, _, tls = path_and_tls.partition(":")
     factors: dict[str, Level] = {"path": path, "placement": "machines", "threads": CHILDREN, "tls": tls or "off"}
     factors |= {"page": "heavy", "application": "php"}
     with laboratory.trial_environment(factors) as environment:
@@ -129,8 +129,8 @@ def _placed(laboratory: Lab, case: str) -> Iterator[tuple[LabTrialEnvironment, F
         yield environment, environment.application.install(script), script
 
 
-def _visited(environment: LabTrialEnvironment, cgi: FastCgi) -> dict[str, Any]:
-    """Visits of the engine, as in a trial."""
+def _run_load(environment: LabTrialEnvironment, cgi: FastCgi) -> dict[str, Any]:
+    """Load the pages with the engine, as in a trial."""
     job = PageJob(
         application=cgi,
         workers=CHILDREN,
@@ -143,85 +143,79 @@ def _visited(environment: LabTrialEnvironment, cgi: FastCgi) -> dict[str, Any]:
     outcome = run_load(job, environment.client)
     return {
         "pages": outcome.finished.transactions,
-        "told": outcome.finished.told,
+        "reported": outcome.finished.told,
         "cpu": {use.role: use.cpu_ns for use in outcome.finished.cpu},
         "protocol": outcome.ready.receipt.protocol_mode,
     }
 
 
 def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
-    with _placed(laboratory, case) as (environment, cgi, script):
-        answers = [_ask(cgi) for _ in range(PAGES)]
-        visited = _visited(environment, cgi)
+    with _open_application(laboratory, case) as (environment, cgi, script):
+        answers = [_request_page(cgi) for _ in range(PAGES)]
+        load = _run_load(environment, cgi)
         collected = environment.collect_receipt(None)
         assert environment.application is not None and collected.receipt.application is not None
         return {
-            "turns": {name: ROUND_TRIPS[name] for name in services_of(script)},
-            "visited": visited,
+            "round_trips": {name: ROUND_TRIPS[name] for name in services_of(script)},
+            "load": load,
             "statuses": [answer.status for answer in answers],
-            "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),
-            "complaints": [answer.complaints for answer in answers if answer.complaints],
-            "told": [answer.reported for answer in answers],
+            "complete": all(answer.body.endswith(cgi.ends_with) for answer in answers),
+            "errors": [answer.stderr for answer in answers if answer.stderr],
+            "reported": [answer.counts for answer in answers],
             "receipt": collected.receipt.application.as_json(),
             "violations": collected.violations,
-            "observed": [one.role for one in environment.observe],
+            "observed": [process.role for process in environment.observe],
             "script_mode": oct(Path(cgi.parameters["HOWFAR_PAGE"]).stat().st_mode & 0o777),
         }
 
 
-def _stranger(laboratory: Lab) -> dict[str, Any]:
-    """PHP connects to MySQL's socket on an environment of the path `tcp`: the server sees where it connects from."""
-    with laboratory.trial_environment(
-        {"path": "tcp", "threads": 1, "application": "php", "page": "heavy"}
-    ) as environment:
+def _wrong_path(laboratory: Lab) -> dict[str, Any]:
+    """PHP connects to MySQL's socket instead of the path `tcp`, which the server reports."""
+    factors: dict[str, Level] = {"path": "tcp", "threads": 1, "application": "php", "page": "heavy"}
+    with laboratory.trial_environment(factors) as environment:
         fill_keys(environment.services["redis"], _keys("resp2"), environment.client)
         script = _script(environment, "persistent", False)
         assert script.mysql is not None and environment.application is not None
         socket = UnixTarget(path=str(environment.main.running.socket))
-        environment.application.install(
-            script.model_copy(update={"mysql": script.mysql.model_copy(update={"target": socket})})
-        )
+        mysql = script.mysql.model_copy(update={"target": socket})
+        environment.application.install(script.model_copy(update={"mysql": mysql}))
         return {"violations": environment.collect_receipt(None).violations}
 
 
-def _liar(laboratory: Lab) -> dict[str, Any]:
-    """PHP that makes all its round trips during the proof, but under load only reports some of them."""
-    honest = php_fpm.PAGES
-    with tempfile.TemporaryDirectory() as place:
-        lying = Path(place, "php")
-        shutil.copytree(honest, lying)
-        steps = (lying / "Steps.php").read_text()
-        for true, false in _LIES:
+def _false_reports(laboratory: Lab) -> dict[str, Any]:
+    """PHP that makes all its round trips during the proof, but under load makes fewer than it reports."""
+    original = php_fpm.PAGES
+    with tempfile.TemporaryDirectory() as directory:
+        modified = Path(directory, "php")
+        shutil.copytree(original, modified)
+        steps = (modified / "Steps.php").read_text()
+        for true, false in _FALSE_CODE:
             assert steps.count(true) == 1
             steps = steps.replace(true, false)
-        (lying / "Steps.php").write_text(steps)
-        php_fpm._PAGE = lying / "page.php"
+        (modified / "Steps.php").write_text(steps)
+        php_fpm._PAGE = modified / "page.php"
         try:
-            return _lied(laboratory)
+            return _load_and_collect(laboratory)
         finally:
-            php_fpm._PAGE = honest / "page.php"
+            php_fpm._PAGE = original / "page.php"
 
 
-def _lied(laboratory: Lab) -> dict[str, Any]:
-    with _placed(laboratory, "socket") as (environment, cgi, script):
+def _load_and_collect(laboratory: Lab) -> dict[str, Any]:
+    with _open_application(laboratory, "socket") as (environment, cgi, script):
         environment.reset_counters()
-        visited = _visited(environment, cgi)
-        pages, reported = visited["pages"], visited["told"]
-        round_trips = {name: count * pages for name, count in round_trips_of(script).items()}
-        keys = {name: count * pages for name, count in keys_of(script).items()}
-        return {
-            "tells": {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in round_trips}
-            == round_trips,
-            "violations": environment.collect_receipt(
-                None, LoadFacts(round_trips=round_trips, keys=keys, sessions={})
-            ).violations,
-        }
+        load = _run_load(environment, cgi)
+        pages, reported = load["pages"], load["reported"]
+        round_trips = {name: count * pages for name, count in count_round_trips(script).items()}
+        keys = {name: count * pages for name, count in count_keys_read(script).items()}
+        claimed = {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in round_trips}
+        facts = LoadFacts(round_trips=round_trips, keys=keys, sessions={})
+        return {"claims_all": claimed == round_trips, "violations": environment.collect_receipt(None, facts).violations}
 
 
-def _broken(laboratory: Lab) -> dict[str, Any]:
-    """What is reported for pages that cannot be answered."""
+def _errors(laboratory: Lab) -> dict[str, Any]:
+    """The errors of pages that cannot be made."""
     messages: dict[str, Any] = {}
-    with _placed(laboratory, "socket") as (environment, cgi, script):
+    with _open_application(laboratory, "socket") as (environment, cgi, script):
         assert environment.application is not None and script.mysql is not None
         secret = script.mysql.model_copy(update={"password": "xyzzy-not-this-one"})
         for name, wrong in {
@@ -234,24 +228,24 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
                 messages[name] = list(environment.collect_receipt(None).violations)
             except HowfarError as error:
                 messages[name] = error.message
-        nothing = cgi.model_copy(update={"parameters": {**cgi.parameters, "HOWFAR_PAGE": "nowhere"}})
-        answer = _ask(nothing)
+        missing = cgi.model_copy(update={"parameters": {**cgi.parameters, "HOWFAR_PAGE": "nowhere"}})
+        answer = _request_page(missing)
         messages["no script"] = [answer.status, answer.body]
     return messages
 
 
-def _dead(laboratory: Lab) -> dict[str, Any]:
-    """What is reported when a child, a server, and PHP-FPM itself die."""
+def _deaths(laboratory: Lab) -> dict[str, Any]:
+    """The errors after the death of a child, of a server and of PHP-FPM."""
     messages: dict[str, Any] = {}
-    with _placed(laboratory, "tcp") as (environment, cgi, _):
+    with _open_application(laboratory, "tcp") as (environment, cgi, _):
         application = environment.application
         assert application is not None
-        pid = next(one.pid for one in environment.observe if one.role == "application")
+        pid = next(process.pid for process in environment.observe if process.role == "application")
         os.kill(sandbox.children_of(pid)[0], signal.SIGSEGV)
-        wait_until(lambda: len(application.collect_receipt().violations) > 0, "PHP-FPM has noticed it")
+        wait_until(lambda: len(application.collect_receipt().violations) > 0, "PHP-FPM's report of it")
         messages["child"] = list(application.collect_receipt().violations)
         os.kill(environment.services["redis"].pid, signal.SIGKILL)
-        answer = _ask(cgi)
+        answer = _request_page(cgi)
         messages["redis"] = [answer.status, answer.body]
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text(), "PHP-FPM has ended")
@@ -263,14 +257,14 @@ def _dead(laboratory: Lab) -> dict[str, Any]:
 
 
 def _lines(laboratory: Lab) -> dict[str, str]:
-    """The doctor's lines for PHP, tried on servers that listen only on sockets."""
+    """The doctor's lines for PHP, run with servers that listen only on sockets."""
     with laboratory.trial_environment({"path": "socket", "threads": 1}) as environment:
-        places = {}
+        endpoints = {}
         for name, kind in {"mysql": Kind.MYSQL, "redis": Kind.REDIS, "memcached": Kind.MEMCACHED}.items():
-            service = next(place.service for found, place in environment.services.items() if found == name)
+            service = next(endpoint.service for found, endpoint in environment.services.items() if found == name)
             assert isinstance(service.target, UnixTarget)
-            places[kind] = Endpoint(service.target.path, service.user, service.password, service.database)
-        return run_all(places)
+            endpoints[kind] = Endpoint(service.target.path, service.user, service.password, service.database)
+        return run_all(endpoints)
 
 
 def main() -> None:
@@ -285,11 +279,17 @@ def main() -> None:
         auxiliary_servers=STORES,
         application=True,
     )
-    special = {"stranger": _stranger, "liar": _liar, "broken": _broken, "dead": _dead, "lines": _lines}
+    special = {
+        "wrong path": _wrong_path,
+        "false reports": _false_reports,
+        "errors": _errors,
+        "deaths": _deaths,
+        "lines": _lines,
+    }
     with open_laboratory(request) as laboratory:
         trials = {case: special[case](laboratory) if case in special else _trial(laboratory, case) for case in cases}
         print(json.dumps({"environment": laboratory.environment().as_json(), "trials": trials}))
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    run_in_sandbox(main)

@@ -1,8 +1,8 @@
 """A program for the tests: trials with replication in one laboratory; prints each as a line of JSON.
 
-python -m tests.lab.replicated_scenario SERVER CASE_JSON...   A case: `factors`, and optionally `kind` of the workload, `timeout_ms`
-of the primary, `measure_ns`, `hangs_s`: after how long a commit counts as hanging, `breaks`: the replica's link is `cut`, or its
-emulator `killed`, as the measured window begins.
+python -m tests.lab.replicated_scenario SERVER CASE_JSON...   A case: `factors`, and optionally the workload's `kind`, the primary's
+`timeout_ms`, `measure_ns`, `hang_timeout_s` (of a commit), `link_fault` (`cut` or `killed`: what happens to the replica's link as the
+measured window begins).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from howfar.runner.stopping import Slot
 from howfar.runner.trial import run_trial
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Testbed, TrialEnvironment
-from tests.lab.programs import in_sandbox
-from tests.lab.undisturbed import Patience, undisturbed
+from tests.lab.scenario_programs import run_in_sandbox
+from tests.lab.undisturbed import RetryBudget, run_undisturbed
 
 RTT_NS = 20_000_000
 LEVELS: dict[str, Level] = {
@@ -44,8 +44,8 @@ LEVELS: dict[str, Level] = {
 
 
 @dataclass
-class Watched:
-    """A laboratory that keeps its last environment for inspection."""
+class RecordingTestbed:
+    """A laboratory that keeps its last trial environment."""
 
     real: Testbed
     last: TrialEnvironment | None = None
@@ -61,14 +61,14 @@ class Watched:
 
     def trial_environment(self, factors: Mapping[str, Level]) -> AbstractContextManager[TrialEnvironment]:
         @contextmanager
-        def kept() -> Iterator[TrialEnvironment]:
+        def keep() -> Iterator[TrialEnvironment]:
             with self.real.trial_environment(factors) as self.last:
                 yield self.last
 
-        return kept()
+        return keep()
 
 
-def plan_of(server: str) -> Plan:
+def make_plan(server: str) -> Plan:
     """The shipped plan `replication`, reduced."""
     plan = load_plan("replication", quick=True).plan
     levels = {"server": (server,), "replica_rtt_ns": (RTT_NS,), "threads": (1, 4)}
@@ -80,15 +80,15 @@ def plan_of(server: str) -> Plan:
     )
 
 
-def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
+def link_breaker(laboratory: RecordingTestbed, link_fault: str | None) -> Callable[[Event], None]:
     """A handler of events that breaks the replica's link as the measured window begins."""
 
     def on_event(event: Event) -> None:
-        if how is None or not isinstance(event, Measuring):
+        if link_fault is None or not isinstance(event, Measuring):
             return
         assert isinstance(laboratory.last, Replicated) and laboratory.last.replica_set is not None
         (link,) = laboratory.last.replica_set.links
-        if how == "cut":
+        if link_fault == "cut":
             link.cut()
         else:
             emulator = link.pid()
@@ -98,33 +98,33 @@ def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
     return on_event
 
 
-def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any], patience: Patience) -> str:
+def _trial(number: int, plan: Plan, laboratory: RecordingTestbed, case: Mapping[str, Any], budget: RetryBudget) -> str:
     arm = Arm(name=f"case {number}", role=ArmRole.CONTENDER, factors=LEVELS | case["factors"])
     if "kind" in case:
         plan = plan.model_copy(update={"workload": plan.workload.model_copy(update={"kind": case["kind"]})})
-    on_event = breaking(laboratory, case.get("breaks"))
+    on_event = link_breaker(laboratory, case.get("link_fault"))
     if "measure_ns" in case:
         timing = plan.timing.model_copy(update={"measure_ns": case["measure_ns"]})
         plan = plan.model_copy(update={"timing": timing})
     with patch.multiple(
-        replicated_group, FOREVER_MS=case.get("timeout_ms", FOREVER_MS), HANGS_S=case.get("hangs_s", 5.0)
+        replicated_group, FOREVER_MS=case.get("timeout_ms", FOREVER_MS), HANG_TIMEOUT_S=case.get("hang_timeout_s", 5.0)
     ):
-        trial = undisturbed(
+        trial = run_undisturbed(
             lambda attempt: run_trial(
                 number, Slot(0, number, attempt, arm.name), arm, plan, 1, laboratory, instruments(), on_event
             ),
-            patience,
+            budget,
         )
     return trial.model_dump_json()
 
 
 def main() -> None:
-    plan = plan_of(sys.argv[1])
+    plan = make_plan(sys.argv[1])
     with open_testbed(plan) as laboratory:
-        watched, patience = Watched(laboratory), Patience()
+        testbed, budget = RecordingTestbed(laboratory), RetryBudget()
         for number, word in enumerate(sys.argv[2:]):
-            print(_trial(number, plan, watched, json.loads(word), patience), flush=True)
+            print(_trial(number, plan, testbed, json.loads(word), budget), flush=True)
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    run_in_sandbox(main)

@@ -1,7 +1,7 @@
-"""A program for the tests: pairs in the sandbox, one after the other over the same links; prints a line of JSON for each.
+"""A program for the tests: replica sets in the sandbox, one after the other over the same links; prints a line of JSON for each.
 
-python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `wrong` (a fault beforehand, of
-`replication_faults.py`), `distances` (a level of that factor, if the links differ), `acts` (of `replication_acts.py`),
+python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `fault` (before the start, of
+`replication_setup_faults.py`), `distances` (a level of that factor, if the links differ), `actions` (of `replication_actions.py`),
 `timeout_s`.
 """
 
@@ -25,30 +25,29 @@ from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
 from howfar.plan.distances import rtts_ns
-from tests.lab.programs import in_sandbox
-from tests.lab.replication_acts import ACTS
-from tests.lab.replication_breaks import BREAKS
-from tests.lab.replication_faults import FAULTS
+from tests.lab.replication_actions import ACTIONS
+from tests.lab.replication_setup_faults import FAULTS
+from tests.lab.scenario_programs import run_in_sandbox
 
 TABLES = Tables(1, 1000)
 
 
-def _case(
+def _run_case(
     context: ReplicaSetContext, links: Sequence[EmulatedReplicationLink], program: Program, case: Mapping[str, Any]
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     spec = ReplicationSpec(**case.get("settings", {}))
-    context = replace(context, timeout_s=case.get("patience_s", context.timeout_s))
+    context = replace(context, timeout_s=case.get("timeout_s", context.timeout_s))
     if "distances" in case:
-        apart = rtts_ns(case["distances"], spec.replicas + 1)
+        rtts = rtts_ns(case["distances"], spec.replicas + 1)
         for link in links:
-            link.shape(LinkSpec(apart[link.nodes], 10**9))
+            link.shape(LinkSpec(rtts[link.nodes], 10**9))
     began = time.monotonic()
     try:
-        with _wrong(links, case), open_replica_set(context, links, program, TABLES, spec) as replica_set:
+        with _fault(links, case), open_replica_set(context, links, program, TABLES, spec) as replica_set:
             answer["facts"], answer["ready_s"] = replica_set.facts.as_json(), time.monotonic() - began
-            for name in case.get("acts", ()):
-                answer[name] = {**ACTS, **BREAKS}[name](replica_set)
+            for name in case.get("actions", ()):
+                answer[name] = ACTIONS[name](replica_set)
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]
     answer["servers_left"] = _servers()
@@ -56,13 +55,13 @@ def _case(
     return answer
 
 
-def _wrong(links: Sequence[EmulatedReplicationLink], case: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    wrong = case.get("wrong")
-    return FAULTS[wrong](links) if wrong else nullcontext()
+def _fault(links: Sequence[EmulatedReplicationLink], case: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    fault = case.get("fault")
+    return FAULTS[fault](links) if fault else nullcontext()
 
 
 def _servers() -> list[str]:
-    """The running servers of this sandbox: no other processes are visible."""
+    """The names of this sandbox's running servers."""
     names = (_name(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [name for name in names if name in {"mariadbd", "mysqld", "postgres"}]
 
@@ -74,8 +73,8 @@ def _name(process: Path) -> str:
         return ""
 
 
-def over_wires(answer: Callable[..., dict[str, Any]], connections: int) -> None:
-    """Run the program's cases one after the other over the same links; print the answer to each as a line of JSON."""
+def run_cases(run_case: Callable[..., dict[str, Any]], connections: int) -> None:
+    """Run the program's cases one after the other over the same links; print each one's result as a line of JSON."""
     program = find_server(sys.argv[1])
     cases = [json.loads(word) for word in sys.argv[3:]]
     specs = [ReplicationSpec(**case.get("settings", {})) for case in cases]
@@ -85,8 +84,8 @@ def over_wires(answer: Callable[..., dict[str, Any]], connections: int) -> None:
         context = ReplicaSetContext(laboratory.work, laboratory.network, laboratory.shares, connections=connections)
         with open_replication_links(context, count, LinkSpec(int(sys.argv[2]), 10**9), mesh=mesh) as links:
             for case in cases:
-                print(json.dumps(answer(context, links, program, case)), flush=True)
+                print(json.dumps(run_case(context, links, program, case)), flush=True)
 
 
 if __name__ == "__main__":
-    in_sandbox(lambda: over_wires(_case, connections=16))
+    run_in_sandbox(lambda: run_cases(_run_case, connections=16))

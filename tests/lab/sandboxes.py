@@ -1,4 +1,4 @@
-"""Start the laboratory from outside, find everything that belongs to it, and see that it is gone."""
+"""Helpers for tests of `howfar lab`: start it, find its processes, and check that none of them remains."""
 
 from __future__ import annotations
 
@@ -11,26 +11,63 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pydantic
+import pytest
+
+import howfar
+
 MARK = "HOWFAR_TEST_MARK"
 TIMEOUT_S = 180.0
-"""Timeout of operations that take seconds on a quiet machine: it bounds hangs and is no performance limit."""
+"""Timeout of operations that take seconds on a quiet machine. It bounds hangs and is not a performance limit."""
+FORBID_NAMESPACES = (
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "sh",
+    "-c",
+    'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all -- "$@"',
+    "sh",
+)
+"""Prefix of a command that must not make namespaces: it has no capability, and the limit of user namespaces is 0."""
+
+
+def cache_variable(cache: Path | None) -> dict[str, str]:
+    """The environment variable of a cache home; none if `cache` is None."""
+    return {} if cache is None else {"XDG_CACHE_HOME": str(cache)}
 
 
 def lab_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "howfar.cli.lab", *arguments]
 
 
-def run_lab(
-    *arguments: str, prefix: Sequence[str] = (), env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run `howfar lab` to its end."""
+def run_lab(*arguments: str, prefix: Sequence[str] = (), cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `howfar lab` until it ends. `cache`: its cache home, if not the user's; `prefix`: a command that starts it."""
     return subprocess.run(
         [*prefix, *lab_command(*arguments)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **cache_variable(cache)},
     )
+
+
+def write_program(path: Path, script: str) -> Path:
+    """Write a shell script that can be executed."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def python_of_nobody(*setpriv_options: str) -> list[str]:
+    """A command that runs Python as uid 65534: the tests' Python if other users may enter its directory, else the system's with our
+    packages. Skips the test if neither works."""
+    packages = f"{Path(howfar.__file__).parents[1]}:{Path(pydantic.__file__).parents[1]}"
+    for python in (sys.executable, "/usr/bin/python3"):
+        setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *setpriv_options, "--"]
+        command = [*setpriv, "env", f"PYTHONPATH={packages}", python]
+        if subprocess.run([*command, "-c", "import howfar.cli.lab"], capture_output=True).returncode == 0:
+            return command
+    pytest.skip("NOT TESTED WITHOUT PRIVILEGE: no Python here that an ordinary user may run")
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -41,16 +78,16 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def state_of_machine() -> tuple[str, str]:
-    """The state that a sandbox must not change outside: mounts and interfaces."""
+def machine_state() -> tuple[str, str]:
+    """The machine's mounts and network interfaces, which a sandbox must not change."""
     mounts = Path("/proc/self/mountinfo").read_text()
     interfaces = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
     return mounts, "\n".join(line.split()[0] for line in interfaces.splitlines())
 
 
 @dataclass
-class Marked:
-    """A laboratory whose processes all carry a mark in their environment."""
+class MarkedLab:
+    """A laboratory whose processes are found by a mark in their environment."""
 
     arguments: Sequence[str]
     cache: Path
@@ -63,26 +100,28 @@ class Marked:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, MARK: self.mark, "XDG_CACHE_HOME": str(self.cache)},
+            env={**os.environ, MARK: self.mark, **cache_variable(self.cache)},
         )
 
     def pids(self) -> dict[int, str]:
-        """Living processes of this laboratory, with their command lines."""
-        wanted = f"{MARK}={self.mark}".encode()
+        """The running processes of this laboratory, with their command lines."""
+        variable = f"{MARK}={self.mark}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if variable in (entry / "environ").read_bytes().split(b"\0"):
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
         return found
 
-    def pid_of(self, word: str) -> int | None:
-        """The process whose program ends with `word`."""
-        for pid, command in self.pids().items():
-            if command.split(" ")[0].endswith(word):
-                return pid
-        return None
+    def find_pid(self, program: str) -> int | None:
+        """The pid of a process whose program's path ends with `program`; None if there is none."""
+        commands = self.pids().items()
+        return next((pid for pid, command in commands if command.split(" ")[0].endswith(program)), None)
+
+    def wait_until_gone(self) -> None:
+        """Wait until no process of this laboratory runs."""
+        wait_until(lambda: not self.pids(), f"the end of {self.pids()}")

@@ -9,17 +9,14 @@ import json
 import sys
 from typing import Any, Literal
 
-from howfar.contract.messages import (
-    KeyValue,
-    Session,
-)
+from howfar.contract.messages import KeyValue, Session
 from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import run_load
 from howfar.errors import HowfarError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.runner.jobs import fill_keys
-from tests.lab.programs import in_sandbox, load_on
+from tests.lab.scenario_programs import make_load_job, run_in_sandbox
 
 KEYS = 300
 TRANSACTIONS = 400
@@ -35,14 +32,16 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
     try:
         with laboratory.trial_environment({"path": path, **({"tls": tls} if tls else {})}) as environment:
             workload = _workload(server)
-            (place,) = environment.services.values()
-            filled = fill_keys(place, workload, environment.client)
+            (endpoint,) = environment.services.values()
+            filled = fill_keys(endpoint, workload, environment.client)
             counted = {"measure_ns": 20 * 10**9, "transactions": TRANSACTIONS}
-            job = load_on(environment, workload, connections=2, session=Session(tls=place.service.tls), **counted)
+            job = make_load_job(
+                environment, workload, connections=2, session=Session(tls=endpoint.service.tls), **counted
+            )
             outcome = run_load(job, environment.client)
             session = outcome.ready.receipt
             collected = environment.collect_receipt(session)
-            kinds = {one.kind: one.count for one in outcome.finished.histograms}
+            kinds = {histogram.kind: histogram.count for histogram in outcome.finished.histograms}
             assert outcome.finished.lookups is not None
             return {
                 "filled": filled,
@@ -59,15 +58,12 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
 
 def main() -> None:
     server, *trials = sys.argv[1:]
-    paths = tuple(dict.fromkeys(one.partition(":")[0] for one in trials))
+    paths = tuple(dict.fromkeys(trial.partition(":")[0] for trial in trials))
     request = LabRequest(server=server, paths=paths, link=LinkSpec(10**6, 10**9), with_goodput=False)
     with open_laboratory(request) as laboratory:
-        print(
-            json.dumps(
-                {"server": laboratory.server(), "trials": {one: _trial(laboratory, server, one) for one in trials}}
-            )
-        )
+        results = {trial: _trial(laboratory, server, trial) for trial in trials}
+        print(json.dumps({"trials": results}))
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    run_in_sandbox(main)

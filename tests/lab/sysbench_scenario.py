@@ -1,4 +1,4 @@
-"""A program for the tests: sysbench and our engine alternately, on the same environments, in blocks; prints what both saw as JSON.
+"""A program for the tests: sysbench and our engine in turn on the same environments, in blocks; prints both results as JSON.
 
 python -m tests.lab.sysbench_scenario BLOCKS SECONDS
 """
@@ -13,31 +13,21 @@ import sys
 import time
 from typing import Any
 
-from howfar.contract.messages import (
-    Distribution,
-    LoadJob,
-    Sysbench,
-    UnixTarget,
-)
+from howfar.contract.messages import Distribution, LoadJob, Sysbench, UnixTarget
 from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_laboratory
-from tests.lab.programs import in_sandbox, load_on
+from tests.lab.howfar_runs import PATHS
+from tests.lab.scenario_programs import make_load_job, run_in_sandbox
 
-PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 THREADS = 2
 WORKLOAD = Sysbench(
-    tables=2,
-    table_size=20_000,
-    point_selects=25,
-    range_size=5,
-    skip_trx=True,
-    distribution=Distribution(kind="pareto"),
+    tables=2, table_size=20_000, point_selects=25, range_size=5, skip_trx=True, distribution=Distribution(kind="pareto")
 )
 
 
 def sysbench_command(environment: LabTrialEnvironment, *limits: str) -> list[str]:
     target = environment.target
-    where = (
+    address = (
         [f"--mysql-socket={target.path}"]
         if isinstance(target, UnixTarget)
         else [f"--mysql-host={target.host}", f"--mysql-port={target.port}"]
@@ -45,7 +35,7 @@ def sysbench_command(environment: LabTrialEnvironment, *limits: str) -> list[str
     return [
         "sysbench",
         "oltp_read_only",
-        *where,
+        *address,
         f"--mysql-user={environment.user}",
         f"--mysql-password={environment.password}",  # of a throw-away account in its own sandbox
         f"--mysql-db={environment.database}",
@@ -62,7 +52,7 @@ def sysbench_command(environment: LabTrialEnvironment, *limits: str) -> list[str
 
 
 def run_sysbench(environment: LabTrialEnvironment, *limits: str) -> dict[str, float]:
-    """Transactions, queries, queries a second, and the server's own byte and statement counters over the run."""
+    """Transactions, queries, queries per second, and the server's own byte and statement counters over the run."""
     before = environment.server_group.running.snapshot()
     done = environment.client.popen(
         sysbench_command(environment, *limits), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -89,28 +79,28 @@ def _find(output: str, pattern: str) -> str:
 
 def engine_job(environment: LabTrialEnvironment, seconds: float, **more: int) -> LoadJob:
     """The same work for our engine."""
-    return load_on(environment, WORKLOAD, connections=THREADS, measure_ns=int(seconds * 1e9), **more)
+    return make_load_job(environment, WORKLOAD, connections=THREADS, measure_ns=int(seconds * 1e9), **more)
 
 
 def run_engine(environment: LabTrialEnvironment, job: LoadJob) -> dict[str, float]:
     before = environment.server_group.running.snapshot()
     outcome = run_load(job, environment.client)
     after = environment.server_group.running.snapshot()
-    seen = outcome.finished
+    finished = outcome.finished
     return {
-        "transactions": float(seen.transactions),
-        "all_transactions": float(seen.transactions + outcome.measuring.warmup_transactions),
-        "queries": float(seen.queries),
-        "qps": seen.queries * 1e9 / seen.elapsed_ns,
-        "bytes_to_server": float(seen.bytes.to_server),
-        "bytes_to_client": float(seen.bytes.to_client),
+        "transactions": float(finished.transactions),
+        "all_transactions": float(finished.transactions + outcome.measuring.warmup_transactions),
+        "queries": float(finished.queries),
+        "qps": finished.queries * 1e9 / finished.elapsed_ns,
+        "bytes_to_server": float(finished.bytes.to_server),
+        "bytes_to_client": float(finished.bytes.to_client),
         **{name: float(after[name] - before[name]) for name in after},
     }
 
 
 def same_work(laboratory: Lab) -> dict[str, Any]:
-    """Exact counts over the socket: two sysbench runs of different length, so that the cost of connecting cancels out; one run of
-    ours with enough transactions that connecting is only a quarter of a percent."""
+    """Exact counts over the socket: two sysbench runs of different length, whose difference has no connecting; and one run of our
+    engine, in which connecting is a quarter of a percent."""
     with laboratory.trial_environment({"path": "socket"}) as environment:
         short = run_sysbench(environment, "--events=200", "--time=0")
         long = run_sysbench(environment, "--events=1200", "--time=0")
@@ -124,22 +114,20 @@ def same_work(laboratory: Lab) -> dict[str, Any]:
 def in_blocks(laboratory: Lab, blocks: int, seconds: float) -> list[dict[str, Any]]:
     """Measure each path once per block, in random order; on each environment both tools, also in random order."""
     rng = random.Random(20)
-    seen = []
+    trials = []
     for block in range(blocks):
         for path in rng.sample(PATHS, len(PATHS)):
             with laboratory.trial_environment({"path": path}) as environment:
                 tools = ["sysbench", "engine"]
                 rng.shuffle(tools)
                 for tool in tools:
-                    got = (
-                        run_sysbench(environment, f"--time={seconds:.0f}")
-                        if tool == "sysbench"
-                        else run_engine(
-                            environment, engine_job(environment, seconds, seed=block, warmup_ns=200_000_000)
-                        )
-                    )
-                    seen.append({"block": block, "path": path, "tool": tool, "qps": got["qps"]})
-    return seen
+                    if tool == "sysbench":
+                        result = run_sysbench(environment, f"--time={seconds:.0f}")
+                    else:
+                        job = engine_job(environment, seconds, seed=block, warmup_ns=200_000_000)
+                        result = run_engine(environment, job)
+                    trials.append({"block": block, "path": path, "tool": tool, "qps": result["qps"]})
+    return trials
 
 
 def main() -> None:
@@ -151,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    run_in_sandbox(main)

@@ -1,19 +1,15 @@
-"""Runs the real `howfar bench engine`. Figures are not judged: test machines are busy."""
+"""`howfar bench engine` with each peer. Figures are not checked: test machines are busy."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from howfar.bench.comparison import Comparison
+from tests.lab.howfar_runs import run_howfar
 
-pytestmark = [
-    pytest.mark.lab,
-]
+pytestmark = [pytest.mark.lab]
 
 
 @pytest.mark.parametrize(
@@ -30,9 +26,8 @@ def test_it_compares_with_a_peer(
     request.getfixturevalue(server)
     if peer != "bare" and shutil.which(peer) is None:
         pytest.skip(f"{peer} is not installed (./setup --tests brings it)")
-    command = [str(Path(sys.executable).with_name("howfar")), "bench", "engine", "--against", peer]
     options = ["--connections", ",".join(map(str, connections)), "--blocks", "4", "--seconds", "0.2", "--json"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
+    done = run_howfar("bench", "engine", "--against", peer, *options)
     assert done.returncode == 0, done.stderr
     found = Comparison.model_validate_json(done.stdout)
     assert [row.connections for row in found.rows] == connections

@@ -1,4 +1,4 @@
-"""Runs the real `howfar bench calibrate`, and the null server with other clients. Figures are not judged: test machines are busy."""
+"""`howfar bench calibrate`, and the null server with other clients. Figures are not checked: test machines are busy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,16 +13,9 @@ import pymysql
 import pytest
 
 from howfar.bench.calibration import Calibration
-from howfar.contract.messages import (
-    NullJob,
-    NullReady,
-    PingPong,
-    PingPongJob,
-    TcpListen,
-    TcpTarget,
-    UnixTarget,
-)
+from howfar.contract.messages import NullJob, NullReady, PingPong, PingPongJob, TcpListen, TcpTarget, UnixTarget
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, run_probe
+from tests.lab.howfar_runs import run_howfar
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab]
 HOST = "127.0.0.1"
@@ -33,10 +25,10 @@ HOST = "127.0.0.1"
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
     """A null server on this host."""
     with EngineProcess(NullJob(listen=TcpListen(host=HOST), flavour=request.param, threads=2)) as server:
-        yield listening(server)
+        yield read_port(server)
 
 
-def listening(server: EngineProcess) -> int:
+def read_port(server: EngineProcess) -> int:
     ready = server.read()
     assert isinstance(ready, NullReady)
     assert ready.port is not None
@@ -50,17 +42,7 @@ def ping_pong(target: UnixTarget | TcpTarget) -> PingPong:
 
 
 def test_calibrate_measures_both_transports() -> None:
-    command = [
-        str(Path(sys.executable).with_name("howfar")),
-        "bench",
-        "calibrate",
-        "--blocks",
-        "2",
-        "--seconds",
-        "0.2",
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
+    done = run_howfar("bench", "calibrate", "--blocks", "2", "--seconds", "0.2", "--json", timeout_s=1700)
     assert done.returncode == 0, done.stderr
     found = Calibration.model_validate_json(done.stdout)
     assert json.loads(done.stdout)["version"] == 1
@@ -74,7 +56,7 @@ def test_calibrate_measures_both_transports() -> None:
         assert all(figure.value > 0 and figure.low is None for figure in figures), "two blocks allow no interval"
 
 
-def test_other_clients_are_served(port: int) -> None:
+def test_pymysql_is_served(port: int) -> None:
     client = pymysql.connect(host=HOST, port=port, user="anybody", password="any", database="d", client_flag=1 << 16)
     with client, client.cursor() as cursor:
         assert cursor.execute("SELECT c FROM sbtest1 WHERE id=1") == 1
@@ -100,37 +82,37 @@ def test_sysbench_is_served(port: int, workload: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_service_time_is_waited_for() -> None:
+def test_the_service_time_delays_replies() -> None:
     delay_ns = 20_000_000
     with EngineProcess(NullJob(listen=TcpListen(host=HOST), delay_ns=delay_ns)) as server:
-        result = ping_pong(TcpTarget(host=HOST, port=listening(server)))
-    assert result.histogram.min_ns >= delay_ns * 0.999, "an answer never comes before its time"
+        result = ping_pong(TcpTarget(host=HOST, port=read_port(server)))
+    assert result.histogram.min_ns >= delay_ns * 0.999, "no reply is early"
     assert (result.request_bytes, result.reply_bytes) == (24, 150)
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(port: int) -> None:
-    """With far more answers than sockets hold, the server keeps the rest, serves other clients, and delivers once it is read."""
-    with socket.create_connection((HOST, port)) as lazy:
-        lazy.settimeout(120)
-        lazy.recv(4096)
+def test_a_client_that_does_not_read_does_not_delay_others(port: int) -> None:
+    """The server keeps the replies that sockets do not hold, serves other clients, and delivers the replies when they are read."""
+    with socket.create_connection((HOST, port)) as client:
+        client.settimeout(120)
+        client.recv(4096)
         login = (0x00180200 | 0x8200).to_bytes(4, "little") + bytes(28) + b"x\0\0"
-        lazy.sendall(len(login).to_bytes(3, "little") + b"\x01" + login)
-        assert lazy.recv(4096)[4] == 0, "an OK"
+        client.sendall(len(login).to_bytes(3, "little") + b"\x01" + login)
+        assert client.recv(4096)[4] == 0, "an OK"
         query = b"\x03SELECT 1"
         count = 40_000
-        lazy.sendall((len(query).to_bytes(3, "little") + b"\0" + query) * count)
+        client.sendall((len(query).to_bytes(3, "little") + b"\0" + query) * count)
         assert ping_pong(TcpTarget(host=HOST, port=port)).rounds > 0
-        first = lazy.recv(1 << 16)
-        # Five packets; the last ends the rows.
+        first = client.recv(1 << 16)
+        # A reply has five packets, of which the last ends the rows.
         size = first.index(b"\xfe", first.index(b"0123")) + 5
         left = size * count - len(first)
         while left:
-            part = lazy.recv(min(left, 1 << 20))
-            assert part, "the server is gone"
+            part = client.recv(min(left, 1 << 20))
+            assert part, "the server keeps the connection"
             left -= len(part)
 
 
-def test_a_path_that_is_taken_is_refused_and_a_used_one_cleared(tmp_path: Path) -> None:
+def test_a_socket_in_use_is_refused_and_removed_at_the_end(tmp_path: Path) -> None:
     target = UnixTarget(path=str(tmp_path / "s"))
     with EngineProcess(NullJob(listen=target)) as server:
         ready = server.read()

@@ -1,4 +1,4 @@
-"""`howfar` started as a separate process, as by a user: bad input, odd terminals, streams that are closed or full."""
+"""The installed `howfar` as a separate process: bad input, terminals, closed and full streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,14 +17,12 @@ import pytest
 from howfar.runner.run import execute_run
 from howfar.store.records import FORMAT_VERSION
 from howfar.store.run_file import create
+from tests.lab.howfar_runs import HOWFAR
 from tests.lab.sandboxes import TIMEOUT_S
 from tests.rarely import rarely_but
 from tests.unit.fake_lab import fake_info, fakes
 
-HOWFAR = str(Path(sys.executable).with_name("howfar"))
-pytestmark = [
-    pytest.mark.skipif(not Path(HOWFAR).exists(), reason="the command howfar is not installed here"),
-]
+pytestmark = [pytest.mark.skipif(not Path(HOWFAR).exists(), reason="the command howfar is not installed here")]
 MALFORMED = 'name = "mine"\nquestion = Which?\n'
 WRONG_FIELD = """
 name = "mine"
@@ -44,18 +41,13 @@ def howfar(
     *arguments: str, cwd: Path, preexec_fn: Callable[[], object] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [HOWFAR, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=cwd,
-        preexec_fn=preexec_fn,
+        [HOWFAR, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=cwd, preexec_fn=preexec_fn
     )
 
 
 @pytest.fixture
 def where(tmp_path: Path) -> Path:
-    """A directory with a good run and bad files."""
+    """A directory with a good run file and bad files."""
     laboratory, _, instruments = fakes()
     with create(tmp_path / "good.howfar", fake_info()) as file:
         execute_run(file, laboratory, laboratory.clock(), instruments)
@@ -80,7 +72,7 @@ BAD = [
     (("run", "--rate", "nan"), 2, "'nan' is not a rate", "--rate"),
     (("run", "--rate=-1gbit"), 2, "-1gbit", "--rate"),
     (("run", "--quick", "--time-budget", "1s"), 2, "a time budget of 1s is too short", "Give at least --time-budget"),
-    (("run", "--server", "/nowhere/mariadbd"), 3, "/nowhere/mariadbd is not a program", "mariadbd"),
+    (("run", "--server", "/nowhere/mariadbd"), 3, "/nowhere/mariadbd is not a program", "Give the path"),
     (("run", "--out", "no/where.howfar"), 6, "there is no directory no", "--out"),
     (("run", "--out", "good.howfar"), 6, "already exists", "howfar resume good.howfar"),
     (("report", "text.howfar"), 6, "text.howfar is not a howfar run file", "howfar run"),
@@ -100,6 +92,18 @@ BAD = [
     (("lab", "--replication", "group", "--", "true"), 2, "a mode of other servers", "Modes of mariadb: async"),
     (("run", "cluster", "--distances", "same-rack;nowhere"), 2, "'nowhere' is not a distance", "--distances"),
     (("lab", "--server", "none", "--", "no-such-program"), 127, "the program no-such-program was not found", ""),
+    *(
+        (("lab", *words, "--server", "none", "--", "true"), 2, expected, "")
+        for words, expected in (
+            (("--rtt", "10"), "is not a duration"),
+            (("--rtt", "-1ms"), "never negative"),
+            (("--rtt", "nan"), "is not a duration"),
+            (("--rate", "fast"), "is not a rate"),
+            (("--rate", "0gbit"), "carries nothing"),
+            (("--path", "pigeon"), "pigeon"),
+            (("--placement", "here"), "here"),
+        )
+    ),
 ]
 
 
@@ -116,7 +120,7 @@ def test_bad_input(where: Path, arguments: tuple[str, ...], code: int, expected:
     assert sorted(where.iterdir()) == before
 
 
-def test_a_directory_that_is_gone(where: Path) -> None:
+def test_a_removed_current_directory(where: Path) -> None:
     gone = where / "gone"
     gone.mkdir()
     script = f'cd "{gone}" && rmdir "{gone}" && exec "{HOWFAR}" run --quick'
@@ -126,12 +130,12 @@ def test_a_directory_that_is_gone(where: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written(where: Path) -> None:
-    """Uses a real read-only mount: file permissions do not stop root from writing into a directory."""
+    """Uses a read-only mount, because file permissions do not stop root from writing into a directory."""
     namespaces = ("unshare", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")), "--mount")
     script = f'mount -t tmpfs -o ro none "{where}/ro" && cd "{where}" && exec "{HOWFAR}" run --quick --out ro/a.howfar'
     (where / "ro").mkdir()
     if subprocess.run([*namespaces, "true"], capture_output=True).returncode != 0:
-        pytest.skip("this machine does not let us mount")
+        pytest.skip("this machine does not allow mounts")
     done = subprocess.run([*namespaces, "sh", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 6, done.stderr
     assert done.stderr.startswith("howfar: the directory ro cannot be written to\n  Choose")
@@ -144,7 +148,7 @@ def test_a_run_without_a_trial_is_shown(where: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def _closing(*descriptors: int) -> Callable[[], None]:
+def _closer(*descriptors: int) -> Callable[[], None]:
     def close() -> None:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -154,17 +158,17 @@ def _closing(*descriptors: int) -> Callable[[], None]:
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_stream(where: Path, closed: int) -> None:
-    done = howfar("run", "nope", cwd=where, preexec_fn=_closing(closed))
+    done = howfar("run", "nope", cwd=where, preexec_fn=_closer(closed))
     assert done.returncode == 2
     assert ("there is no plan" in done.stderr) == (closed != 2)
-    assert howfar("plans", cwd=where, preexec_fn=_closing(closed)).returncode == (6 if closed == 1 else 0)
+    assert howfar("plans", cwd=where, preexec_fn=_closer(closed)).returncode == (6 if closed == 1 else 0)
 
 
-def test_a_complete_run_is_not_resumed_whatever_is_closed(where: Path) -> None:
-    """Nothing is written into a file that was opened under the descriptor of a closed stream."""
+def test_a_complete_run_is_not_resumed_even_with_closed_streams(where: Path) -> None:
+    """The run file is not written to, even if it gets the descriptor of a closed stream."""
     before = (where / "good.howfar").read_bytes()
     for closed in ((), (0, 1, 2)):
-        done = howfar("resume", "good.howfar", cwd=where, preexec_fn=_closing(*closed))
+        done = howfar("resume", "good.howfar", cwd=where, preexec_fn=_closer(*closed))
         assert done.returncode == (6 if closed else 0), done.stderr
         assert ("Nothing to do: the run is complete" in done.stderr) == (not closed)
         assert (where / "good.howfar").read_bytes() == before
@@ -181,7 +185,7 @@ def test_a_full_stdout(where: Path, arguments: tuple[str, ...]) -> None:
 
 
 def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *arguments: str) -> str:
-    """The output that is sent to a terminal of that width."""
+    """The command's output on a terminal of that width."""
     master, slave = pty.openpty()
     os.set_blocking(master, True)
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "TERM")}
@@ -195,7 +199,7 @@ def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *argume
     )
     os.close(slave)
     output = b""
-    with suppress(OSError):  # the error of a terminal that no process has open any more
+    with suppress(OSError):  # a terminal that no process has open
         while part := os.read(master, 65536):
             output += part
     os.close(master)

@@ -1,8 +1,7 @@
-"""`howfar` as an ordinary user in a container: without capabilities, with 256 MiB.
+"""`howfar` as an ordinary user in a container, without capabilities and with 256 MiB.
 
-Its root is read-only; there is no /sys, no HOME or TERM, and no directory for temporary files. The servers are outside, on the same
-loopback interface and behind Unix sockets.
-"""
+The container's root is read-only; it has no /sys, no HOME or TERM, and no directory for temporary files. The servers are outside, on
+the same loopback interface and on Unix sockets."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ import howfar
 from howfar.engine.process import find_engine
 from howfar.errors import MissingError
 from howfar.lab.servers import DATABASE, USER
-from tests.lab.servers_here import Running, prepared, short_directory, started
-from tests.lab.stores_here import memcached, redis
+from tests.lab.howfar_runs import PYTHON_HOWFAR
+from tests.lab.local_servers import LocalServer, require_server, run_server
+from tests.lab.local_stores import run_memcached, run_redis
 
 pytestmark = pytest.mark.lab
-HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
 MAX_BYTES = 256 * 2**20
-MAX_S = 120
+TIMEOUT_S = 120
 ENTER = """
 set -eu
 root=$1 folders=$2; shift 2
@@ -48,7 +47,7 @@ mount -t proc none "$root/proc"
 mount -o remount,ro "$root"
 exec /usr/sbin/chroot "$root" "$@"
 """
-ORDINARY = "setpriv --reuid nobody --regid nogroup --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs"
+AS_NOBODY = "setpriv --reuid nobody --regid nogroup --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs"
 
 
 @dataclass(frozen=True)
@@ -60,30 +59,30 @@ class Container:
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         folders = " ".join(str(folder) for folder in dict.fromkeys((Path("/usr"), Path("/etc"), *self.folders)))
-        outside = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-        inside = [*ORDINARY.split(), "prlimit", f"--as={MAX_BYTES}", "--", *command]
+        unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+        inside = [*AS_NOBODY.split(), "prlimit", f"--as={MAX_BYTES}", "--", *command]
         return subprocess.run(
-            [*outside, "sh", "-c", ENTER, "sh", str(self.root), folders, *inside],
+            [*unshare, "sh", "-c", ENTER, "sh", str(self.root), folders, *inside],
             capture_output=True,
             text=True,
-            timeout=MAX_S,
+            timeout=TIMEOUT_S,
             env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **environment},
         )
 
     def howfar(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         package = str(Path(howfar.__file__).parents[1])
-        return self.run(*HOWFAR, *words, PYTHONPATH=package, HOWFAR_ENGINE=str(find_engine()), **environment)
+        return self.run(*PYTHON_HOWFAR, *words, PYTHONPATH=package, HOWFAR_ENGINE=str(find_engine()), **environment)
 
 
 @pytest.fixture(scope="module")
 def container_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Container]:
-    """Makes a container in which these folders are visible, too. Skips where no container can be made."""
+    """A function that makes a container in which some folders are also visible; skips tests if no container can be made."""
     if os.geteuid() != 0:
         pytest.skip("only root can become an ordinary user and mount a container's root")
     root = tmp_path_factory.mktemp("root")
     python = (Path(sys.base_prefix), Path(sys.prefix), Path(howfar.__file__).parents[1], find_engine().parent)
 
-    def made(*folders: Path) -> Container:
+    def make(*folders: Path) -> Container:
         container = Container(root, (*python, *folders))
         done = container.run("cat", "/proc/self/status")
         if done.returncode != 0:
@@ -93,12 +92,12 @@ def container_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Co
         assert all(int(status[name], 16) == 0 for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"))
         return container
 
-    return made
+    return make
 
 
 @dataclass(frozen=True)
-class Served:
-    """A server outside, and how it is reached from a container."""
+class OutsideServer:
+    """A server outside of a container, and its addresses."""
 
     container: Container
     targets: tuple[str, ...]
@@ -109,8 +108,8 @@ class Served:
         return self.container.howfar(*words, **secret)
 
 
-def sql_targets(kind: str, running: Running) -> tuple[str, str]:
-    (host, port), socket = running.address, str(running.server.socket)
+def sql_targets(kind: str, server: LocalServer) -> tuple[str, str]:
+    (host, port), socket = server.address, server.unix.path
     if kind == "postgresql":
         folder = quote(socket.rpartition("/")[0], safe="")
         return f"postgresql://{USER}@{host}:{port}/{DATABASE}", f"postgresql://{USER}@{folder}:{port}/{DATABASE}"
@@ -119,26 +118,21 @@ def sql_targets(kind: str, running: Running) -> tuple[str, str]:
 
 @pytest.fixture(scope="module", params=["mariadb", "postgresql", "redis", "memcached"])
 def served(
-    request: pytest.FixtureRequest,
-    container_with: Callable[..., Container],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Served]:
-    work = short_directory(tmp_path_factory.mktemp("s", numbered=True))
+    request: pytest.FixtureRequest, container_with: Callable[..., Container], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OutsideServer]:
+    parent = tmp_path_factory.mktemp("s", numbered=True)
     if request.param in ("redis", "memcached"):
-        with (redis if request.param == "redis" else memcached)(work) as store:
+        with (run_redis if request.param == "redis" else run_memcached)(parent) as store:
             Path(store.unix.path).chmod(0o777)
             tcp = () if store.tcp is None else (f"{request.param}://{store.tcp.host}:{store.tcp.port}",)
-            yield Served(container_with(work), (*tcp, f"{request.param}://{store.unix.path}"))
+            yield OutsideServer(container_with(parent), (*tcp, f"{request.param}://{store.unix.path}"))
         return
-    try:
-        store_of_tables = prepared(request.param, work)
-    except MissingError as error:
-        pytest.skip(error.message)
-    with started(store_of_tables) as running:
-        yield Served(container_with(work), sql_targets(request.param, running), running.password)
+    require_server(request.param)
+    with run_server(request.param, parent) as server:
+        yield OutsideServer(container_with(parent), sql_targets(request.param, server), server.password)
 
 
-def test_the_distance_is_measured_in_a_container(served: Served) -> None:
+def test_the_distance_is_measured_in_a_container(served: OutsideServer) -> None:
     for target in served.targets:
         done = served.howfar("--json", target)
         assert done.returncode == 0, done.stderr
@@ -146,7 +140,7 @@ def test_the_distance_is_measured_in_a_container(served: Served) -> None:
         assert found["failure"] is None and found["request"]["count"] > 0 and found["product"]
 
 
-def test_the_screen_and_a_watch_are_shown_in_a_container(served: Served) -> None:
+def test_the_screen_and_a_watch_are_shown_in_a_container(served: OutsideServer) -> None:
     target = served.targets[0]
     screen = served.howfar(target)
     assert screen.returncode == 0, screen.stderr
@@ -156,7 +150,7 @@ def test_the_screen_and_a_watch_are_shown_in_a_container(served: Served) -> None
     assert " 0 lost" in watch.stdout
 
 
-def test_a_load_runs_in_a_container(served: Served) -> None:
+def test_a_load_runs_in_a_container(served: OutsideServer) -> None:
     if not served.password:
         pytest.skip("this server has no tables to load")
     words = ("--tables", "1", "--table-size", "100", "--time", "1")
@@ -164,13 +158,15 @@ def test_a_load_runs_in_a_container(served: Served) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_without_a_target_it_looks_at_what_a_container_shows(container_with: Callable[..., Container]) -> None:
+def test_without_a_target_it_examines_the_container(container_with: Callable[..., Container]) -> None:
     done = container_with().howfar()
     assert done.returncode == 0, done.stderr
     assert "Next: " in done.stdout
 
 
-def test_what_needs_a_temporary_file_says_that_none_can_be_written(container_with: Callable[..., Container]) -> None:
+def test_a_command_that_needs_a_temporary_file_reports_that_none_can_be_written(
+    container_with: Callable[..., Container],
+) -> None:
     done = container_with().howfar("report", "--example")
     assert done.returncode == MissingError.exit_code, done.stderr
     assert "TMPDIR" in done.stderr and "a bug in howfar" not in done.stderr

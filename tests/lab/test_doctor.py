@@ -1,4 +1,4 @@
-"""`howfar doctor` on servers set up wrongly in many ways and correctly in some: it finds all faults, no others, and its lines help."""
+"""`howfar doctor` on servers with wrong and correct setups: it finds exactly the wrong settings, and its proposals correct them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from howfar.lab.idle import cannot_poll
+from howfar.lab.idle import polling_obstacle
 from tests.lab.doctor_cases import CASES, RIGHT, USUAL, WRONG, Case
 from tests.rarely import rarely_but
 
@@ -23,7 +23,7 @@ NAMESPACES = ("unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", 
 
 @pytest.fixture(scope="module")
 def seen(mariadb: None, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The results of the usual cases and of the selected ones."""
+    """The scenario's results for the usual cases and the selected ones."""
     if os.geteuid() != 0:
         pytest.skip("servers and clients of several accounts need root")
     cases = (item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec"))
@@ -40,11 +40,11 @@ def seen(mariadb: None, request: pytest.FixtureRequest) -> dict[str, Any]:
     return answer
 
 
-def of(seen: dict[str, Any], sample: str, case: Case) -> dict[str, Any]:
+def server_of(seen: dict[str, Any], sample: str, case: Case) -> dict[str, Any]:
     if case.server in seen["absent"]:
         pytest.skip(seen["absent"][case.server])
     found: dict[str, Any] = seen[sample][case.name]
-    assert found, "it was not found at all"
+    assert found, "the doctor finds the server"
     return found
 
 
@@ -52,30 +52,32 @@ def checks(server: dict[str, Any], severity: str) -> set[str]:
     return {finding["check"] for finding in server["findings"] if finding["severity"] == severity}
 
 
-def test_there_are_twenty_ways_and_more() -> None:
+def test_there_are_at_least_twenty_wrong_setups() -> None:
     assert len(WRONG) >= 20 and len({case.name for case in CASES}) == len(CASES)
 
 
 @pytest.mark.parametrize("case", rarely_but(USUAL, WRONG), ids=lambda case: case.name)
-def test_what_is_wrong_is_found_and_ends_when_it_is_changed(case: Case, seen: dict[str, Any]) -> None:
-    before, after = of(seen, "first", case), of(seen, "second", case)
+def test_a_wrong_setup_is_found_and_corrected_by_its_proposals(case: Case, seen: dict[str, Any]) -> None:
+    before, after = server_of(seen, "first", case), server_of(seen, "second", case)
     assert checks(before, "change") == case.finds
     assert checks(before, "note") >= case.notes
     assert checks(after, "change") == set(), seen["lines"][case.name]
     for finding in before["findings"]:
-        assert finding["severity"] == "note" or finding["changes"], "whoever says change says to what"
+        assert finding["severity"] == "note" or finding["changes"], "a change has proposed lines"
 
 
 @pytest.mark.parametrize("case", rarely_but(USUAL, RIGHT), ids=lambda case: case.name)
 def test_a_correct_setup_has_no_findings(case: Case, seen: dict[str, Any]) -> None:
     for sample in ("first", "second"):
-        found = of(seen, sample, case)["findings"]
-        assert [finding for finding in found if finding["check"] != "idle-states"] == [], "waking is the machine's"
+        found = server_of(seen, sample, case)["findings"]
+        assert [finding for finding in found if finding["check"] != "idle-states"] == [], (
+            "idle states are a property of the machine"
+        )
 
 
 @pytest.mark.parametrize("case", rarely_but(USUAL, CASES), ids=lambda case: case.name)
-def test_an_account_without_privileges_sees_less_and_reports_nothing_wrong(case: Case, seen: dict[str, Any]) -> None:
-    """Often it cannot know which sockets belong to a server; then it has to report that."""
+def test_an_account_without_privileges_has_no_false_findings(case: Case, seen: dict[str, Any]) -> None:
+    """It often cannot know which sockets belong to a server, and reports that."""
     if case.server in seen["absent"]:
         pytest.skip(seen["absent"][case.server])
     found = seen["by_nobody"][case.name]
@@ -83,22 +85,22 @@ def test_an_account_without_privileges_sees_less_and_reports_nothing_wrong(case:
     assert seen["unseen_by_nobody"]
 
 
-def test_two_servers_of_one_account_keep_their_sockets_without_privileges(seen: dict[str, Any]) -> None:
+def test_sockets_of_two_servers_of_one_account_are_distinguished_without_privileges(seen: dict[str, Any]) -> None:
     if "redis" in seen["absent"]:
         pytest.skip(seen["absent"]["redis"])
-    both = [seen["by_nobody"][case.name] for case in CASES if "two redis of an account" in case.name]
-    paths = [[found["path"] for found in server["listeners"] if found["path"]] for server in both]
+    servers = [seen["by_nobody"][case.name] for case in CASES if "two redis of an account" in case.name]
+    paths = [[found["path"] for found in server["listeners"] if found["path"]] for server in servers]
     assert [len(each) for each in paths] == [1, 1] and paths[0] != paths[1]
 
 
-def test_nothing_else_is_a_server(seen: dict[str, Any]) -> None:
-    assert seen["strangers"] == []
+def test_no_other_process_is_taken_for_a_server(seen: dict[str, Any]) -> None:
+    assert seen["unknown_servers"] == []
 
 
-def test_what_is_so_already_needs_no_restart(seen: dict[str, Any]) -> None:
-    """[doc-3] Only the client's group was missing: the server keeps running, and a cache keeps its data."""
+def test_a_change_of_the_clients_group_needs_no_restart(seen: dict[str, Any]) -> None:
+    """[doc-3] Only the client's group was wrong: the server keeps running with its data."""
     case = next(case for case in WRONG if case.name == "redis whose group the client lacks")
-    before, after = of(seen, "first", case), of(seen, "second", case)
+    before, after = server_of(seen, "first", case), server_of(seen, "second", case)
     assert before["pid"] == after["pid"]
     assert not any("unixsocket" in line for line in seen["lines"][case.name] if not line.startswith("'"))
 
@@ -108,14 +110,14 @@ MOVED = [case for case in WRONG if case.finds & {"loopback-tcp", "socket-off", "
 
 @pytest.mark.parametrize("case", rarely_but(USUAL, MOVED), ids=lambda case: case.name)
 def test_a_client_with_the_proposed_lines_uses_the_socket(case: Case, seen: dict[str, Any]) -> None:
-    before, after = of(seen, "first", case), of(seen, "second", case)
+    before, after = server_of(seen, "first", case), server_of(seen, "second", case)
     assert {client["local"] for client in before["clients"] if client["by"] == "tcp"} == {True}
     assert [client for client in after["clients"] if client["by"] == "tcp"] == []
     assert after["socket_connections"] >= 1
 
 
 def test_the_socket_has_the_shorter_round_trip(seen: dict[str, Any]) -> None:
-    """Compares the floors of each server; a busy machine may disturb a few of them, but not most."""
+    """Compares the minimum round trips of each server; a busy machine may disturb fewer than half of them."""
     shorter = []
     for server in seen["second"].values():
         floors = {floor["transport"]: floor["round_trip_ns"]["median"] for floor in server.get("floors", [])}
@@ -124,10 +126,10 @@ def test_the_socket_has_the_shorter_round_trip(seen: dict[str, Any]) -> None:
     assert sum(shorter) > len(shorter) / 2
 
 
-def test_what_waking_costs_is_measured_or_said_not_to_be(seen: dict[str, Any]) -> None:
+def test_the_cost_of_waking_is_measured_unless_polling_is_impossible(seen: dict[str, Any]) -> None:
     measured = [server["idle"] for server in seen["second"].values() if server.get("floors")]
     assert measured
-    if cannot_poll() is None:
+    if polling_obstacle() is None:
         assert all(cost["as_found"]["median"] > 0 and cost["waking"]["low"] is not None for cost in measured)
     else:
         assert measured == [None] * len(measured)
@@ -136,26 +138,29 @@ def test_what_waking_costs_is_measured_or_said_not_to_be(seen: dict[str, Any]) -
 @pytest.mark.parametrize(
     "case", rarely_but(USUAL, [case for case in WRONG if "connect-churn" in case.finds]), ids=lambda case: case.name
 )
-def test_who_keeps_connections_opens_no_more(case: Case, seen: dict[str, Any]) -> None:
-    before, after = of(seen, "first", case), of(seen, "second", case)
-    assert seen["did_first"][case.name][0] > 0 and seen["did_second"][case.name][0] == 0
+def test_a_client_with_persistent_connections_opens_no_more(case: Case, seen: dict[str, Any]) -> None:
+    before, after = server_of(seen, "first", case), server_of(seen, "second", case)
+    assert seen["activity_first"][case.name][0] > 0 and seen["activity_second"][case.name][0] == 0
     assert before["rates"]["connects"] > 10 * after["rates"]["connects"]
 
 
-def test_without_the_bundle_a_connect_costs_what_was_said_less(seen: dict[str, Any]) -> None:
+def test_without_the_authority_bundle_a_connect_saves_the_predicted_time(seen: dict[str, Any]) -> None:
     case = next(case for case in WRONG if "authority-bundle" in case.finds)
-    before = of(seen, "first", case)
-    says = next(
+    before = server_of(seen, "first", case)
+    predicted_ns = next(
         finding["gain"]["saves_ns"]["median"]
         for finding in before["findings"]
         if finding["check"] == "authority-bundle"
     )
-    (connects, cpu_ns), (connects_after, cpu_after_ns) = seen["did_first"][case.name], seen["did_second"][case.name]
+    (connects, cpu_ns), (connects_after, cpu_after_ns) = (
+        seen["activity_first"][case.name],
+        seen["activity_second"][case.name],
+    )
     saved = cpu_ns / connects - cpu_after_ns / connects_after
-    assert 1 / 3 < saved / says < 3, "CPU time of the client for each connect"
+    assert 1 / 3 < saved / predicted_ns < 3, "the client's CPU time per connect agrees with the prediction"
 
 
-def test_a_look_is_what_its_schema_says(seen: dict[str, Any]) -> None:
+def test_an_examination_follows_its_schema(seen: dict[str, Any]) -> None:
     schema = json.loads(SCHEMA.read_text())
     validator = Draft202012Validator({**schema["$defs"]["Server"], "$defs": schema["$defs"]})
     for server in [*seen["first"].values(), *seen["second"].values()]:

@@ -1,16 +1,15 @@
-"""Real programs on the path: receipts prove that they carried the load, their CPU is counted, and their death voids a trial.
+"""Proxies and poolers on the path: receipts prove that they carried the load, their CPU is counted, and their death voids a trial.
 
-Every path of the registry with a program on it is included automatically, with the first server that it carries.
+Includes every path of the registry that has a hop, with each server that the hop's protocol allows.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 from collections.abc import Mapping
-from functools import cache as kept
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,24 @@ from howfar.paths import PATHS, check_programs
 from howfar.paths import Path as NetworkPath
 from howfar.store.records import StopReason, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab import howfar_runs
-from tests.lab.howfar_runs import BLOCKS, TINY, Session, all_namespaces, came_through
-from tests.lab.programs import answers
+from tests.lab.howfar_runs import POINT_SELECT, Session, all_namespaces, assert_completed, tiny_plan
 from tests.lab.sandboxes import TIMEOUT_S, wait_until
-from tests.lab.undisturbed import EMPTY_WINDOW, lasting
+from tests.lab.scenario_programs import run_scenario
+from tests.lab.undisturbed import EMPTY_WINDOW, unexcused
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CONNECTIONS = 2
 """Connections of the scenario's load."""
 _HOPS = tuple(name for name, path in PATHS.items() if path.hops)
-_READ = ("postgresql", "redis", "memcached")
+_READ_PROTOCOLS = ("postgresql", "redis", "memcached")
 
 
 def _server(path: NetworkPath) -> str:
-    return next((kind for kind in path.protocols if kind in _READ), "mariadb")
+    return next((kind for kind in path.protocols if kind in _READ_PROTOCOLS), "mariadb")
 
 
-def _lacking(name: str, server: str = "") -> str | None:
-    """What is not installed, a program of the path or its server; else None."""
+def _missing_program(name: str, server: str = "") -> str | None:
+    """Which program of the path or server is missing; None if all are installed."""
     try:
         check_programs(PATHS[name])
         find_server(server or _server(PATHS[name]))
@@ -49,42 +47,42 @@ def _lacking(name: str, server: str = "") -> str | None:
     return None
 
 
-def _needs(name: str, server: str = "") -> None:
-    if reason := _lacking(name, server):
+def _skip_if_missing(name: str, server: str = "") -> None:
+    if reason := _missing_program(name, server):
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def seen(cache: Path) -> Any:
-    """The trials of a path."""
+    """A function that returns the trials of a path with a server; each server's paths are measured once."""
 
-    @kept
-    def measured(server: str) -> Mapping[str, list[dict[str, Any]]]:
-        names = [name for name, kind in _CARRIED if kind == server and _lacking(name, server) is None]
+    @functools.cache
+    def measure(server: str) -> Mapping[str, list[dict[str, Any]]]:
+        names = [name for name, kind in _CASES if kind == server and _missing_program(name, server) is None]
         request = json.dumps({"server": server, "tables": 1, "table_size": 1000, "connections": 8})
-        trials = answers("scenario", request, *names, cache=cache)[0]["trials"]
+        trials = run_scenario("paths_scenario", request, *names, cache=cache)[0]["trials"]
         return {name: [trial for trial in trials if trial["path"] == name] for name in names}
 
-    def of(name: str, server: str = "") -> list[dict[str, Any]]:
-        _needs(name, server)
-        return measured(server or _server(PATHS[name]))[name]
+    def trials_of(name: str, server: str = "") -> list[dict[str, Any]]:
+        _skip_if_missing(name, server)
+        return measure(server or _server(PATHS[name]))[name]
 
-    return of
+    return trials_of
 
 
-_CARRIED = [(name, kind) for name in _HOPS for kind in _READ if kind in PATHS[name].protocols]
-_CARRIED += [(name, "mariadb") for name in _HOPS if _server(PATHS[name]) == "mariadb"]
+_CASES = [(name, kind) for name in _HOPS for kind in _READ_PROTOCOLS if kind in PATHS[name].protocols]
+_CASES += [(name, "mariadb") for name in _HOPS if _server(PATHS[name]) == "mariadb"]
 # A program that forwards bytes also carries a key-value store.
-_CARRIED += [("haproxy", "redis"), ("haproxy", "memcached")]
+_CASES += [("haproxy", "redis"), ("haproxy", "memcached")]
 
 
 @pytest.mark.parametrize(
     ("path", "server"),
-    [pytest.param(*pair, marks=pytest.mark.thorough if pair[1] == "memcached" else ()) for pair in _CARRIED],
+    [pytest.param(*pair, marks=pytest.mark.thorough if pair[1] == "memcached" else ()) for pair in _CASES],
 )
 def test_a_receipt_proves_that_its_programs_carried_the_load(seen: Any, path: str, server: str) -> None:
     for trial in seen(path, server):
-        assert trial["transactions"] > 0 and lasting(trial["violations"]) == []
+        assert trial["transactions"] > 0 and unexcused(trial["violations"]) == []
         receipt = trial["receipt"]["forwarder"]
         assert receipt["program"]
         for hop in receipt.get("carried", {}).values():
@@ -96,18 +94,18 @@ def test_a_receipt_proves_that_its_programs_carried_the_load(seen: Any, path: st
 
 
 @pytest.mark.parametrize("path", ("haproxy", "sidecar"))
-def test_its_own_counters_agree_with_the_servers(seen: Any, path: str) -> None:
-    """The server counts the laboratory's own session too."""
+def test_byte_counters_of_a_hop_agree_with_the_servers(seen: Any, path: str) -> None:
+    """The server also counts the laboratory's own session."""
     for trial in seen(path):
         counters = trial["receipt"]["server"]["counters"]
         for hop in trial["receipt"]["forwarder"]["carried"].values():
-            # On a busy machine a window may have only a few transactions, so that this session matters.
+            # On a busy machine a window may have so few transactions that this session matters.
             assert hop["bytes_to_server"] == pytest.approx(counters["bytes_received"], rel=0.05, abs=2000)
             assert hop["bytes_to_client"] == pytest.approx(counters["bytes_sent"], rel=0.05, abs=2000)
 
 
 @pytest.mark.parametrize("path", [name for name in _HOPS if PATHS[name].pools])
-def test_a_pooler_tells_its_connections_on_both_sides(seen: Any, path: str) -> None:
+def test_a_pooler_reports_its_connections_on_both_sides(seen: Any, path: str) -> None:
     for trial in seen(path):
         for hop in trial["receipt"]["forwarder"]["at_once"].values():
             assert hop["to_clients"] == CONNECTIONS and 1 <= hop["to_server"] <= CONNECTIONS
@@ -115,95 +113,74 @@ def test_a_pooler_tells_its_connections_on_both_sides(seen: Any, path: str) -> N
 
 def test_two_hops_take_more_cpu_than_one(seen: Any) -> None:
     def per_query(path: str) -> float:
-        return min(float(each["cpu"]["forwarder"] / each["transactions"]) for each in seen(path))
+        return min(float(trial["cpu"]["forwarder"] / trial["transactions"]) for trial in seen(path))
 
     assert per_query("sidecar") > 1.3 * per_query("haproxy")
 
 
-_PLAN = (
-    TINY.replace(howfar_runs.PATHS, '["{base}", "{path}"]')
-    .replace('path = "socket"', 'path = "{base}"')
-    .replace("skip_trx = true", 'skip_trx = true\ndb_ps_mode = "disable"')
-    .replace(f"blocks = {BLOCKS}", "blocks = 3")
-)
-
-
-_OF_KEYS = _PLAN[_PLAN.index("[factors]") :]
-
-
-def _session(path: str, where: Path, cache: Path) -> Session:
-    base = "remote" if PATHS[path].crosses_link else "socket"
-    plan = _PLAN
+def _start_session(path: str, where: Path, cache: Path) -> Session:
+    paths = ("remote" if PATHS[path].crosses_link else "socket", path)
+    plan = tiny_plan(paths, blocks=3, workload={**POINT_SELECT, "db_ps_mode": "disable"})
     if _server(PATHS[path]) in STORES:
-        plan = f'name = "tiny"\nquestion = "Keys?"\n[workload]\nkind = "key_value"\n[keys]\ncount = 500\n{_OF_KEYS}'
-    (where / "hops.toml").write_text(plan.replace("{base}", base).replace("{path}", path))
+        plan = tiny_plan(paths, blocks=3, workload={"kind": "key_value"}, contents={"keys": {"count": 500}})
+    (where / "hops.toml").write_text(plan)
     return Session(["run", "hops.toml", "--server", _server(PATHS[path]), "--out", "a.howfar"], cache, where)
 
 
 @pytest.mark.parametrize(
-    "path",
-    [pytest.param(name, marks=() if name == "pgbouncer" else pytest.mark.thorough) for name in _HOPS],
+    "path", [pytest.param(name, marks=() if name == "pgbouncer" else pytest.mark.thorough) for name in _HOPS]
 )
-def test_a_hop_that_is_killed_voids_its_trial_and_the_run_goes_on(tmp_path: Path, cache: Path, path: str) -> None:
-    _needs(path)
-    session = _session(path, tmp_path, cache)
-    try:
-        wait_until(partial(_under_way, session), "a trial")
+def test_a_killed_hop_voids_its_trial_and_the_run_continues(tmp_path: Path, cache: Path, path: str) -> None:
+    _skip_if_missing(path)
+    with _start_session(path, tmp_path, cache) as session:
+        _wait_for_trial(session)
         _kill(session, PATHS[path].hops[0])
-        code = session.code()
-        wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
-    finally:
-        session.end()
-    came_through(code, session.say())
+        code = session.wait()
+        session.marked.wait_until_gone()
+    assert_completed(code, session.output())
     run = read_run(tmp_path / "a.howfar")
     assert run.stop is StopReason.BLOCKS
     reasons = [trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID]
-    assert all(reasons) and len([one for one in lasting(reasons) if one != EMPTY_WINDOW]) <= 1, reasons
+    assert all(reasons) and len([one for one in unexcused(reasons) if one != EMPTY_WINDOW]) <= 1, reasons
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", _HOPS)
-def test_a_server_that_is_killed_behind_a_hop_is_named(tmp_path: Path, cache: Path, path: str) -> None:
-    _needs(path)
-    session = _session(path, tmp_path, cache)
-    try:
-        wait_until(partial(_under_way, session), "a trial")
-        # A server that ends with its trial would not be missed.
-        assert session.await_part("howfar-engine load", TIMEOUT_S) is not None, session.say()
+def test_a_server_killed_behind_a_hop_is_named(tmp_path: Path, cache: Path, path: str) -> None:
+    _skip_if_missing(path)
+    with _start_session(path, tmp_path, cache) as session:
+        _wait_for_trial(session)
+        # A server killed after its load would end without an effect on the trial.
+        assert session.wait_for_pid("howfar-engine load", TIMEOUT_S) is not None, session.output()
         _kill(session, find_server(_server(PATHS[path])).path.name)
-        code = session.code()
-        wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
-    finally:
-        session.end()
-    came_through(code, session.say())
+        code = session.wait()
+        session.marked.wait_until_gone()
+    assert_completed(code, session.output())
     run = read_run(tmp_path / "a.howfar")
-    reasons = lasting([trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID])
-    assert len([reason for reason in reasons if "signal 9" in reason]) == 1, session.say()
-    assert {reason for reason in reasons if "signal 9" not in reason} <= {EMPTY_WINDOW}, session.say()
+    reasons = unexcused([trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID])
+    assert len([reason for reason in reasons if "signal 9" in reason]) == 1, session.output()
+    assert {reason for reason in reasons if "signal 9" not in reason} <= {EMPTY_WINDOW}, session.output()
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", _HOPS)
-def test_nothing_is_left_of_a_run_that_is_killed_with_a_hop(tmp_path: Path, cache: Path, path: str) -> None:
-    _needs(path)
-    session = _session(path, tmp_path, cache)
-    try:
-        wait_until(partial(_under_way, session), "a trial")
-        assert session.await_part(PATHS[path].hops[0], TIMEOUT_S) is not None, session.say()
+def test_a_killed_run_leaves_no_process_of_its_hop(tmp_path: Path, cache: Path, path: str) -> None:
+    _skip_if_missing(path)
+    with _start_session(path, tmp_path, cache) as session:
+        _wait_for_trial(session)
+        assert session.wait_for_pid(PATHS[path].hops[0], TIMEOUT_S) is not None, session.output()
         own = session.namespaces()
         session.process.kill()
-        # sshd overwrites its environment and with it the mark; its namespaces still reveal it.
+        # sshd overwrites its environment, including the mark, but its namespaces still identify it.
         wait_until(lambda: not session.marked.pids() and not own & all_namespaces(), "the end of all of it")
-    finally:
-        session.end()
     assert read_run(tmp_path / "a.howfar").trials
 
 
 def _kill(session: Session, words: str) -> None:
-    victim = session.await_part(words, TIMEOUT_S)
-    assert victim is not None, session.say()
+    victim = session.wait_for_pid(words, TIMEOUT_S)
+    assert victim is not None, session.output()
     os.kill(victim, signal.SIGKILL)
 
 
-def _under_way(session: Session) -> bool:
-    return bool(session.reported()) or session.process.poll() is not None
+def _wait_for_trial(session: Session) -> None:
+    wait_until(lambda: bool(session.reported_trials()) or session.has_ended(), "a trial")

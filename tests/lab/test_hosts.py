@@ -1,4 +1,4 @@
-"""The user's own hosts: namespaces with an sshd each, joined, shown, and released without a trace."""
+"""The user's own hosts, here namespaces with an sshd each: they are joined, shown and measured, and released without a trace."""
 
 from __future__ import annotations
 
@@ -12,60 +12,50 @@ from typing import Any
 
 import pytest
 
-from howfar.contract.receipt import BothCounts
-from howfar.errors import HowfarError
-from howfar.lab.php.php_fpm import find_php_fpm
-from howfar.lab.servers.kinds import find_server
-from howfar.store.records import Run, StopReason, Trial, TrialStatus
+from howfar.contract.receipt import StatementCounts
+from howfar.store.records import Run, StopReason, Trial
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import PATHS, TINY, came_through, known
-from tests.lab.sandboxes import TIMEOUT_S
+from tests.lab.howfar_runs import PATHS, assert_completed, good_trials, require, tiny_plan
+from tests.lab.local_servers import require_php, require_server
+from tests.lab.sandboxes import TIMEOUT_S, cache_variable
 
-_LACKING = [
-    why
-    for why, lacks in (
+_MISSING = [
+    reason
+    for reason, is_missing in (
         ("Ray is not installed (./setup --tests brings it)", importlib.util.find_spec("ray") is None),
         ("sshd is not installed (./setup --tests brings it)", not Path("/usr/sbin/sshd").exists()),
-        ("an sshd that lets somebody in needs root", os.geteuid() != 0),
+        ("an sshd that accepts logins needs root", os.geteuid() != 0),
     )
-    if lacks
+    if is_missing
 ]
-needs_hosts = pytest.mark.skipif(bool(_LACKING), reason="; ".join(_LACKING) or "all is there")
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.lab,
-    pytest.mark.usefixtures("namespaces", "mariadb"),
-    needs_hosts,
-]
+needs_hosts = pytest.mark.skipif(bool(_MISSING), reason="; ".join(_MISSING) or "nothing is missing")
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb"), needs_hosts]
 
 
-def among_hosts(
+def run_on_hosts(
     cache: Path, directory: Path, script: str, hosts: tuple[str, ...] = ("a", "b"), **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a shell script in `directory`, with the hosts file `hosts.toml`."""
     request = json.dumps({"directory": str(directory), "hosts": hosts, **more})
     bin_directory = Path(sys.executable).parent
     return subprocess.run(
-        [sys.executable, "-m", "tests.lab.hosts_here", request, "bash", "-ec", script],
+        [sys.executable, "-m", "tests.lab.namespace_hosts", request, "bash", "-ec", script],
         capture_output=True,
         text=True,
         timeout=4 * TIMEOUT_S,
         env={
             **os.environ,
-            "XDG_CACHE_HOME": str(cache),
+            **cache_variable(cache),
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "PATH": f"{bin_directory}:{os.environ['PATH']}:/usr/sbin",
         },
     )
 
 
-def need(*programs: str) -> None:
-    """Skip if one of the programs is not installed."""
-    try:
-        for program in programs:
-            find_php_fpm() if program == "php" else find_server(program)
-    except HowfarError as error:
-        pytest.skip(f"{error.message} {error.advice}")
+def skip_unless_installed(*programs: str) -> None:
+    """Skip the test if one of the servers, or PHP, is not installed."""
+    for program in programs:
+        require_php() if program == "php" else require_server(program)
 
 
 _LIFE = """
@@ -87,57 +77,59 @@ ps -eo stat,args >after.txt
 """
 
 
+def alive_lines(ps: str) -> list[str]:
+    """The lines of `ps -eo stat,args` without zombies and without shells that have a test's script as an argument."""
+    return [line for line in ps.splitlines() if not line.startswith("Z") and "howfar hosts up" not in line]
+
+
 @pytest.fixture(scope="module")
-def lived(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The outputs of two hosts that were joined, shown, and released."""
+def hosts_life(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the output of `_LIFE`: two hosts are joined, shown and released."""
     directory = tmp_path_factory.mktemp("h")
-    done = among_hosts(cache, directory, _LIFE)
+    done = run_on_hosts(cache, directory, _LIFE)
     assert done.returncode == 0, done.stderr
     assert "are not up" in done.stderr.splitlines()[-2]
     return directory
 
 
-def test_hosts_are_shown_with_clocks_that_agree_and_the_distance_between_them(lived: Path) -> None:
-    shown = json.loads((lived / "show.json").read_text())
+def test_hosts_are_shown_with_their_clocks_and_distances(hosts_life: Path) -> None:
+    shown = json.loads((hosts_life / "show.json").read_text())
     assert set(shown["hosts"]) == {"a", "b"}
     for host in shown["hosts"].values():
-        assert abs(host["clock"]["offset_ns"]) <= host["clock"]["bound_ns"], "both are one kernel"
-    (apart,) = shown["distances"]
-    assert (apart["from"], apart["to"]) == ("a", "b") and 0 < apart["rtt_ns"]["min"] <= apart["rtt_ns"]["p50"]
-    assert apart["rtt_awake_ns"]["p50"] > 0 and min(apart["goodput_bps"].values()) > 0 and apart["path_mtu"] == 1500
+        assert abs(host["clock"]["offset_ns"]) <= host["clock"]["bound_ns"], "both hosts share one kernel"
+    (distance,) = shown["distances"]
+    assert (distance["from"], distance["to"]) == ("a", "b")
+    assert 0 < distance["rtt_ns"]["min"] <= distance["rtt_ns"]["p50"] and distance["rtt_awake_ns"]["p50"] > 0
+    assert min(distance["goodput_bps"].values()) > 0 and distance["path_mtu"] == 1500
 
 
-def test_the_load_is_measured_from_more_clients_and_so_is_its_control(lived: Path) -> None:
-    (alone,) = json.loads((lived / "scale.json").read_text())["rows"]
-    assert alone["clients"] == 1 and alone["queries_per_s"]["value"] > 0
-    assert alone["control_ns"] > 0 and alone["ray_cpu"] >= 0 and alone["agent_cpu"] > 0
+def test_the_capacity_of_clients_is_measured_with_its_control(hosts_life: Path) -> None:
+    (row,) = json.loads((hosts_life / "scale.json").read_text())["rows"]
+    assert row["clients"] == 1 and row["queries_per_s"]["value"] > 0
+    assert row["control_ns"] > 0 and row["ray_cpu"] >= 0 and row["agent_cpu"] > 0
 
 
-def test_what_runs_shows_no_token_and_leaves_no_file_where_others_see_it(lived: Path) -> None:
-    running = (lived / "ps.txt").read_text()
+def test_no_command_line_shows_the_token_and_no_file_is_in_the_machines_shm(hosts_life: Path) -> None:
+    running = (hosts_life / "ps.txt").read_text()
     assert running.count("raylet/raylet") == 3, "two hosts and the head"
     assert "token" not in running.lower().replace("auth_token_path", "")
-    assert "ray" not in (lived / "shm.txt").read_text()
+    assert "ray" not in (hosts_life / "shm.txt").read_text()
 
 
-def test_nothing_listens_on_more_than_the_addresses_of_the_hosts(lived: Path) -> None:
-    at = {line.split()[3] for line in (lived / "listening.txt").read_text().splitlines()}
+def test_ray_listens_only_on_the_addresses_of_the_hosts(hosts_life: Path) -> None:
+    at = {line.split()[3] for line in (hosts_life / "listening.txt").read_text().splitlines()}
     assert {"[::ffff:10.78.0.1]:6379", "[::ffff:10.78.0.11]:6380"} <= at, "Ray's head and a host"
     assert not [one for one in at if not one.removeprefix("[::ffff:").startswith(("10.78.0.", "127."))]
-    engines = [line for line in (lived / "loaded.txt").read_text().splitlines() if line != "engine "]
-    assert engines and set(engines) == {"engine 0"}, "what is measured runs without the library"
+    engines = [line for line in (hosts_life / "loaded.txt").read_text().splitlines() if line != "engine "]
+    assert engines and set(engines) == {"engine 0"}, "the measuring engines run without the library"
 
 
-def test_nothing_runs_any_more_when_they_are_down(lived: Path) -> None:
-    shown = (lived / "after.txt").read_text().splitlines()
-    # Without the processes that have this script as an argument.
-    alive = [line for line in shown if not line.startswith("Z") and "howfar hosts up" not in line]
-    assert not [line for line in alive if "ray" in line or "howfar.fleet" in line]
+def test_no_process_remains_when_hosts_are_down(hosts_life: Path) -> None:
+    shown = (hosts_life / "after.txt").read_text()
+    assert not [line for line in alive_lines(shown) if "ray" in line or "howfar.fleet" in line]
 
 
-_PLAN = TINY.replace(
-    'rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy machine\n', ""
-).replace('rate = "100mbit"\n', "")
+_PLAN = tiny_plan(link=False)
 
 
 @pytest.fixture(scope="module")
@@ -145,24 +137,23 @@ def measured(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Four paths between two hosts, by a command that joins and releases them."""
     directory = tmp_path_factory.mktemp("m")
     (directory / "plan.toml").write_text(_PLAN)
-    done = among_hosts(
+    done = run_on_hosts(
         cache,
         directory,
         "howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar; ps -eo stat,args >ps.txt",
     )
-    came_through(done.returncode, done.stderr)
+    assert_completed(done.returncode, done.stderr)
     assert not [line for line in (directory / "ps.txt").read_text().splitlines() if "raylet" in line and line[0] != "Z"]
     return read_run(directory / "run.howfar")
 
 
 def test_four_paths_are_measured_between_two_hosts(measured: Run) -> None:
-    good = [trial for trial in measured.trials if trial.status is TrialStatus.OK]
-    assert {trial.arm.removesuffix(" (again)") for trial in good} == {"socket", "tcp", "remote", "forwarded-socket"}
+    assert {trial.arm.removesuffix(" (again)") for trial in good_trials(measured)} == set(PATHS)
     assert measured.stop is StopReason.BLOCKS
 
 
 @pytest.mark.parametrize(
-    ("arm", "client", "seen_from"),
+    ("arm", "client", "expected_client_host"),
     [
         ("socket", "b", "localhost"),
         ("tcp", "b", "127.0.0.1"),
@@ -170,50 +161,49 @@ def test_four_paths_are_measured_between_two_hosts(measured: Run) -> None:
         ("forwarded-socket", "a", "localhost"),
     ],
 )
-def test_a_receipt_proves_the_path_from_both_hosts(measured: Run, arm: str, client: str, seen_from: str) -> None:
-    for trial in measured.trials:
-        if trial.arm != arm or trial.status is not TrialStatus.OK:
-            continue
-        hosts, view = known(trial.receipt.hosts), known(known(trial.receipt.server).session_view)
+def test_a_receipt_proves_the_path_from_both_hosts(
+    measured: Run, arm: str, client: str, expected_client_host: str
+) -> None:
+    for trial in (trial for trial in good_trials(measured) if trial.arm == arm):
+        hosts, view = require(trial.receipt.hosts), require(require(trial.receipt.server).session_view)
         assert hosts.client == client and hosts.server == "b"
-        assert known(view.host).partition(":")[0] == seen_from
+        assert require(view.host).partition(":")[0] == expected_client_host
         assert (trial.receipt.link is not None) == (client == "a")
-        cpu = {use.role: use.cpu_ns for use in known(trial.measured).cpu}
+        cpu = {use.role: use.cpu_ns for use in require(trial.measured).cpu}
         assert cpu["client"] > 0 and cpu["server"] > 0 and (cpu.get("forwarder", 0) > 0) == (arm == "forwarded-socket")
         assert set(hosts.start) == {client, "b"}
 
 
-def counted(trial: Trial) -> BothCounts:
+def counted(trial: Trial) -> StatementCounts:
     """How many statements the clients and the server counted."""
-    found = known(trial.receipt.hosts).counted
-    assert isinstance(found, BothCounts)
+    found = require(trial.receipt.hosts).counted
+    assert isinstance(found, StatementCounts)
     return found
 
 
 def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
-    for trial in measured.trials:
-        if trial.status is TrialStatus.OK:
-            assert trial.measured is not None
-            all_transactions = trial.measured.transactions + trial.measured.warmup_transactions
-            assert all_transactions <= known(trial.receipt.server).counters["Com_stmt_execute"]
-            both = counted(trial)
-            assert (both.of, both.rule) == ("statements", "equal")
-            assert abs(both.clients - both.server) <= 0.005 * both.server + 1
+    for trial in good_trials(measured):
+        load = require(trial.measured)
+        executed = require(trial.receipt.server).counters["Com_stmt_execute"]
+        assert load.transactions + load.warmup_transactions <= executed
+        counts = counted(trial)
+        assert (counts.of, counts.rule) == ("statements", "equal")
+        assert abs(counts.clients - counts.server) <= 0.005 * counts.server + 1
 
 
 @pytest.mark.thorough
-def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(_PLAN.replace(PATHS, '["tcp", "remote"]').replace('"socket"', '"tcp"'))
-    done = among_hosts(
+def test_hosts_without_fixed_roles_swap_them_from_block_to_block(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(tiny_plan(("tcp", "remote"), link=False))
+    done = run_on_hosts(
         cache,
         tmp_path,
         "howfar run plan.toml --on hosts.toml --out run.howfar; howfar report --md run.howfar >report.md",
     )
-    came_through(done.returncode, done.stderr)
+    assert_completed(done.returncode, done.stderr)
     run = read_run(tmp_path / "run.howfar")
-    for trial in (each for each in run.trials if each.status is TrialStatus.OK):
+    for trial in good_trials(run):
         server, client = ("b", "a") if trial.block % 2 == 0 else ("a", "b")
-        parties = known(trial.receipt.hosts)
+        parties = require(trial.receipt.hosts)
         assert (parties.server, parties.client) == (server, client if trial.arm == "remote" else server)
     assert "on hosts b and a, which swapped roles" in (tmp_path / "report.md").read_text()
 
@@ -223,42 +213,40 @@ def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_
 def test_clients_share_a_load_and_the_server_counts_their_sum(
     cache: Path, tmp_path: Path, clients: tuple[str, ...]
 ) -> None:
-    plan = _PLAN.replace(f"path = {PATHS}", 'path = "remote"').replace('path = "socket"', 'path = "remote"')
-    (tmp_path / "plan.toml").write_text(plan.replace("threads = 1", f"threads = {len(clients)}"))
+    (tmp_path / "plan.toml").write_text(tiny_plan(("remote",), link=False, factors={"threads": len(clients)}))
     chosen = f"--place server=e --clients {','.join(clients)}"
     command = (
         f"howfar run plan.toml --on hosts.toml {chosen} --out run.howfar; "
         f"howfar bench hosts hosts.toml {chosen} --blocks {BLOCKS} --seconds 1 --threads 2 --json >scale.json"
     )
-    done = among_hosts(cache, tmp_path, command, (*clients, "e"))
-    came_through(done.returncode, done.stderr)
-    for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
-        hosts = known(trial.receipt.hosts)
+    done = run_on_hosts(cache, tmp_path, command, (*clients, "e"))
+    assert_completed(done.returncode, done.stderr)
+    for trial in good_trials(read_run(tmp_path / "run.howfar")):
+        hosts = require(trial.receipt.hosts)
         assert hosts.others == list(clients[1:])
         assert set(hosts.start) == {*clients, "e"}
         assert trial.measured is not None
-        both = trial.measured.transactions + trial.measured.warmup_transactions
-        answered = known(trial.receipt.server).counters["Com_stmt_execute"]
-        # The receipt's own rule requires that all answers, those outside the window included, are equal in number.
-        assert both <= answered <= 1.1 * both + 50 * len(clients)
+        transactions = trial.measured.transactions + trial.measured.warmup_transactions
+        executed = require(trial.receipt.server).counters["Com_stmt_execute"]
+        # The receipt's own rule requires equal numbers of answers, including those outside the window.
+        assert transactions <= executed <= 1.1 * transactions + 50 * len(clients)
     scale = json.loads((tmp_path / "scale.json").read_text())
     division = scale["division"]
     assert (division["clients"], division["connections"]) == (len(clients), 2 * len(clients))
     assert division["p50_ns"] > division["service_ns"]
-    _keeps_to_its_bars(scale)
+    _check_overhead(scale)
 
 
 BLOCKS = 4
 """The number of blocks that an interval needs."""
 RAY_CPU, AGENT_CPU = 0.01, 0.05
-"""Maximum share of one CPU of a load host that Ray, and howfar's agent, may use during a measurement. It is CPU time, which a busy
-machine hardly changes."""
+"""Maximum CPUs that Ray and howfar's agent may each use on a load host during a measurement."""
 P50_OFF, P99_OFF = 0.03, 0.10
-"""Limits of the difference between the merged times of several clients and one client's in the same blocks. The server takes 5 ms, and
-no resource is full; the p99 contains the machine's own disturbances, so only its interval is compared with the limit."""
+"""Limits of the relative difference between the merged times of several clients and one client's times in the same blocks. The server
+takes 5 ms, and no resource is full. The p99 contains the machine's own disturbances, so only its interval is compared."""
 
 
-def _keeps_to_its_bars(scale: dict[str, Any]) -> None:
+def _check_overhead(scale: dict[str, Any]) -> None:
     for row in scale["rows"]:
         assert row["ray_cpu"] is not None and row["ray_cpu"] <= RAY_CPU and row["agent_cpu"] <= AGENT_CPU, scale
     p50, p99 = scale["division"]["p50"], scale["division"]["p99"]
@@ -268,21 +256,20 @@ def _keeps_to_its_bars(scale: dict[str, Any]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("rtt_ns", [200_000, 85_000_000], ids=["0.2 ms", "85 ms"])
-def test_hosts_start_within_a_millisecond_and_the_bounds_that_their_clocks_state(
+def test_hosts_start_within_a_millisecond_and_within_their_clocks_bounds(
     cache: Path, tmp_path: Path, rtt_ns: int
 ) -> None:
-    plan = _PLAN.replace(PATHS, '["tcp", "remote"]').replace('path = "socket"', 'path = "tcp"')
-    # A host that begins later than the warm-up lasts, on a busy machine, voids its trial.
-    plan = plan.replace("threads = 1", "threads = 4").replace('warmup = "50ms"', 'warmup = "1ms"')
+    # A host that starts later than the end of the warm-up, on a busy machine, voids its trial.
+    plan = tiny_plan(("tcp", "remote"), link=False, factors={"threads": 4}, warmup="1ms")
     (tmp_path / "plan.toml").write_text(plan)
     command = "howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar"
-    done = among_hosts(cache, tmp_path, command, link={"rtt_ns": rtt_ns, "rate_bps": 10**9})
-    came_through(done.returncode, done.stderr)
+    done = run_on_hosts(cache, tmp_path, command, link={"rtt_ns": rtt_ns, "rate_bps": 10**9})
+    assert_completed(done.returncode, done.stderr)
     skews = []
-    for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
-        begun = [report.as_json() for report in known(trial.receipt.hosts).start.values()]
+    for trial in good_trials(read_run(tmp_path / "run.howfar")):
+        begun = [report.as_json() for report in require(trial.receipt.hosts).start.values()]
         for clock in begun:
-            assert abs(clock["clock_offset_ns"]) <= clock["clock_bound_ns"], "all are of one kernel"
+            assert abs(clock["clock_offset_ns"]) <= clock["clock_bound_ns"], "all hosts share one kernel"
         if trial.arm == "remote":
             moments = [clock["clock_offset_ns"] + clock["late_ns"] for clock in begun]
             bound_ns = sum(clock["clock_bound_ns"] for clock in begun)
@@ -307,26 +294,24 @@ ps -eo stat,args >ps.txt
 
 
 @pytest.mark.thorough
-def test_a_lost_host_comes_back_a_lost_driver_is_resumed_and_nothing_outlives_the_guard(
+def test_a_lost_host_is_joined_again_a_killed_run_is_resumed_and_no_process_outlives_the_guard(
     cache: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "plan.toml").write_text(_PLAN)
-    done = among_hosts(cache, tmp_path, _LOSSES)
+    done = run_on_hosts(cache, tmp_path, _LOSSES)
     said = (tmp_path / "again.txt").read_text() if (tmp_path / "again.txt").exists() else ""
-    came_through(done.returncode, done.stderr + said)
+    assert_completed(done.returncode, done.stderr + said)
     run = read_run(tmp_path / "run.howfar")
     lost = [trial.void_reason for trial in run.trials if trial.void_reason and "host b was lost" in trial.void_reason]
-    assert len(lost) <= 1, "a host that died between two trials is joined again before the next one, and voids none"
+    assert len(lost) <= 1, "a host that died between two trials is joined again before the next one and voids none"
     assert run.stop is StopReason.BLOCKS
-    shown = (tmp_path / "ps.txt").read_text().splitlines()
-    # Without the processes that have this script as an argument.
-    alive = [line for line in shown if not line.startswith("Z") and "howfar hosts up" not in line]
-    assert not [line for line in alive if "raylet" in line or "howfar.fleet" in line or "mariadbd" in line]
+    shown = (tmp_path / "ps.txt").read_text()
+    assert not [line for line in alive_lines(shown) if "raylet" in line or "howfar.fleet" in line or "mariadbd" in line]
 
 
 ABSENT = """
 absent() { if "$@"; then echo "a secret is where it must not be: $1 ... ${*: -1}" >&2; exit 9; fi; }
-nowhere() { # SECRET FILE_OF_IT: in no file that hosts have in memory, Ray's session with its logs among them, and no object store
+nowhere() { # SECRET ITS_FILE: it is in no file of the hosts' memory, which includes Ray's logs, and in no object store
   for pid in $(pgrep -f "[r]aylet/raylet"); do
     absent nsenter --target $pid --mount grep -rlsF --exclude=$2 -e "$1" /dev/shm
     for file in /proc/$pid/fd/*; do
@@ -361,9 +346,9 @@ howfar hosts down
 
 
 @pytest.mark.thorough
-def test_the_token_is_nowhere_to_be_read_and_a_wrong_one_is_refused(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
-    done = among_hosts(cache, tmp_path, _TOKEN)
+def test_the_token_is_not_readable_and_a_wrong_one_is_refused(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(tiny_plan(link=False, blocks=2))
+    done = run_on_hosts(cache, tmp_path, _TOKEN)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -387,11 +372,11 @@ howfar hosts down
 
 
 @pytest.mark.thorough
-def test_a_second_command_leaves_the_first_ones_hosts_alone(cache: Path, tmp_path: Path) -> None:
+def test_a_second_command_does_not_touch_the_hosts_of_the_first(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(_PLAN)
-    done = among_hosts(cache, tmp_path, _TWO_AT_ONCE)
+    done = run_on_hosts(cache, tmp_path, _TWO_AT_ONCE)
     said = {file.name: file.read_text() for file in tmp_path.glob("*.txt")}
-    came_through(done.returncode, done.stderr + said.get("err.txt", ""))
+    assert_completed(done.returncode, done.stderr + said.get("err.txt", ""))
     assert "another command is joining the hosts" in said["second-up.txt"]
     assert "are up already" in said["third-up.txt"]
     assert "in use by another command" in said["show.txt"] and "in use by another command" in said["second-run.txt"]

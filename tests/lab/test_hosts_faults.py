@@ -1,4 +1,4 @@
-"""Faults injected into runs between hosts: each is named, its block is void, `howfar resume` completes, and nothing is left."""
+"""Faults injected into runs on hosts: each is named and voids its trial, `howfar resume` completes the run, and no process remains."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from howfar.store.records import StopReason, TrialStatus
+from howfar.store.records import StopReason
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import TINY, came_through, known
-from tests.lab.test_hosts import among_hosts, needs_hosts
+from tests.lab.howfar_runs import BLOCKS, assert_completed, good_trials, require, tiny_plan
+from tests.lab.test_hosts import needs_hosts, run_on_hosts
 
 pytestmark = [
     pytest.mark.alone,
@@ -21,32 +21,27 @@ pytestmark = [
     pytest.mark.usefixtures("namespaces", "mariadb"),
     needs_hosts,
 ]
-PLAN = (
-    TINY.replace('path = ["socket", "tcp", "remote", "forwarded-socket"]', 'path = "remote"')
-    .replace('path = "socket"', 'path = "remote"')
-    .replace('rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy machine\n', "")
-    .replace('rate = "100mbit"\n', "")
-    .replace('warmup = "50ms"\nmeasure = "200ms"', 'warmup = "300ms"\nmeasure = "3s"')
-)
 
 
-def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, Any]:
-    """The report of `hosts_faults`, checked for completion and for leftovers."""
-    (directory / "plan.toml").write_text(
-        PLAN.replace("min_blocks = 4", f"min_blocks = {blocks}").replace("max_blocks = 4", f"max_blocks = {blocks}")
-    )
-    done = among_hosts(cache, directory, f"python -m tests.lab.hosts_faults out.json {' '.join(what)}")
+def make_plan(*paths: str, blocks: int = BLOCKS) -> str:
+    return tiny_plan(paths, blocks=blocks, link=False, warmup="300ms", measure="3s")
+
+
+def inject(cache: Path, directory: Path, *arguments: str, blocks: int) -> dict[str, Any]:
+    """Run `hosts_faults` and check that the run is complete and that no process remains; returns its report."""
+    (directory / "plan.toml").write_text(make_plan("remote", blocks=blocks))
+    done = run_on_hosts(cache, directory, f"python -m tests.lab.hosts_faults out.json {' '.join(arguments)}")
     output = directory / "out.json"
     assert done.returncode == 0, (done.stderr[-1500:], output.read_text() if output.exists() else "")
     found: dict[str, Any] = json.loads(output.read_text())
     assert found["stop"] == "blocks" and found["left"] == [] and found["cleared_s"] is not None
-    left = [one for one in found["injuries"] if one["gone_s"] is None or one.get("cleared_s", 0) is None]
-    assert not left, "ten seconds after each nothing of the injured trial is on any host"
+    remaining = [fault for fault in found["faults"] if fault["gone_s"] is None or fault.get("cleared_s", 0) is None]
+    assert not remaining, "ten seconds after a fault, no process of its trial is on any host"
     return found
 
 
 @pytest.mark.parametrize(
-    ("injury", "reason"),
+    ("fault", "reason"),
     [
         ("engine", "host a: howfar-engine load died"),
         ("actor", "host b was lost"),
@@ -55,27 +50,27 @@ def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, 
         ("disk-full", "host b"),
     ],
 )
-def test_an_injury_is_named_and_its_trial_void(cache: Path, tmp_path: Path, injury: str, reason: str) -> None:
-    (one,) = injured(cache, tmp_path, injury, blocks=2)["injuries"]
-    # After six such trials in a row a run ends, as it must, and was resumed; 7: an arm had no valid trial in any block.
-    assert one["ended"] in ((None, 0, 4, 7) if injury == "disk-full" else (None, 0)), "the run goes on by itself"
-    assert one["void"] and any(reason in each for each in one["void"]), one
+def test_a_fault_is_named_and_voids_its_trial(cache: Path, tmp_path: Path, fault: str, reason: str) -> None:
+    (found,) = inject(cache, tmp_path, fault, blocks=2)["faults"]
+    # 4: the run ended after six void trials in a row, and was resumed. 7: an arm had no valid trial in any block.
+    assert found["ended"] in ((None, 0, 4, 7) if fault == "disk-full" else (None, 0)), "the run continues by itself"
+    assert any(reason in void for void in found["void"]), found
 
 
-def test_a_host_that_was_away_for_a_minute_is_joined_again(cache: Path, tmp_path: Path) -> None:
-    (one,) = injured(cache, tmp_path, "link-60s", blocks=2)["injuries"]
-    assert any("host b" in each for each in one["void"]), one
+def test_a_host_without_network_for_a_minute_is_joined_again(cache: Path, tmp_path: Path) -> None:
+    (found,) = inject(cache, tmp_path, "link-60s", blocks=2)["faults"]
+    assert any("host b" in void for void in found["void"]), found
 
 
 def test_without_its_head_or_its_driver_a_run_ends_and_resume_completes_it(cache: Path, tmp_path: Path) -> None:
-    found = injured(cache, tmp_path, "head", "driver", blocks=3)
-    assert all(one["cleared_s"] is not None for one in found["injuries"]), found
+    found = inject(cache, tmp_path, "head", "driver", blocks=3)
+    assert all(fault["cleared_s"] is not None for fault in found["faults"]), found
     assert len(found["codes"]) == 2 and 0 not in found["codes"]
 
 
 def test_clocks_that_differ_by_5_s_or_are_stepped_have_no_effect(cache: Path, tmp_path: Path) -> None:
-    found = injured(cache, tmp_path, "clock-step", blocks=2)
-    assert found["injuries"][0]["void"] == []
+    found = inject(cache, tmp_path, "clock-step", blocks=2)
+    assert found["faults"][0]["void"] == []
     for clock in found["clocks"]:
         assert abs(clock["clock_offset_ns"] - 5_000_000_000) <= clock["clock_bound_ns"] + 1_000_000
 
@@ -83,8 +78,8 @@ def test_clocks_that_differ_by_5_s_or_are_stepped_have_no_effect(cache: Path, tm
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_after_kills_at_random_the_run_completes(cache: Path, tmp_path: Path, seed: int) -> None:
     """Six kills per seed, 30 in all."""
-    found = injured(cache, tmp_path, "random", "6", str(seed), blocks=6)
-    assert all(one["void"] or one["ended"] for one in found["injuries"]), found
+    found = inject(cache, tmp_path, "random", "6", str(seed), blocks=6)
+    assert all(fault["void"] or fault["ended"] for fault in found["faults"]), found
 
 
 _OTHER_VERSION = r"""
@@ -102,7 +97,7 @@ sed -i "/hosts.b/,\$ s|^python = .*|python = \"$PWD/other/python\"|" hosts.toml
 
 
 def test_a_host_with_another_version_is_refused(cache: Path, tmp_path: Path) -> None:
-    done = among_hosts(cache, tmp_path, _OTHER_VERSION)
+    done = run_on_hosts(cache, tmp_path, _OTHER_VERSION)
     said = (tmp_path / "err.txt").read_text()
     assert done.returncode == 0, done.stderr
     assert "host b has ray 0.1, this machine has" in said and "All hosts must have the same" in said
@@ -126,17 +121,15 @@ howfar hosts down
 """
 
 
-def test_a_lost_hop_voids_its_trial_by_name_and_a_run_that_goes_on_has_it_again(cache: Path, tmp_path: Path) -> None:
-    plan = PLAN.replace('path = "remote"', 'path = ["remote", "haproxy"]', 1)
-    (tmp_path / "plan.toml").write_text(plan)
-    done = among_hosts(cache, tmp_path, _HOP_LOST, ("a", "b", "c"))
+def test_a_lost_hop_is_named_voids_its_trial_and_is_used_again(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(make_plan("remote", "haproxy"))
+    done = run_on_hosts(cache, tmp_path, _HOP_LOST, ("a", "b", "c"))
     said = (tmp_path / "again.txt").read_text() if (tmp_path / "again.txt").exists() else done.stdout
-    came_through(done.returncode, done.stderr + said)
+    assert_completed(done.returncode, done.stderr + said)
     run = read_run(tmp_path / "run.howfar")
     void = [trial.void_reason for trial in run.trials if trial.void_reason]
     assert any("host c was lost" in reason for reason in void) and any("forwarder died" in reason for reason in void)
-    moved = [trial for trial in run.trials if trial.arm == "haproxy" and trial.status is TrialStatus.OK]
-    assert moved and {known(trial.receipt.hosts).hop for trial in moved} == {"c"}
+    assert {require(trial.receipt.hosts).hop for trial in good_trials(run) if trial.arm == "haproxy"} == {"c"}
     assert run.stop is StopReason.BLOCKS
 
 
@@ -150,15 +143,15 @@ exit 9
 """
 
 
-def test_a_killed_run_that_joined_the_hosts_itself_leaves_nothing(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN)
-    done = among_hosts(cache, tmp_path, _KILLED)
+def test_a_killed_run_that_joined_the_hosts_leaves_no_process(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(make_plan("remote"))
+    done = run_on_hosts(cache, tmp_path, _KILLED)
     assert done.returncode == 0, (done.stderr[-1500:], (tmp_path / "out.txt").read_text()[-500:])
     assert (tmp_path / "before.txt").read_text().split() == ["3"], "two hosts and the head"
 
 
 _GONE = """
-set -m # a command in the background has a group of its own, as in a terminal, and heeds Ctrl-C
+set -m # a command in the background has its own group and reacts to Ctrl-C, as in a terminal
 gone() {
   for _ in $(seq 100); do pgrep -f "[r]aylet/raylet|[h]owfar[.]fleet|[m]ariadbd" >left.txt || return 0; sleep 0.1; done
   cat left.txt >&2
@@ -183,10 +176,10 @@ howfar resume run.howfar >again.txt 2>&1
 def test_an_interrupted_run_reports_what_it_measured_and_is_resumed(
     cache: Path, tmp_path: Path, send: str, code: str
 ) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN)
-    done = among_hosts(cache, tmp_path, _INTERRUPTED.replace("SEND", send))
+    (tmp_path / "plan.toml").write_text(make_plan("remote"))
+    done = run_on_hosts(cache, tmp_path, _INTERRUPTED.replace("SEND", send))
     said = {file.name: file.read_text() for file in tmp_path.glob("*.txt")}
-    came_through(done.returncode, done.stderr + said.get("again.txt", said.get("err.txt", "")))
+    assert_completed(done.returncode, done.stderr + said.get("again.txt", said.get("err.txt", "")))
     assert said["code.txt"].split() == [code], said
     assert re.search(r"interrupted; \d+ trials? kept in run\.howfar", said["err.txt"]), said["err.txt"]
     assert "howfar resume run.howfar" in said["err.txt"]
@@ -210,6 +203,6 @@ gone
 """
 
 
-def test_hosts_that_were_not_joined_to_the_end_are_let_go(cache: Path, tmp_path: Path) -> None:
-    done = among_hosts(cache, tmp_path, _UP_ENDED)
+def test_partly_joined_hosts_are_released(cache: Path, tmp_path: Path) -> None:
+    done = run_on_hosts(cache, tmp_path, _UP_ENDED)
     assert done.returncode == 0, (done.stderr[-1500:], (tmp_path / "out.txt").read_text()[-500:])

@@ -1,4 +1,4 @@
-"""Targets other than howfar's own server on hosts that it joined: the user's server, and a Ray cluster that already exists."""
+"""Runs on hosts with the user's own server, and on an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from pathlib import Path
 import pytest
 
 from howfar.lab.servers.kinds import find_server
-from howfar.store.records import Run, TrialStatus
+from howfar.store.records import Run
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import came_through, known
-from tests.lab.test_hosts import _PLAN, ABSENT, among_hosts, counted, need, needs_hosts
+from tests.lab.howfar_runs import PATHS, assert_completed, good_trials, require, tiny_plan
+from tests.lab.test_hosts import ABSENT, counted, needs_hosts, run_on_hosts, skip_unless_installed
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.lab,
-    pytest.mark.usefixtures("namespaces", "mariadb"),
-    needs_hosts,
-]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb"), needs_hosts]
 
 _ON_HOST = """
 on() { name=$1; shift; ssh $(python - "$name" <<'END'
@@ -31,11 +26,11 @@ _SERVER = f"""{_ON_HOST}
 kind=KIND scheme=SCHEME
 mkdir server
 mkfifo stop
-on b python -m tests.lab.given_server $kind $PWD/server 10.78.0.11 1000 <stop >port.txt 2>server.txt & exec 3>stop
+on b python -m tests.lab.user_server $kind $PWD/server 10.78.0.11 1000 <stop >port.txt 2>server.txt & exec 3>stop
 for _ in $(seq 600); do [ -s port.txt ] && break; sleep 0.1; done
 dsn="$scheme://howfar@10.78.0.11:$(cat port.txt)/sbtest"
 """
-_GIVEN = f"""{_SERVER}
+_USER_SERVER = f"""{_SERVER}
 howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --out run.howfar
 ! howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --place server=a 2>where.txt
 ! howfar run encryption --on hosts.toml --dsn "$dsn" --password-file server/password 2>tls.txt
@@ -46,7 +41,7 @@ password=$(cat server/password)
 test ${{#password}} -ge 16
 BY
 howfar hosts up
-howfar run plan.toml --on hosts.toml --dsn "$dsn" $given --out run.howfar 2>err.txt & run=$!
+howfar run plan.toml --on hosts.toml --dsn "$dsn" $password_option --out run.howfar 2>err.txt & run=$!
 while kill -0 $run 2>/dev/null; do ps -ewwo args >>ps.txt; sleep 0.2; done
 wait $run
 nowhere "$password" password
@@ -56,36 +51,35 @@ howfar hosts down
 """
 
 
-def _good(run: Run) -> list[str]:
-    return [trial.arm.removesuffix(" (again)") for trial in run.trials if trial.status is TrialStatus.OK]
+def _check_all_paths(run: Run) -> None:
+    arms = {trial.arm.removesuffix(" (again)") for trial in good_trials(run)}
+    assert arms == set(PATHS), [trial.void_reason for trial in run.trials]
 
 
-def _said(directory: Path, name: str) -> str:
-    file = directory / name
+def _read(file: Path) -> str:
+    """The text of a file; empty if it does not exist."""
     return file.read_text() if file.exists() else ""
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "scheme", "reads"),
-    [
-        ("mariadb", "mysql", "Com_select"),
-        ("mysql", "mysql", "Com_select"),
-        ("postgresql", "postgresql", "commits"),
-    ],
+    [("mariadb", "mysql", "Com_select"), ("mysql", "mysql", "Com_select"), ("postgresql", "postgresql", "commits")],
 )
-def test_a_server_of_the_users_own_is_measured_as_it_is(
+def test_the_users_own_server_is_measured_unchanged(
     cache: Path, tmp_path: Path, kind: str, scheme: str, reads: str
 ) -> None:
-    need(kind)
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
-    done = among_hosts(cache, tmp_path, _GIVEN.replace("KIND", str(find_server(kind).path)).replace("SCHEME", scheme))
-    came_through(done.returncode, done.stderr)
+    skip_unless_installed(kind)
+    (tmp_path / "plan.toml").write_text(tiny_plan(link=False, blocks=2))
+    done = run_on_hosts(
+        cache, tmp_path, _USER_SERVER.replace("KIND", str(find_server(kind).path)).replace("SCHEME", scheme)
+    )
+    assert_completed(done.returncode, done.stderr)
     run = read_run(tmp_path / "run.howfar")
-    assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
-    for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
+    _check_all_paths(run)
+    for trial in good_trials(run):
         assert trial.measured is not None
-        server, hosts = known(trial.receipt.server), known(trial.receipt.hosts)
+        server, hosts = require(trial.receipt.server), require(trial.receipt.hosts)
         assert "the server's CPU time" in server.unknown
         assert "server" not in {use.role for use in trial.measured.cpu}
         assert server.counters[reads] > 0
@@ -99,13 +93,15 @@ def test_a_server_of_the_users_own_is_measured_as_it_is(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "by", ['given="--password-file server/password"', 'export HOWFAR_PASSWORD="$password"'], ids=["file", "environment"]
+    "by",
+    ['password_option="--password-file server/password"', 'export HOWFAR_PASSWORD="$password"'],
+    ids=["file", "environment"],
 )
-def test_the_password_of_a_dsn_is_nowhere_to_be_read(cache: Path, tmp_path: Path, by: str) -> None:
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
+def test_the_password_of_a_dsn_is_not_readable(cache: Path, tmp_path: Path, by: str) -> None:
+    (tmp_path / "plan.toml").write_text(tiny_plan(link=False, blocks=2))
     script = _SECRET.replace("KIND", str(find_server("mariadb").path)).replace("SCHEME", "mysql")
-    done = among_hosts(cache, tmp_path, script.replace("BY", by))
-    came_through(done.returncode, f"{_said(tmp_path, 'err.txt')}\n{done.stderr[-2000:]}")
+    done = run_on_hosts(cache, tmp_path, script.replace("BY", by))
+    assert_completed(done.returncode, f"{_read(tmp_path / 'err.txt')}\n{done.stderr[-2000:]}")
 
 
 _EXISTING = f"""{_ON_HOST}
@@ -128,17 +124,19 @@ ls /dev/shm >shm.txt
 
 
 @pytest.mark.thorough
-def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_path: Path) -> None:
-    # The run must still be measuring when the second command requests the hosts.
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 12"))
-    done = among_hosts(cache, tmp_path, _EXISTING)
-    came_through(done.returncode, done.stderr + _said(tmp_path, "err.txt"))
-    assert "in use by another command" in _said(tmp_path, "used.txt")
+def test_an_existing_ray_cluster_is_used_and_left_unchanged(cache: Path, tmp_path: Path) -> None:
+    # The run must still measure when the second command requests the hosts.
+    (tmp_path / "plan.toml").write_text(tiny_plan(link=False, blocks=12))
+    done = run_on_hosts(cache, tmp_path, _EXISTING)
+    assert_completed(done.returncode, done.stderr + _read(tmp_path / "err.txt"))
+    assert "in use by another command" in _read(tmp_path / "used.txt")
     run = read_run(tmp_path / "run.howfar")
-    assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
+    _check_all_paths(run)
     shown = set(json.loads((tmp_path / "show.json").read_text())["hosts"])
-    assert shown == {f"node-10-78-0-{last}" for last in (1, 10, 11)}, "all have this machine's host name"
+    assert shown == {f"node-10-78-0-{last}" for last in (1, 10, 11)}, (
+        "hosts are named by address: all have this machine's host name"
+    )
     alive = [line for line in (tmp_path / "after.txt").read_text().splitlines() if not line.startswith("Z")]
-    assert sum("raylet/raylet" in line for line in alive) == 3, "the cluster is its owner's"
+    assert sum("raylet/raylet" in line for line in alive) == 3, "the existing cluster still runs"
     assert not [line for line in alive if "howfar.fleet" in line or "mariadbd" in line]
     assert "work" not in (tmp_path / "shm.txt").read_text().split()

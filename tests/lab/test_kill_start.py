@@ -1,4 +1,4 @@
-"""SIGKILL while the cache is filled for the first time: no incomplete template is ever used, and the next start cleans up."""
+"""SIGKILL while the cache is filled for the first time: no incomplete template is used, and the next start cleans up."""
 
 from __future__ import annotations
 
@@ -27,54 +27,46 @@ COUNT = (
 Moment = Callable[[Session, Path], bool]
 
 
-def _program(name: str) -> Moment:
-    return lambda session, templates: session.find(name) is not None
+def _program_runs(name: str) -> Moment:
+    return lambda session, templates: session.find_pid(name) is not None
 
 
-def _building(shelf: str) -> Moment:
-    return lambda session, templates: any((templates / shelf).glob("building-*"))
+def _template_is_copied(folder: str) -> Moment:
+    return lambda session, templates: any((templates / folder).glob("building-*"))
 
 
-def _kept(shelf: str) -> Moment:
-    """When a complete template exists: a directory under its final name."""
+def _template_exists(folder: str) -> Moment:
+    """A moment at which a complete template exists: a directory with its final name."""
     return lambda session, templates: any(
-        entry.is_dir() and not entry.name.startswith("building-") for entry in (templates / shelf).glob("*")
+        entry.is_dir() and not entry.name.startswith("building-") for entry in (templates / folder).glob("*")
     )
 
 
 MOMENTS: dict[str, Moment] = {
-    "the data directory is initialised": _program("sh"),
-    "the empty template is copied": _building("empty"),
-    "the empty template is there": _kept("empty"),
-    "the server that loads is started": _program("mariadbd"),
-    "the loaded template is copied": _building("loaded"),
-    "the loaded template is there": _kept("loaded"),
+    "the data directory is initialised": _program_runs("sh"),
+    "the empty template is copied": _template_is_copied("empty"),
+    "the empty template is there": _template_exists("empty"),
+    "the server that loads is started": _program_runs("mariadbd"),
+    "the loaded template is copied": _template_is_copied("loaded"),
+    "the loaded template is there": _template_exists("loaded"),
 }
 
 
 @pytest.mark.parametrize(
     "moment", rarely_but(("the data directory is initialised", "the loaded template is copied"), MOMENTS)
 )
-def test_a_death_while_templates_are_made(
-    moment: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_a_kill_while_templates_are_made(moment: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     cache = tmp_path_factory.mktemp("s")
     templates = cache / "howfar" / "templates"
     arguments = [*TABLES, "--", sys.executable, "-c", COUNT]
-    session = Session(["lab", *arguments], cache, tmp_path)
-    try:
-        wait_until(
-            lambda: session.process.poll() is not None or MOMENTS[moment](session, templates),
-            f"the moment when {moment}",
-        )
-        assert session.process.poll() is None, session.say()
+    with Session(["lab", *arguments], cache, tmp_path) as session:
+        wait_until(lambda: session.has_ended() or MOMENTS[moment](session, templates), f"the moment when {moment}")
+        assert not session.has_ended(), session.output()
         with contextlib.suppress(ProcessLookupError):
             os.kill(session.process.pid, signal.SIGKILL)
-        session.code()
-        wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
-    finally:
-        session.end()
-    after = run_lab(*arguments, env={"XDG_CACHE_HOME": str(cache)})
+        session.wait()
+        session.marked.wait_until_gone()
+    after = run_lab(*arguments, cache=cache)
     assert after.returncode == 0, after.stderr
     assert after.stdout == f"{ROWS} {ROWS}\n"
     assert not list(templates.glob("*/building-*"))

@@ -1,4 +1,4 @@
-"""Offered rates on a real server: the due arrivals match the rate, and percentages refer to the baseline's capacity."""
+"""Runs with offered rates: the due arrivals match the rate, and percentages refer to the baseline's capacity."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ import pytest
 
 from howfar.store.records import TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import LOCAL, came_through, known, run_howfar
-from tests.lab.undisturbed import lasting
+from tests.lab.howfar_runs import LOCAL_PATHS, assert_completed, good_trials, require, run_howfar, tiny_plan
+from tests.lab.undisturbed import unexcused
 
 pytestmark = pytest.mark.usefixtures("mariadb")
-PLAN = LOCAL.replace("threads = 1", 'threads = 4\nload = ["closed", "50%", "200/s"]').replace(
-    'path = "socket"\n[timing]', 'path = "socket"\nload = "closed"\n[timing]'
-)
+PLAN = tiny_plan(LOCAL_PATHS, factors={"threads": 4, "load": ["closed", "50%", "200/s"]}, baseline={"load": "closed"})
 
 
 def test_rates_are_offered_proven_and_reported(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text(PLAN)
-    done = run_howfar("run", "slow.toml", "--out", "a.howfar", cwd=tmp_path, env={"XDG_CACHE_HOME": str(cache)})
-    came_through(done.returncode, done.stderr)
+    done = run_howfar("run", "slow.toml", "--out", "a.howfar", cwd=tmp_path, cache=cache)
+    assert_completed(done.returncode, done.stderr)
     run = read_run(tmp_path / "a.howfar")
-    capacity = known(run.info.environment.capacity)
+    capacity = require(run.info.environment.capacity)
     assert "capacity of the baseline (socket, closed loop): " in done.stderr and capacity.arm == "socket, closed loop"
     rates = [float(level[:-2]) for level in run.info.plan["factors"]["load"] if level != "closed"]
-    assert rates == [pytest.approx(known(capacity.per_s) / 2, rel=0.01), 200.0]
-    assert not lasting(trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID)
-    paced = [trial for trial in run.trials if trial.status is TrialStatus.OK and "closed loop" not in trial.arm]
+    assert rates == [pytest.approx(require(capacity.per_s) / 2, rel=0.01), 200.0]
+    assert not unexcused(trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID)
+    paced = [trial for trial in good_trials(run) if "closed loop" not in trial.arm]
     assert len({trial.arm for trial in paced}) == 4
-    # Arrival times belong to the block: they are the same on each path.
+    # Arrival times are drawn for each block and are the same on each path.
     due: dict[tuple[int, float], set[int]] = {}
     for trial in paced:
-        account = known(trial.receipt.arrivals)
+        account = require(trial.receipt.arrivals)
         assert account.per_s in rates
         assert account.due == account.answered + account.unanswered + account.failed
         assert trial.measured is not None and trial.measured.transactions == account.answered

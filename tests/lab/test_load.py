@@ -1,4 +1,4 @@
-"""`howfar load` against a real server, beside sysbench with the same options: same counts, same layout, no password shown."""
+"""`howfar load` and sysbench with the same options on a real server: same counts, same report layout, no password in the output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from tests.lab.load_scenario import EVENTS, OTHERS
+from tests.lab.load_scenario import EVENTS, OTHER_KINDS
+from tests.lab.sandboxes import cache_variable, lab_command
 
 pytestmark = pytest.mark.usefixtures("namespaces", "mariadb")
 ROOT = Path(__file__).parents[2]
@@ -22,21 +23,22 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def seen(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("out")
+    scenario = [sys.executable, "-m", "tests.lab.load_scenario", str(folder)]
     done = subprocess.run(
-        [sys.executable, "-m", "howfar.cli.lab", "--tables", "2", "--table-size", "1000", "--", sys.executable, "-m",
-         "tests.lab.load_scenario", str(folder)],
+        lab_command("--tables", "2", "--table-size", "1000", "--", *scenario),
         capture_output=True,
         text=True,
         timeout=1100,
         cwd=ROOT,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )  # fmt: skip
+        env={**os.environ, **cache_variable(cache)},
+    )
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
-def ran(seen: dict[str, Any], name: str) -> dict[str, Any]:
+def run_of(seen: dict[str, Any], name: str) -> dict[str, Any]:
+    """A run of the scenario, checked to have succeeded."""
     run: dict[str, Any] = seen["runs"][name]
     assert run["code"] == 0, run["err"]
     return run
@@ -53,58 +55,50 @@ def number(report: str, name: str) -> int:
     return int(match.group(1))
 
 
-def test_a_sysbench_command_line_does_the_same_work_in_the_same_words(seen: dict[str, Any]) -> None:
+def test_a_sysbench_command_line_gives_the_same_counts_and_layout(seen: dict[str, Any]) -> None:
     if "sysbench" not in seen["runs"]:
         pytest.skip("sysbench is not installed (./setup --tests brings it)")
-    ours, theirs = ran(seen, "as_sysbench")["out"], ran(seen, "sysbench")["out"]
+    ours, theirs = run_of(seen, "as_sysbench")["out"], run_of(seen, "sysbench")["out"]
     assert layout(ours) == layout(theirs)
-    for name in (
-        "read",
-        "write",
-        "other",
-        "total",
-        "transactions",
-        "queries",
-        "ignored errors",
-        "total number of events",
-    ):
+    counts = ("read", "write", "other", "total", "transactions", "queries", "ignored errors", "total number of events")
+    for name in counts:
         assert number(ours, name) == number(theirs, name), name
     assert number(ours, "transactions") == EVENTS
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_every_workload_asks_as_much_as_sysbenchs(kind: str, seen: dict[str, Any]) -> None:
-    """Transactions and statements are equal; how many rows an update or delete still finds depends on earlier random draws."""
-    ours = ran(seen, kind)["out"]
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_every_workload_has_as_many_statements_as_sysbenchs(kind: str, seen: dict[str, Any]) -> None:
+    """Transactions and statements are equal; the number of rows that an update or delete finds is random."""
+    ours = run_of(seen, kind)["out"]
     assert number(ours, "transactions") == EVENTS
     if f"sysbench {kind}" not in seen["runs"]:
         pytest.skip("sysbench is not installed (./setup --tests brings it)")
-    theirs = ran(seen, f"sysbench {kind}")["out"]
+    theirs = run_of(seen, f"sysbench {kind}")["out"]
     errors = number(ours, "ignored errors") + number(theirs, "ignored errors")
     for name in ("transactions", "total"):
         assert number(ours, name) == number(theirs, name) or errors, name
 
 
-def test_a_workload_of_ones_own(seen: dict[str, Any]) -> None:
+def test_a_custom_workload(seen: dict[str, Any]) -> None:
     for name in ("prepare", "cleanup"):
-        ran(seen, name)
+        run_of(seen, name)
     for word in ("item", "take", "commit"):
-        assert re.search(rf"^{word} ", ran(seen, "orders")["out"], flags=re.MULTILINE), word
-    out = ran(seen, "orders at a rate")["out"]
+        assert re.search(rf"^{word} ", run_of(seen, "orders")["out"], flags=re.MULTILINE), word
+    out = run_of(seen, "orders at a rate")["out"]
     assert "open loop, 200 transactions/s due" in out and "requests due" in out
     assert re.search(r"^response ", out, flags=re.MULTILINE) and re.search(r"^service ", out, flags=re.MULTILINE)
 
 
 def test_a_search_ends_with_its_highest_rate(seen: dict[str, Any]) -> None:
-    lines = [json.loads(line) for line in ran(seen, "search")["out"].splitlines()]
+    lines = [json.loads(line) for line in run_of(seen, "search")["out"].splitlines()]
     found = next(line for line in lines if line["event"] == "search")
     assert found["trials"] and found["kind"] in ("at_least", "found", "unclear", "below")
     for trial in found["trials"]:
         assert trial["why_not"] or trial["observed_ns"] < 1_000_000_000
 
 
-def test_json_lines_tell_everything(seen: dict[str, Any]) -> None:
-    lines = [json.loads(line) for line in ran(seen, "json")["out"].splitlines()]
+def test_json_lines_have_all_events(seen: dict[str, Any]) -> None:
+    lines = [json.loads(line) for line in run_of(seen, "json")["out"].splitlines()]
     names = [line["event"] for line in lines]
     assert names[:3] == ["job", "ready", "measuring"] and names[-2:] == ["finished", "summary"]
     assert names.count("interval") >= 5
@@ -115,7 +109,7 @@ def test_json_lines_tell_everything(seen: dict[str, Any]) -> None:
 
 
 def test_files_for_other_programs(seen: dict[str, Any]) -> None:
-    ran(seen, "files")
+    run_of(seen, "files")
     assert "howfar_load_transactions_per_second{" in seen["files"]["x.prom"]
     tagged = [line for line in seen["files"]["x.hlog"].splitlines() if line.startswith("Tag=point_select,")]
     assert len(tagged) == 1
@@ -124,8 +118,8 @@ def test_files_for_other_programs(seen: dict[str, Any]) -> None:
     assert decoded.get_total_count() > 0
 
 
-def test_an_option_file_is_enough(seen: dict[str, Any]) -> None:
-    out = ran(seen, "options_file")["out"]
+def test_an_option_file_locates_the_server(seen: dict[str, Any]) -> None:
+    out = run_of(seen, "options_file")["out"]
     assert out.startswith("Verdict ") and "Unix socket" in out and "no TLS; no compression" in out
 
 
@@ -134,7 +128,7 @@ def test_a_login_that_fails(seen: dict[str, Any]) -> None:
     assert run["code"] == 5 and "1045" in run["err"]
 
 
-def test_an_interruption_leaves_nothing_running(seen: dict[str, Any]) -> None:
+def test_an_interruption_leaves_no_process(seen: dict[str, Any]) -> None:
     run = seen["runs"]["interrupted"]
     assert run["code"] == 130, run["err"]
     assert "not a result" in run["err"] and "Verdict" not in run["out"]

@@ -1,4 +1,4 @@
-"""`howfar load` by DSN to each installed kind of server: TLS and compression are as requested, or the load fails."""
+"""`howfar load` with a DSN, on each installed kind of server: TLS and compression are as requested, or the load fails."""
 
 from __future__ import annotations
 
@@ -13,33 +13,27 @@ import pytest
 
 from howfar.lab.servers import DATABASE, USER
 from tests.lab import certificates
-from tests.lab.load_scenario import HOWFAR
-from tests.lab.servers_here import ONE_TABLE, Running
+from tests.lab.load_scenario import HOWFAR_LOAD
+from tests.lab.local_servers import ONE_TABLE, LocalServer
 
 EVENTS = 20
 
 
-def load(running: Running, **parameters: str) -> tuple[int, list[dict[str, Any]]]:
+def load(server: LocalServer, **parameters: str) -> tuple[int, list[dict[str, Any]]]:
     """Run a few transactions; returns the exit code and the JSON lines."""
-    host, port = running.address
-    dsn = (
-        f"mysql://{USER}@{host}:{port}/{DATABASE}?{urlencode({k.replace('_', '-'): v for k, v in parameters.items()})}"
-    )
-    options = [
-        f"--tables={ONE_TABLE.count}",
-        f"--table-size={ONE_TABLE.size}",
-        f"--events={EVENTS}",
-        "--time=120",
-        "--json",
-    ]
+    host, port = server.address
+    query = urlencode({name.replace("_", "-"): value for name, value in parameters.items()})
+    dsn = f"mysql://{USER}@{host}:{port}/{DATABASE}?{query}"
+    tables = [f"--tables={ONE_TABLE.count}", f"--table-size={ONE_TABLE.size}"]
+    options = [*tables, f"--events={EVENTS}", "--time=120", "--json"]
     done = subprocess.run(
-        [*HOWFAR, dsn, "oltp_read_only", *options],
+        [*HOWFAR_LOAD, dsn, "oltp_read_only", *options],
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "HOWFAR_PASSWORD": running.password},
+        env={**os.environ, "HOWFAR_PASSWORD": server.password},
     )
-    assert running.password not in done.stdout + done.stderr
+    assert server.password not in done.stdout + done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -50,33 +44,33 @@ def receipt(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def test_nothing_is_encrypted_or_packed_unless_asked(running: Running) -> None:
-    code, lines = load(running)
+def test_a_session_is_neither_encrypted_nor_compressed_by_default(server: LocalServer) -> None:
+    code, lines = load(server)
     assert code == 0, lines[-1]
     seen = receipt(lines)
     assert (seen["tls_version"], seen["compression"]) == (None, None)
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
-def test_tls_is_of_the_version_asked_for_and_verified(
-    version: str, running: Running, authority: certificates.Certificates
+def test_tls_has_the_requested_version_and_is_verified(
+    version: str, server: LocalServer, authority: certificates.Certificates
 ) -> None:
-    code, lines = load(running, ssl_mode="VERIFY_IDENTITY", ssl_ca=str(authority.ca), tls_version=f"TLSv{version}")
+    code, lines = load(server, ssl_mode="VERIFY_IDENTITY", ssl_ca=str(authority.ca), tls_version=f"TLSv{version}")
     assert code == 0, lines[-1]
     assert receipt(lines)["tls_version"] == f"TLSv{version}"
 
 
-def test_another_authority_is_refused(running: Running, tmp_path: Path) -> None:
-    other = certificates.make(tmp_path)
-    code, lines = load(running, ssl_mode="VERIFY_CA", ssl_ca=str(other.ca))
+def test_another_authority_is_refused(server: LocalServer, tmp_path: Path) -> None:
+    other = certificates.make_certificates(tmp_path)
+    code, lines = load(server, ssl_mode="VERIFY_CA", ssl_ca=str(other.ca))
     assert (code, lines[-1]["event"], lines[-1]["code"]) == (5, "failed", "tls")
 
 
-def test_compression(running: Running, name: str) -> None:
-    code, lines = load(running, compression="zlib")
+def test_compression(server: LocalServer, name: str) -> None:
+    code, lines = load(server, compression="zlib")
     assert code == 0, lines[-1]
     assert receipt(lines)["compression"] == "zlib"
-    code, lines = load(running, compression="zstd", compression_level="5")
+    code, lines = load(server, compression="zstd", compression_level="5")
     if name != "mysql":
         assert code == 5 and lines[-1]["event"] == "failed"
     else:

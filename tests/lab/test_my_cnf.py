@@ -1,4 +1,4 @@
-"""The lines that a report advises for my.cnf: real pairs start with just these lines, report that they are in force, and replicate."""
+"""The lines that a report advises for my.cnf: servers that start with only these lines apply them and replicate."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from howfar.lab.replication.member import wait_for
 from howfar.lab.servers import USER
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from howfar.lab.servers.program import Program
+from tests.lab.local_stores import free_port
 from tests.lab.sandboxes import TIMEOUT_S
-from tests.lab.stores_here import free_port
 from tests.rarely import rarely_but
 
 pytestmark = pytest.mark.lab
 Connection: TypeAlias = "pymysql.Connection[DictCursor]"
 _UNLOGGED = "SET SESSION sql_log_bin = 0;\n"
-"""Otherwise creating the accounts would wait for a replica's acknowledgement."""
-_HUNG_S = 90
-"""Far less than the advised timeout."""
-SAYS = {"ON": {"ON", "1"}, "binlog": {"ON", "1"}}
-"""Values that a server may report for a value in the file, if they differ; for a log's name it reports only whether the log is on."""
+"""Otherwise the creation of accounts would wait for a replica."""
+_TIMEOUT_S = 90
+"""Much less than the advised timeout of semi-synchronous replication."""
+REPORTED = {"ON": {"ON", "1"}, "binlog": {"ON", "1"}}
+"""Values that a server may report for a value in its file. Instead of a log's name, it reports whether the log is on."""
 
 
 @pytest.mark.parametrize("name", rarely_but(("mariadb",), ("mariadb", "mysql")), indirect=True)
@@ -42,15 +42,19 @@ def test_a_pair_replicates_with_the_advised_lines(name: str, tmp_path_factory: p
     DIALECTS[program.kind].initialise(program.path, short / "data")
     for mode in ("after-sync", "after-commit"):
         first, second = advised.primary_lines(mode), advised.replica_lines(mode)
-        assert {*advised.lines("async")} < {*first, *second, *advised.lines(mode)}, "nothing of its own"
+        assert {*advised.lines("async")} < {*first, *second, *advised.lines(mode)}, (
+            "the general advice only combines the specific lines"
+        )
         with _pair(program, short, (*first, *advised.timeout_lines()), second) as (primary, replica, port):
-            assert _unlike(primary, (*first, *advised.timeout_lines())) == _unlike(replica, second) == {}
+            assert (
+                _wrong_settings(primary, (*first, *advised.timeout_lines())) == _wrong_settings(replica, second) == {}
+            )
             _follow(program.kind, primary, replica, port)
             primary.cursor().execute("CREATE DATABASE d")
             primary.cursor().execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
             primary.cursor().execute("INSERT INTO d.t VALUES (7)")
-            wait_for(lambda: _has_the_row(replica), _HUNG_S, lambda: "the replica did not apply a row")
-            assert _shown(primary, "STATUS", STATUS[program.kind]) == "ON"
+            wait_for(lambda: _has_the_row(replica), _TIMEOUT_S, lambda: "the replica did not apply a row")
+            assert _read_value(primary, "STATUS", STATUS[program.kind]) == "ON"
 
 
 def _follow(kind: str, primary: Connection, replica: Connection, port: int) -> None:
@@ -63,7 +67,7 @@ def _follow(kind: str, primary: Connection, replica: Connection, port: int) -> N
     replica.cursor().execute(dialect.follow_sql(Source("127.0.0.1", port, "secret", None, None)))
     replica.cursor().execute(dialect.start_sql)
     clients = STATUS[kind].replace("_status", "_clients")
-    wait_for(lambda: _shown(primary, "STATUS", clients) == "1", _HUNG_S, lambda: "nobody acknowledges")
+    wait_for(lambda: _read_value(primary, "STATUS", clients) == "1", _TIMEOUT_S, lambda: "no replica acknowledges")
 
 
 def _has_the_row(replica: Connection) -> bool:
@@ -75,15 +79,15 @@ def _has_the_row(replica: Connection) -> bool:
         return bool(cursor.fetchall())
 
 
-def _unlike(connection: Connection, lines: tuple[str, ...]) -> dict[str, str | None]:
-    """Settings that are not in force, with the values that are."""
+def _wrong_settings(connection: Connection, lines: tuple[str, ...]) -> dict[str, str | None]:
+    """Settings with other values than those of the lines, with the server's values."""
     wanted = dict(line.split(" = ") for line in lines if " = " in line and not line.startswith("#"))
     wanted = {key: value for key, value in wanted.items() if key != "plugin-load-add"}
-    found = {key: _shown(connection, "VARIABLES", key.replace("-", "_")) for key in wanted}
-    return {key: found[key] for key, value in wanted.items() if found[key] not in SAYS.get(value, {value})}
+    found = {key: _read_value(connection, "VARIABLES", key.replace("-", "_")) for key in wanted}
+    return {key: found[key] for key, value in wanted.items() if found[key] not in REPORTED.get(value, {value})}
 
 
-def _shown(connection: Connection, what: str, name: str) -> str | None:
+def _read_value(connection: Connection, what: str, name: str) -> str | None:
     with connection.cursor() as cursor:
         cursor.execute(f"SHOW GLOBAL {what} WHERE Variable_name = %s", (name,))
         row = cursor.fetchone()
@@ -94,15 +98,17 @@ def _shown(connection: Connection, what: str, name: str) -> str | None:
 def _pair(
     program: Program, short: Path, first: tuple[str, ...], second: tuple[str, ...]
 ) -> Iterator[tuple[Connection, Connection, int]]:
-    """Run both servers, on equal data without any replication. The port is the primary's."""
-    with ExitStack() as ledger:
-        works = [ledger.enter_context(_directory(short, name)) for name in ("p", "r")]
+    """Run both servers with equal data and without replication; yields both connections and the primary's port."""
+    with ExitStack() as stack:
+        works = [stack.enter_context(_directory(short, name)) for name in ("p", "r")]
         ports = [free_port(), free_port()]
         servers = [
-            ledger.enter_context(_begun(program, lines, work, port))
+            stack.enter_context(_start_server(program, lines, work, port))
             for lines, work, port in zip((first, second), works, ports, strict=True)
         ]
-        opened = [ledger.enter_context(_answering(server, work)) for server, work in zip(servers, works, strict=True)]
+        opened = [
+            stack.enter_context(_wait_for_connection(server, work)) for server, work in zip(servers, works, strict=True)
+        ]
         yield opened[0], opened[1], ports[0]
 
 
@@ -117,8 +123,8 @@ def _directory(short: Path, name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _begun(program: Program, lines: tuple[str, ...], work: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server with a file of these lines; its other options only give it its own directory, address and account."""
+def _start_server(program: Program, lines: tuple[str, ...], work: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a server with an option file of these lines; other options only set its directory, address and account."""
     (work / "my.cnf").write_text("\n".join(lines) + "\n")
     (work / "init.sql").write_text(_UNLOGGED + DIALECTS[program.kind].init_sql("secret"))
     command = [
@@ -144,7 +150,7 @@ def _begun(program: Program, lines: tuple[str, ...], work: Path, port: int) -> I
 
 
 @contextmanager
-def _answering(server: subprocess.Popen[bytes], work: Path) -> Iterator[Connection]:
+def _wait_for_connection(server: subprocess.Popen[bytes], work: Path) -> Iterator[Connection]:
     opened: list[Connection] = []
 
     def responds() -> bool:
@@ -155,7 +161,11 @@ def _answering(server: subprocess.Popen[bytes], work: Path) -> Iterator[Connecti
             return False
         return True
 
-    wait_for(responds, TIMEOUT_S, lambda: f"it does not answer: {(work / 'log').read_text(errors='replace')[-2000:]}")
+    wait_for(
+        responds,
+        TIMEOUT_S,
+        lambda: f"it does not accept connections: {(work / 'log').read_text(errors='replace')[-2000:]}",
+    )
     with opened[0] as connection:
         yield connection
 
@@ -168,5 +178,5 @@ def _connect(socket: Path) -> Connection:
         ssl_disabled=True,
         cursorclass=DictCursor,
         autocommit=True,
-        read_timeout=_HUNG_S,
+        read_timeout=_TIMEOUT_S,
     )

@@ -1,8 +1,7 @@
-"""The engine's pages against real servers: its counts equal theirs, and its computing takes the time that its clock shows."""
+"""The engine's pages on real servers: its counts equal theirs, and its computing takes the requested CPU time."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,30 +21,25 @@ from howfar.contract.messages import (
     PageScript,
     QueryStep,
     Service,
-    TcpTarget,
     Tls,
-    UnixTarget,
 )
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher
 from howfar.engine.receipt_check import page_mismatches
 from howfar.engine.run_load import LoadOutcome, run_load
-from howfar.lab.servers import DATABASE, USER
 from tests.lab import certificates
-from tests.lab.servers_here import Running, short_directory
-from tests.lab.stores_here import Store, filled, memcached, redis
+from tests.lab.local_servers import LocalServer, make_short_directory
+from tests.lab.local_stores import Store, run_memcached, run_redis, run_tables_job
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab]
 MILLISECOND, SECOND = 1_000_000, 1_000_000_000
 KEYS = 100
 PAGES = 120
 REDIS_KEYS = KeyValue(protocol="resp2", keys=2 * KEYS)
-"""Half of these keys exist."""
+"""Half of these keys exist in the store."""
 MEMCACHED_KEYS = KeyValue(protocol="memcached_text", keys=KEYS)
 STATEMENTS = (
     CustomStatement(
-        name="article",
-        sql="SELECT c FROM sbtest1 WHERE id = ?",
-        parameters=(IntegerValues(low=1, high=100),),
+        name="article", sql="SELECT c FROM sbtest1 WHERE id = ?", parameters=(IntegerValues(low=1, high=100),)
     ),
     CustomStatement(name="begin", sql="BEGIN"),
     CustomStatement(name="commit", sql="COMMIT"),
@@ -65,23 +59,20 @@ STEPS = (
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Store]]:
-    directory = short_directory(tmp_path_factory.mktemp("page"))
-    with redis(directory) as one, memcached(directory) as other:
-        filled(one.unix, REDIS_KEYS.model_copy(update={"keys": KEYS}))
-        filled(other.unix, MEMCACHED_KEYS)
+    directory = make_short_directory(tmp_path_factory.mktemp("page"))
+    with run_redis(directory) as one, run_memcached(directory) as other:
+        run_tables_job(one.unix, REDIS_KEYS.model_copy(update={"keys": KEYS}))
+        run_tables_job(other.unix, MEMCACHED_KEYS)
         yield one, other
 
 
-def mysql(running: Running, tls: Tls | None = None) -> Service:
-    target = TcpTarget(host=running.address[0], port=running.address[1])
-    unix = UnixTarget(path=str(running.server.socket))
-    account = {"user": USER, "password": running.password, "database": DATABASE}
-    return Service(target=unix if tls is None else target, tls=tls, **account)
+def mysql(server: LocalServer, tls: Tls | None = None) -> Service:
+    return Service(target=server.unix if tls is None else server.tcp, tls=tls, **server.login)
 
 
-def page(running: Running, stores: tuple[Store, Store], **changes: Any) -> PageScript:
+def make_script(server: LocalServer, stores: tuple[Store, Store], **changes: Any) -> PageScript:
     fields = {
-        "mysql": mysql(running),
+        "mysql": mysql(server),
         "redis": Service(target=stores[0].unix),
         "memcached": Service(target=stores[1].unix),
         "statements": STATEMENTS,
@@ -93,14 +84,14 @@ def page(running: Running, stores: tuple[Store, Store], **changes: Any) -> PageS
     return PageScript(**(fields | changes))
 
 
-def computing(store: Store, cpu_ns: int) -> PageScript:
-    """A page that makes one request and computes."""
+def make_computing_script(store: Store, cpu_ns: int) -> PageScript:
+    """A page with one request and this CPU time."""
     steps = (GetStep(store="redis"), CpuStep(cpu_ns=cpu_ns))
     return PageScript(redis=Service(target=store.unix), redis_keys=REDIS_KEYS, steps=steps)
 
 
-def job(script: PageScript, **changes: Any) -> PageJob:
-    """Exactly this many pages, without a warm-up, so that the servers' counts equal the engine's."""
+def make_job(script: PageScript, **changes: Any) -> PageJob:
+    """A job of PAGES pages without a warm-up, so that the servers' counts equal the engine's."""
     fields = {"workers": 3, "pages": PAGES, "seed": 7, "warmup_ns": 0, "measure_ns": 60 * SECOND}
     return PageJob(application=script, **(fields | changes))
 
@@ -115,36 +106,27 @@ def histograms(finished: Finished) -> dict[str, Any]:
     return {one.kind: one for one in finished.histograms}
 
 
-def memcached_stats(store: Store) -> dict[str, int]:
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(store.unix.path)
-        line.sendall(b"stats\r\nquit\r\n")
-        output = b"".join(iter(lambda: line.recv(65536), b"")).decode()
-    fields = (line.split() for line in output.splitlines())
-    return {found[1]: int(found[2]) for found in fields if len(found) == 3 and found[2].isdigit()}
-
-
-def counted(running: Running, stores: tuple[Store, Store]) -> dict[str, int]:
-    """The servers' own counters; each call connects to each of them."""
-    rows = running.execute(
+def read_counters(server: LocalServer, stores: tuple[Store, Store]) -> dict[str, int]:
+    """The servers' own counters. Each call connects to each server."""
+    rows = server.execute(
         "SHOW GLOBAL STATUS WHERE Variable_name IN"
         " ('Com_select', 'Com_begin', 'Com_commit', 'Connections', 'Aborted_clients')"
     )
-    seen = {str(row["Variable_name"]): int(str(row["Value"])) for row in rows}
+    found = {str(row["Variable_name"]): int(str(row["Value"])) for row in rows}
     lines = [line.split(":") for line in stores[0].command("INFO", "stats").splitlines() if ":" in line]
     info = {line[0]: line[1] for line in lines}
-    seen |= {f"redis_{name}": int(info[name]) for name in ("keyspace_hits", "keyspace_misses")}
-    seen["redis_connections"] = int(info["total_connections_received"])
-    seen |= {f"redis_{verb}": stores[0].counted(verb) for verb in ("get", "mget")}
-    stats = memcached_stats(stores[1])
-    return seen | {f"memcached_{name}": stats[name] for name in ("cmd_get", "get_hits", "total_connections")}
+    found |= {f"redis_{name}": int(info[name]) for name in ("keyspace_hits", "keyspace_misses")}
+    found["redis_connections"] = int(info["total_connections_received"])
+    found |= {f"redis_{verb}": stores[0].calls(verb) for verb in ("get", "mget")}
+    stats = stores[1].memcached_stats()
+    return found | {f"memcached_{name}": stats[name] for name in ("cmd_get", "get_hits", "total_connections")}
 
 
 @pytest.mark.parametrize("connect", ["persistent", "per_page"])
-def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], connect: str) -> None:
-    before = counted(running, stores)
-    outcome = run(job(page(running, stores, connect=connect)))
-    after = counted(running, stores)
+def test_the_servers_counts_equal_the_engines(server: LocalServer, stores: tuple[Store, Store], connect: str) -> None:
+    before = read_counters(server, stores)
+    outcome = run(make_job(make_script(server, stores, connect=connect)))
+    after = read_counters(server, stores)
     deltas = {name: after[name] - before[name] for name in before}
     finished, ready = outcome.finished, outcome.ready
     sql, keys, items = finished.services
@@ -152,38 +134,38 @@ def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], c
     assert (sql.requests, keys.requests, items.requests) == (12 * PAGES, 6 * PAGES, 8 * PAGES)
     assert finished.queries == finished.turns == 26 * PAGES
     assert (deltas["Com_begin"], deltas["Com_commit"]) == (2 * PAGES, 2 * PAGES)
-    assert deltas["Com_select"] == 8 * PAGES and deltas["Aborted_clients"] == 0, "each session has said goodbye"
+    assert deltas["Com_select"] == 8 * PAGES and deltas["Aborted_clients"] == 0, "each session ended with a goodbye"
     assert (deltas["redis_get"], deltas["redis_mget"]) == (4 * PAGES, 2 * PAGES)
     assert (keys.hits, keys.misses) == (deltas["redis_keyspace_hits"], deltas["redis_keyspace_misses"])
     assert keys.hits + keys.misses == 24 * PAGES and keys.misses > 0
     assert deltas["memcached_cmd_get"] == deltas["memcached_get_hits"] == items.hits == 8 * PAGES
     assert items.misses == 0 and finished.rows == 8 * PAGES + keys.hits + items.hits
 
-    # One connection per worker, or one per page and two for the receipts; and those of the second call of `counted`.
+    # One connection per worker, or one per page and two for the receipts; and those of the second `read_counters`.
     opened = PAGES + 2 if connect == "per_page" else 3
-    looks = {"Connections": 1, "redis_connections": 3, "memcached_total_connections": 1}
-    assert {name: deltas[name] - own for name, own in looks.items()} == dict.fromkeys(looks, opened)
-    within = PAGES if connect == "per_page" else 0
-    assert {used.connects for used in finished.services} == {within}
+    own_connections = {"Connections": 1, "redis_connections": 3, "memcached_total_connections": 1}
+    assert {name: deltas[name] - own for name, own in own_connections.items()} == dict.fromkeys(own_connections, opened)
+    connects = PAGES if connect == "per_page" else 0
+    assert {service.connects for service in finished.services} == {connects}
 
     kinds = histograms(finished)
     round_trips = {name: kinds[f"turn.{name}"].count for name in ("mysql", "redis", "memcached")}
     assert round_trips == {"mysql": 12 * PAGES, "redis": 6 * PAGES, "memcached": 8 * PAGES}
     assert kinds["transaction"].count == kinds["cpu"].count == PAGES
-    assert ("connect.mysql" in kinds) == (within > 0)
+    assert ("connect.mysql" in kinds) == (connects > 0)
     # A page takes at least its round trips and its computing.
-    spent = sum(kinds[f"turn.{name}"].mean_ns * round_trips[name] for name in round_trips) / PAGES
-    assert kinds["transaction"].mean_ns > 0.99 * (spent + 200_000)
+    round_trips_ns = sum(kinds[f"turn.{name}"].mean_ns * round_trips[name] for name in round_trips) / PAGES
+    assert kinds["transaction"].mean_ns > 0.99 * (round_trips_ns + 200_000)
     assert kinds["cpu"].min_ns > 0.99 * 200_000 and finished.elapsed_ns < 60 * SECOND
     assert list(ready.services) == ["memcached", "mysql", "redis"] and ready.receipt == ready.services["mysql"]
     assert ready.receipt.driver == "threads" and ready.receipt.protocol_mode == "text"
 
 
-def test_an_encrypted_page_resumes(
-    running: Running, stores: tuple[Store, Store], authority: certificates.Certificates
+def test_pages_resume_tls_sessions(
+    server: LocalServer, stores: tuple[Store, Store], authority: certificates.Certificates
 ) -> None:
-    service = mysql(running, Tls(verify="ca", ca_file=str(authority.ca)))
-    outcome = run(job(page(running, stores, mysql=service, connect="per_page"), pages=20))
+    service = mysql(server, Tls(verify="ca", ca_file=str(authority.ca)))
+    outcome = run(make_job(make_script(server, stores, mysql=service, connect="per_page"), pages=20))
     receipt = outcome.ready.receipt
     assert receipt.tls_version is not None and receipt.address_family == "inet"
     assert outcome.ready.services["redis"].tls_client_version is None
@@ -191,39 +173,39 @@ def test_an_encrypted_page_resumes(
     assert outcome.finished.transactions == outcome.finished.services[0].connects == 20
 
 
-def test_computing_is_as_long_as_asked(stores: tuple[Store, Store]) -> None:
-    """By the kernel's CPU accounting of the whole engine, beyond what the same pages cost without computing. It is read a moment after
-    the window has begun, later on a busy machine: one of three attempts must be as requested."""
+def test_computing_takes_the_requested_cpu_time(stores: tuple[Store, Store]) -> None:
+    """By the kernel's CPU time of the whole engine, minus that of the same pages without computing. It is read shortly after the
+    window has begun, later on a busy machine: one of three attempts must be as requested."""
     requested_ns, pages = 2 * MILLISECOND, 300
 
-    def client_and_own(cpu_ns: int) -> tuple[int, Any]:
-        finished = run(job(computing(stores[0], cpu_ns), workers=1, pages=pages)).finished
+    def client_and_page_cpu(cpu_ns: int) -> tuple[int, Any]:
+        finished = run(make_job(make_computing_script(stores[0], cpu_ns), workers=1, pages=pages)).finished
         return next(one.cpu_ns for one in finished.cpu if one.role == "client"), histograms(finished)["cpu"]
 
     shares = []
     for _ in range(3):
-        without_ns, asking = client_and_own(0)
-        with_ns, own = client_and_own(requested_ns)
-        assert asking.mean_ns < requested_ns / 4
-        assert own.count == pages and 0.999 <= own.mean_ns / requested_ns < 1.5, "and what asking takes"
+        without_ns, requests = client_and_page_cpu(0)
+        with_ns, page = client_and_page_cpu(requested_ns)
+        assert requests.mean_ns < requested_ns / 4
+        assert page.count == pages and 0.999 <= page.mean_ns / requested_ns < 1.5, "requests add a little"
         shares.append((with_ns - without_ns) / (pages * requested_ns))
         if 0.95 < shares[-1] < 1.05:
             return
-    pytest.fail(f"the engine used {shares} of what was asked")
+    pytest.fail(f"the engine used {shares} of the requested CPU time")
 
 
 @pytest.mark.parametrize("rate", [200.0, 3000.0])
 def test_an_open_loop_adds_up(stores: tuple[Store, Store], rate: float) -> None:
-    """Two workers with 1 ms each can do 2000 a second at most."""
+    """Two workers can make at most 2000 pages of 1 ms per second."""
     arrivals = Arrivals(rate_per_s=rate)
-    page_job = job(computing(stores[0], MILLISECOND), workers=2, pages=0, arrivals=arrivals)
+    page_job = make_job(make_computing_script(stores[0], MILLISECOND), workers=2, pages=0, arrivals=arrivals)
     page_job = page_job.model_copy(update={"warmup_ns": 50 * MILLISECOND, "measure_ns": 500 * MILLISECOND})
     outcome = run(page_job)
     finished, account = outcome.finished, outcome.finished.open_loop
     assert account is not None and account.failed == 0
     assert account.due == account.answered + account.unanswered == histograms(finished)["transaction"].count
     assert account.answered == finished.transactions
-    # The arrivals of a Poisson process, within six standard deviations.
+    # Six standard deviations of a Poisson process.
     assert abs(account.due - rate / 2) < 6 * (rate / 2) ** 0.5
     assert sum(one.transactions for one in outcome.intervals) == finished.transactions
     assert outcome.intervals[-1].backlog > 0 or rate < 1000
@@ -231,7 +213,10 @@ def test_an_open_loop_adds_up(stores: tuple[Store, Store], rate: float) -> None:
 
 
 def test_a_server_that_dies_ends_the_job(tmp_path: Path) -> None:
-    with redis(short_directory(tmp_path)) as store, EngineProcess(job(computing(store, 0), pages=0)) as engine:
+    with (
+        run_redis(make_short_directory(tmp_path)) as store,
+        EngineProcess(make_job(make_computing_script(store, 0), pages=0)) as engine,
+    ):
         with pytest.raises(EngineFailed) as caught:
             for event in engine.events():
                 if isinstance(event, Measuring):
@@ -240,8 +225,8 @@ def test_a_server_that_dies_ends_the_job(tmp_path: Path) -> None:
         assert store.unix.path in caught.value.message and caught.value.advice
 
 
-def test_statements_that_the_server_refuses_end_the_job(running: Running, stores: tuple[Store, Store]) -> None:
+def test_statements_that_the_server_refuses_end_the_job(server: LocalServer, stores: tuple[Store, Store]) -> None:
     wrong = (CustomStatement(name="article", sql="SELECT nothing FROM nowhere"),)
     with pytest.raises(EngineFailed) as caught:
-        run(job(page(running, stores, statements=wrong, steps=(QueryStep(statement="article"),))))
+        run(make_job(make_script(server, stores, statements=wrong, steps=(QueryStep(statement="article"),))))
     assert caught.value.code == "server_error" and "article" in caught.value.message and "1146" in caught.value.message

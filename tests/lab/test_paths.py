@@ -1,4 +1,4 @@
-"""All four paths serve the engine, and each receipt proves its path: real server, real socat, real link."""
+"""The four basic paths with a real server, socat and link: each receipt proves its path."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.lab.programs import answers
+from tests.lab.howfar_runs import PATHS
 from tests.lab.sandboxes import run_lab
-from tests.lab.undisturbed import lasting
+from tests.lab.scenario_programs import run_scenario
+from tests.lab.undisturbed import unexcused
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
-_PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 _TABLES, _SIZE = 2, 1000
 
 
 @pytest.fixture(scope="module")
 def seen(cache: Path) -> dict[str, Any]:
     request = json.dumps({"tables": _TABLES, "table_size": _SIZE, "connections": 8})
-    return answers("scenario", request, *_PATHS, cache=cache)[0]
+    return run_scenario("paths_scenario", request, *PATHS, cache=cache)[0]
 
 
 def _trials(seen: dict[str, Any], path: str) -> list[dict[str, Any]]:
@@ -30,13 +30,13 @@ def _trials(seen: dict[str, Any], path: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("path", _PATHS)
-def test_path_works_and_is_what_was_asked(seen: dict[str, Any], path: str) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_each_path_is_as_requested(seen: dict[str, Any], path: str) -> None:
     for trial in _trials(seen, path):
         assert trial["transactions"] > 0
-        assert lasting(trial["violations"]) == []
+        assert unexcused(trial["violations"]) == []
     reads = [trial["receipt"]["server"]["counters"]["pages_read"] for trial in _trials(seen, path)]
-    assert min(reads) == 0, "a machine that is too busy may have read some, and then the trial is void"
+    assert min(reads) == 0, "only a busy machine may read pages from files, which voids the trial"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,9 @@ def test_path_works_and_is_what_was_asked(seen: dict[str, Any], path: str) -> No
         ("forwarded-socket", "unix", "localhost", {"client", "server", "forwarder", "link"}),
     ],
 )
-def test_both_ends_tell_the_same(seen: dict[str, Any], path: str, family: str, host: str, roles: set[str]) -> None:
+def test_client_and_server_agree_on_the_path(
+    seen: dict[str, Any], path: str, family: str, host: str, roles: set[str]
+) -> None:
     for trial in _trials(seen, path):
         assert trial["session"]["address_family"] == family
         assert trial["receipt"]["server"]["session_view"]["host"].partition(":")[0] == host
@@ -64,7 +66,7 @@ def test_a_forwarded_server_has_no_network(seen: dict[str, Any]) -> None:
         assert trial["receipt"]["server"]["tcp_ports"] == [3306]
 
 
-def test_only_paths_over_the_link_carry_its_receipt(seen: dict[str, Any]) -> None:
+def test_only_paths_over_the_link_have_its_receipt(seen: dict[str, Any]) -> None:
     for trial in seen["trials"]:
         linked = trial["path"] in ("remote", "forwarded-socket")
         assert ("link" in trial["receipt"]) == linked
@@ -81,20 +83,18 @@ def test_every_tcp_session_uses_the_same_congestion_control(seen: dict[str, Any]
         assert {trial["session"]["congestion_control"] for trial in _trials(seen, path)} == {"cubic"}
 
 
-def test_a_second_start_finds_the_loaded_tables(seen: dict[str, Any], cache: Path) -> None:
+def test_a_second_start_uses_the_loaded_template(seen: dict[str, Any], cache: Path) -> None:
     loaded = cache / "howfar" / "templates" / "loaded"
     before = {item.name for item in loaded.iterdir()}
-    done = run_lab(
-        "--tables", str(_TABLES), "--table-size", str(_SIZE), "--", "true", env={"XDG_CACHE_HOME": str(cache)}
-    )
+    done = run_lab("--tables", str(_TABLES), "--table-size", str(_SIZE), "--", "true", cache=cache)
     assert done.returncode == 0, done.stderr
     assert {item.name for item in loaded.iterdir()} == before
     assert not list(loaded.glob("building-*"))
 
 
-@pytest.mark.parametrize("path", _PATHS)
-def test_a_foreign_program_finds_the_server(path: str, cache: Path) -> None:
-    """A client that does not use howfar connects by the variables and the password file."""
+@pytest.mark.parametrize("path", PATHS)
+def test_a_program_without_howfar_finds_the_server(path: str, cache: Path) -> None:
+    """A client without howfar connects by the variables and the password file."""
     script = (
         "import os, pymysql; e = os.environ; "
         "c = pymysql.connect(user=e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), "
@@ -103,7 +103,7 @@ def test_a_foreign_program_finds_the_server(path: str, cache: Path) -> None:
         f"c.execute('SELECT COUNT(*), MIN(LENGTH(c)), MAX(id) FROM sbtest{_TABLES}'); print(c.fetchone())"
     )
     arguments = ("--path", path, "--tables", str(_TABLES), "--table-size", str(_SIZE))
-    done = run_lab(*arguments, "--", sys.executable, "-c", script, env={"XDG_CACHE_HOME": str(cache)})
+    done = run_lab(*arguments, "--", sys.executable, "-c", script, cache=cache)
     assert done.stdout.strip() == f"({_SIZE}, 119, {_SIZE})", done.stderr
 
 

@@ -1,6 +1,6 @@
-"""A real PHP application in the laboratory: its pages follow the script, over the requested path, as the servers confirm.
+"""A PHP application in the laboratory: its pages follow the script over the requested path, which the servers confirm.
 
-Failures are reported. Also tests the doctor's lines for PHP, run by PHP."""
+Also tests failures, and the doctor's lines for PHP."""
 
 from __future__ import annotations
 
@@ -14,19 +14,30 @@ from typing import Any
 
 import pytest
 
-from howfar.errors import HowfarError, MissingError
+from howfar.errors import MissingError
 from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import KINDS, find_server
+from tests.lab.local_servers import require_php, require_server
 from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
-from tests.lab.programs import answers
 from tests.lab.sandboxes import wait_until
-from tests.lab.undisturbed import lasting
+from tests.lab.scenario_programs import run_scenario
+from tests.lab.undisturbed import unexcused
 from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CASES = {
-    "mariadb": ("socket", "tcp+per_page", "remote", "forwarded-socket", "stranger", "liar", "broken", "dead", "lines"),
+    "mariadb": (
+        "socket",
+        "tcp+per_page",
+        "remote",
+        "forwarded-socket",
+        "wrong path",
+        "false reports",
+        "errors",
+        "deaths",
+        "lines",
+    ),
     "mysql": ("tcp", "remote:1.3+per_page"),
     "postgresql": ("socket", "tcp+per_page", "remote", "forwarded-socket+per_page"),
 }
@@ -35,17 +46,14 @@ SEEN_FROM = {"socket": "localhost", "tcp": "127.0.0.1", "remote": "10.77.0.1", "
 
 @pytest.fixture(scope="module", params=rarely_but(("mariadb", "postgresql"), CASES))
 def name(request: pytest.FixtureRequest) -> str:
-    _must_be_here(request.param)
+    _require_php_and(request.param)
     return str(request.param)
 
 
-def _must_be_here(name: str) -> None:
-    try:
-        find_php_fpm(KINDS[name].service)
-        for server in (name, "redis", "memcached"):
-            find_server(server)
-    except HowfarError as error:
-        pytest.skip(error.message)
+def _require_php_and(name: str) -> None:
+    require_php(KINDS[name].service)
+    for server in (name, "redis", "memcached"):
+        require_server(server)
 
 
 @pytest.fixture(scope="module")
@@ -55,40 +63,39 @@ def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def of_mariadb(cache: Path) -> dict[str, dict[str, Any]]:
-    """The cases that are tried with one server only."""
-    _must_be_here("mariadb")
+    """The results with MariaDB, on which the special cases run."""
+    _require_php_and("mariadb")
     return _scenario("mariadb", cache)
 
 
 @functools.cache
 def _scenario(name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = answers("php_scenario", str(find_server(name).path), *CASES[name], cache=cache)[
-        0
-    ]["trials"]
+    (result,) = run_scenario("php_scenario", str(find_server(name).path), *CASES[name], cache=cache)
+    found: dict[str, dict[str, Any]] = result["trials"]
     return found
 
 
 def _trials(seen: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {case: trial for case, trial in seen.items() if "told" in trial}
+    return {case: trial for case, trial in seen.items() if "load" in trial}
 
 
-def test_pages_are_whole_and_nothing_is_void(seen: dict[str, dict[str, Any]]) -> None:
+def test_pages_are_complete_and_valid(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
-        assert trial["statuses"] == [200] * PAGES and trial["ends"], case
-        assert trial["complaints"] == [], case
-        assert lasting(trial["violations"]) == [], case
+        assert trial["statuses"] == [200] * PAGES and trial["complete"], case
+        assert trial["errors"] == [], case
+        assert unexcused(trial["violations"]) == [], case
         assert trial["receipt"]["opcache"] and trial["receipt"]["children"] == CHILDREN, case
         assert trial["script_mode"] == "0o600", case
         assert "application" in trial["observed"], case
 
 
-def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took(
+def test_a_page_has_the_round_trips_of_its_script_and_reports_its_drivers_checks(
     seen: dict[str, dict[str, Any]],
 ) -> None:
-    """A kept connection is checked once per page by PDO's MySQL and phpredis, but not by memcached and PDO's PostgreSQL."""
+    """PDO's MySQL and phpredis check a kept connection once per page; memcached and PDO's PostgreSQL do not."""
     for case, trial in _trials(seen).items():
-        for reported in trial["told"]:
-            for service, round_trips in trial["turns"].items():
+        for reported in trial["reported"]:
+            for service, round_trips in trial["round_trips"].items():
                 kept = "+per_page" not in case and not reported[f"{service}_connects"]
                 checked = int(kept and service in ("mysql", "redis"))
                 assert reported[f"{service}_checks"] == checked, (case, service)
@@ -98,11 +105,11 @@ def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took
             assert reported["misses"] == 0 and reported["hits"] > 0, case
 
 
-def test_servers_count_what_pages_tell(seen: dict[str, dict[str, Any]]) -> None:
+def test_servers_counts_agree_with_the_pages_reports(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
         proof = trial["receipt"]["proof"]
         reported, counted = proof["told"], proof["counted"]
-        for service in trial["turns"]:
+        for service in trial["round_trips"]:
             assert counted[service]["connects"] == reported[f"{service}_connects"] > 0, (case, service)
         assert counted["redis"]["turns"] == reported["redis_turns"], case
         if "postgresql" in counted:
@@ -116,93 +123,91 @@ def test_servers_count_what_pages_tell(seen: dict[str, dict[str, Any]]) -> None:
 def test_connections_are_kept_by_a_child_or_opened_by_each_page(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
         proof = trial["receipt"]["proof"]
-        for service in trial["turns"]:
+        for service in trial["round_trips"]:
             if "+per_page" in case:
                 assert proof["told"][f"{service}_connects"] == proof["pages"], (case, service)
-                assert [reported[f"{service}_connects"] for reported in trial["told"]] == [1] * PAGES, (case, service)
+                assert [reported[f"{service}_connects"] for reported in trial["reported"]] == [1] * PAGES, (
+                    case,
+                    service,
+                )
             else:
                 assert proof["told"][f"{service}_connects"] <= CHILDREN, (case, service)
                 after = trial["receipt"]["after"]
                 assert len(after["seen"][service]) == after["connections"][service] <= CHILDREN, (case, service)
 
 
-def test_servers_see_php_where_the_path_comes_from(seen: dict[str, dict[str, Any]]) -> None:
+def test_servers_see_php_at_the_address_of_the_path(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
         path = case.partition("+")[0].partition(":")[0]
-        for service in trial["turns"]:
-            places = trial["receipt"]["proof"]["seen"][service]
-            assert {place.partition(":")[0] for place in places} == {SEEN_FROM[path]}, (case, service)
+        for service in trial["round_trips"]:
+            addresses = trial["receipt"]["proof"]["seen"][service]
+            assert {address.partition(":")[0] for address in addresses} == {SEEN_FROM[path]}, (case, service)
 
 
-def test_a_page_computes_as_long_as_it_was_asked(seen: dict[str, dict[str, Any]]) -> None:
+def test_a_page_uses_the_requested_cpu_time(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
-        for reported in trial["told"]:
+        for reported in trial["reported"]:
             assert ROUNDS * CPU_NS <= reported["app_cpu_ns"] < 2 * ROUNDS * CPU_NS, case
             assert reported["app_cpu_ns"] < reported["cpu_ns"] < reported["wall_ns"] * 1.05, case
 
 
-def test_the_engine_visits_them(seen: dict[str, dict[str, Any]]) -> None:
+def test_the_engine_loads_the_pages(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
-        visited = trial["visited"]
-        assert (visited["pages"], visited["protocol"]) == (VISITS, "fastcgi"), case
-        for service, round_trips in trial["turns"].items():
-            reported = visited["told"]
+        load = trial["load"]
+        assert (load["pages"], load["protocol"]) == (VISITS, "fastcgi"), case
+        for service, round_trips in trial["round_trips"].items():
+            reported = load["reported"]
             assert reported[f"{service}_turns"] - reported[f"{service}_checks"] == VISITS * round_trips, (case, service)
-        assert visited["told"]["cpu_ns"] > VISITS * ROUNDS * CPU_NS, case
-        # FPM itself uses next to nothing. CPU accounting begins a moment after the window, on a busy machine later.
-        assert visited["cpu"]["application"] > 0.25 * visited["told"]["cpu_ns"], case
+        assert load["reported"]["cpu_ns"] > VISITS * ROUNDS * CPU_NS, case
+        # FPM itself uses almost no CPU. CPU accounting begins shortly after the window, later on a busy machine.
+        assert load["cpu"]["application"] > 0.25 * load["reported"]["cpu_ns"], case
 
 
-def test_a_client_that_comes_by_another_way_is_seen(of_mariadb: dict[str, dict[str, Any]]) -> None:
-    stranger = of_mariadb["stranger"]
-    assert lasting(stranger["violations"]) == [
+def test_a_client_on_another_path_is_reported(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    assert unexcused(of_mariadb["wrong path"]["violations"]) == [
         "application: mysql sees PHP at 'localhost', the path comes from '127.0.0.1'"
     ]
 
 
-def test_turns_that_pages_only_tell_of_are_missed_by_the_servers(of_mariadb: dict[str, dict[str, Any]]) -> None:
-    """The pages begin to lie after the proof, and report the numbers that were requested."""
-    liar = of_mariadb["liar"]
-    assert liar["tells"]
-    sentences = lasting(liar["violations"])
-    assert len(sentences) == 2, sentences
-    assert sentences[0].startswith("mysql: it counted ")
-    assert sentences[1].startswith("memcached: it looked for ")
+def test_falsely_reported_round_trips_are_found(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    """After the proof, the pages make fewer round trips than they report."""
+    results = of_mariadb["false reports"]
+    assert results["claims_all"]
+    mysql, memcached = unexcused(results["violations"])
+    assert mysql.startswith("mysql: it counted ")
+    assert memcached.startswith("memcached: it looked for ")
 
 
-def test_what_a_page_cannot_do_is_said_without_secrets(of_mariadb: dict[str, dict[str, Any]]) -> None:
-    broken = of_mariadb["broken"]
-    assert "statement none found no row" in broken["no row"]
-    assert "Access denied" in broken["password"] and "xyzzy" not in broken["password"]
-    assert any("missed" in sentence for sentence in broken["key"])
-    assert broken["no script"][0] == 500 and "HOWFAR_PAGE" in broken["no script"][1]
+def test_errors_of_pages_are_reported_without_secrets(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    errors = of_mariadb["errors"]
+    assert "statement none found no row" in errors["no row"]
+    assert "Access denied" in errors["password"] and "xyzzy" not in errors["password"]
+    assert any("missed" in sentence for sentence in errors["key"])
+    assert errors["no script"][0] == 500 and "HOWFAR_PAGE" in errors["no script"][1]
 
 
-def test_the_dead_are_named(of_mariadb: dict[str, dict[str, Any]]) -> None:
-    dead = of_mariadb["dead"]
-    assert dead["redis"][0] == 500 and "RedisException" in dead["redis"][1]
-    assert "PHP-FPM ended during the trial" in dead["application"][0]
-    assert any("exited on signal 11" in sentence for sentence in dead["child"])
+def test_dead_processes_are_named(of_mariadb: dict[str, dict[str, Any]]) -> None:
+    deaths = of_mariadb["deaths"]
+    assert deaths["redis"][0] == 500 and "RedisException" in deaths["redis"][1]
+    assert "PHP-FPM ended during the trial" in deaths["application"][0]
+    assert any("exited on signal 11" in sentence for sentence in deaths["child"])
 
 
 @pytest.mark.skipif(shutil.which("php") is None, reason="the command php is not installed")
-def test_the_doctors_lines_lead_php_to_the_socket(of_mariadb: dict[str, dict[str, Any]]) -> None:
+def test_the_doctors_lines_connect_php_to_the_socket(of_mariadb: dict[str, dict[str, Any]]) -> None:
     lines = of_mariadb["lines"]
     assert len(lines) == 13
     assert {where: sentences for where, sentences in lines.items() if sentences} == {}
 
 
-def test_a_php_without_an_extension_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This PHP finds no extension, because it searches an empty directory."""
-    try:
-        real = find_php_fpm()
-    except MissingError as error:
-        pytest.skip(error.message)
+def test_missing_extensions_are_reported_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This PHP searches its extensions in an empty directory."""
+    real = require_php()
     program = tmp_path / "php-fpm99"
     program.write_text(f'#!/bin/sh\nexec {real.path} -dextension_dir={tmp_path} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(php_fpm, "_PLACES", ())
+    monkeypatch.setattr(php_fpm, "_SBIN_DIRECTORIES", ())
     with pytest.raises(MissingError) as found:
         find_php_fpm()
     assert "pdo_mysql, redis, memcached" in found.value.message
@@ -221,22 +226,19 @@ time.sleep(60)
 """
 
 
-def test_without_a_sandbox_it_ends_with_who_started_it(tmp_path: Path) -> None:
-    try:
-        find_php_fpm()
-    except MissingError as error:
-        pytest.skip(error.message)
+def test_without_a_sandbox_php_fpm_ends_with_its_parent(tmp_path: Path) -> None:
+    require_php()
     holder = subprocess.Popen([sys.executable, "-c", _HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     group = int(holder.stdout.readline())
-    wait_until(lambda: len(_members(group)) == 3, "FPM has started both its children")
+    wait_until(lambda: len(_members(group)) == 3, "both children of FPM")
     holder.kill()
     holder.wait()
-    wait_until(lambda: not _members(group), "PHP-FPM and its children have ended")
+    wait_until(lambda: not _members(group), "the end of PHP-FPM and its children")
 
 
 def _members(group: int) -> list[int]:
-    """Living processes of a process group."""
+    """The running processes of a process group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

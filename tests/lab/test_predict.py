@@ -1,4 +1,4 @@
-"""Recordings of third-party applications: what is found in them, and their prediction and replay on real paths."""
+"""Recordings of third-party applications and synthetic ones: findings, prediction, and replay on real paths."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 
 from howfar.errors import MissingError
 from howfar.paths import PATHS, check_programs
-from howfar.recording.changes import changes
+from howfar.recording.changes import find_changes
 from howfar.recording.facts import RecordingFacts
-from howfar.recording.layout import cost_pages
+from howfar.recording.page_costs import cost_pages
 from howfar.recording.recording import Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
+from tests.lab.howfar_runs import HOWFAR, run_howfar
 from tests.lab.undisturbed import skip_if_disturbed
 from tests.rarely import rarely_but
 from tests.unit.made_recording import costs
 
 pytestmark = pytest.mark.usefixtures("namespaces")
-HOWFAR = str(Path(sys.executable).with_name("howfar"))
 BENCH = Path(__file__).parents[2] / "benches" / "applications" / "predicted.py"
 DJANGO = Path("/usr/lib/python3/dist-packages/django")
 WORDPRESS = Path(os.environ.get("WORDPRESS", BENCH.parents[2] / ".boot/wordpress/usr/share/wordpress"))
@@ -44,17 +44,16 @@ class Recorded:
         return read(self.path)
 
 
-def recorded(app: str, folder: Path) -> Recorded:
+def record_application(app: str, folder: Path) -> Recorded:
     command = [sys.executable, str(BENCH), "--apps", app, "--pages", str(PAGES), "--record-only", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return Recorded(folder / f"{app}.recording", Counter(json.loads(done.stdout)))
 
 
-def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) -> None:
-    """Check what a busy machine cannot change: the pages, their round trips, and that each round trip takes at least an RTT."""
-    command = [HOWFAR, "predict", str(recording), *LINK, "--blocks", str(blocks)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def check_prediction(recording: Path, round_trips: Mapping[str, float], blocks: int) -> None:
+    """Check what a busy machine cannot change: pages, round trips, and that each round trip takes at least an RTT."""
+    done = run_howfar("predict", str(recording), *LINK, "--blocks", str(blocks), timeout_s=300)
     skip_if_disturbed(done.stderr)
     assert done.returncode in (0, 7), done.stderr
     pages = {page["name"]: page for page in json.loads(done.stdout)["pages"]}
@@ -68,19 +67,36 @@ def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) ->
         assert found["value"] > round_trips[name] * 10
 
 
-def made_up(path: Path, protocol: str, transport: str = "unix", digest: str | None = None, method: str = "tap") -> Path:
-    """A made-up recording of a page with ten round trips on one connection."""
+def make_recording(
+    path: Path, protocol: str, transport: str = "unix", digest: str | None = None, method: str = "tap"
+) -> Path:
+    """A synthetic recording of a page with ten round trips on one connection."""
     floor_ns = 20_000 if method == "tap" else 0
     file = RecordingFile(path, RecordingFacts(method=method, transport=transport, floor_ns=floor_ns, tap_ns=0))
     file.add_connections([Connection(1, protocol, 0, None, None, None, False, 0, 0)])
     file.add_digests([Digest(1, protocol, digest)] if digest else [])
-    meant = 1 if digest else None
-    begun = [1_000_000 * number for number in range(1, 11)]
+    digest_id = 1 if digest else None
+    begin_times = [1_000_000 * number for number in range(1, 11)]
     file.add_round_trips(
         RoundTrip(
-            at, 1, None, at, at, at + 30_000, at + 30_000, 20, 20, 1, "select", meant, None, "operation", None, False
+            at,
+            1,
+            None,
+            at,
+            at,
+            at + 30_000,
+            at + 30_000,
+            20,
+            20,
+            1,
+            "select",
+            digest_id,
+            None,
+            "operation",
+            None,
+            False,
         )
-        for at in begun
+        for at in begin_times
     )
     file.add_pages([TimedPage(1, "page", "mark", 1.0, None, 500_000, 11_000_000)])
     assert file.assign_pages() == 0
@@ -89,11 +105,10 @@ def made_up(path: Path, protocol: str, transport: str = "unix", digest: str | No
 
 
 @pytest.mark.parametrize("transport", rarely_but(["tcp"], ["unix", "tcp"]))
-def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tmp_path: Path) -> None:
-    """Uses a made-up recording, whose present time may be wrong: then the exit code is 7."""
-    path = made_up(tmp_path / "a.recording", "redis", transport)
-    command = [HOWFAR, "predict", str(path), "--rtt", "10ms", "--blocks", "1", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def test_a_recording_over_either_transport_is_predicted(transport: str, tmp_path: Path) -> None:
+    """The synthetic recording's present time may deviate from the prediction: then the exit code is 7."""
+    path = make_recording(tmp_path / "a.recording", "redis", transport)
+    done = run_howfar("predict", str(path), "--rtt", "10ms", "--blocks", "1", "--json", timeout_s=120)
     skip_if_disturbed(done.stderr)
     assert done.returncode in (0, 7), done.stderr
     assert json.loads(done.stdout)["pages"][0]["round_trips"] == 10
@@ -111,65 +126,50 @@ def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tm
     ),
     ids="-".join,
 )
-def test_a_program_that_reads_the_protocol_carries_the_round_trips(case: tuple[str, str], tmp_path: Path) -> None:
-    """Packets show all that the application waited for. So a replay subtracts nothing from the gaps of 10.2 ms in all. From a
-    recording by the tap it would subtract what the recorder did not see, which depends on the machine."""
+def test_a_pooler_carries_the_round_trips_of_a_replay(case: tuple[str, str], tmp_path: Path) -> None:
+    """A recording of packets includes all waiting times, so its replay has gaps of 10.2 ms in all. From a tap's recording it would
+    subtract the time that the tap did not observe, which depends on the machine."""
     protocol, path = case
     try:
         check_programs(PATHS[path])
     except MissingError as error:
         pytest.skip(f"{error.message}: {error.advice}")
-    recording = made_up(tmp_path / "a.recording", protocol, method="packets")
+    recording = make_recording(tmp_path / "a.recording", protocol, method="packets")
     link = ("--rtt", "10ms") if PATHS[path].crosses_link else ()
-    command = [HOWFAR, "replay", str(recording), "--path", path, *link, "--blocks", "1", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_howfar("replay", str(recording), "--path", path, *link, "--blocks", "1", "--json", timeout_s=120)
     skip_if_disturbed(done.stderr)
     assert done.returncode == 0, done.stderr
     (page,) = json.loads(done.stdout)["pages"]
     assert page["p50_ms"]["value"] > (100 if link else 10), "ten round trips, or the gaps of the page"
 
 
-def test_pages_are_repeated_at_a_real_server_with_statements_that_are_given(postgresql: None, tmp_path: Path) -> None:
-    """Each statement runs as many times as it was recorded, by the server's own count."""
-    recording = made_up(tmp_path / "a.recording", "postgresql", digest="SELECT c FROM sbtest1 WHERE id = ?")
+def test_pages_are_repeated_on_a_server_with_given_statements(postgresql: None, tmp_path: Path) -> None:
+    """The server counts each statement as often as it was recorded."""
+    recording = make_recording(tmp_path / "a.recording", "postgresql", digest="SELECT c FROM sbtest1 WHERE id = ?")
     (tmp_path / "a.sql").write_text("SELECT c\nFROM sbtest1\nWHERE id = 7;\n")
     (tmp_path / "none.sql").write_text("SELECT 1;\n")
     replay = f"{HOWFAR} replay {recording} --blocks 2 --statements"
     counted = "psql -qtAc 'SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relname = $$sbtest1$$'"
-    seen = f"sleep 1.1; {counted}"  # a session publishes its counts when it ends, and at most once a second
+    seen = f"sleep 1.1; {counted}"  # a session publishes its counts at its end, at most once a second
     inner = f"{seen}; {replay} a.sql --json >found.json && {seen}; {replay} none.sql; echo $?"
-    command = [
-        HOWFAR,
-        "lab",
-        "--server",
-        "postgresql",
-        "--tables",
-        "1",
-        "--table-size",
-        "10",
-        "--path",
-        "tcp",
-        "--",
-        "sh",
-        "-c",
-        inner,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    lab = ("lab", "--server", "postgresql", "--tables", "1", "--table-size", "10", "--path", "tcp")
+    done = run_howfar(*lab, "--", "sh", "-c", inner, timeout_s=120, cwd=tmp_path)
     before, after, code = done.stdout.split()
     assert (int(after) - int(before), code) == (3 * 10, "2"), done.stderr
     (page,) = json.loads((tmp_path / "found.json").read_text())["pages"]
     assert page["round_trips"] == 10 and page["left_out"] == {}
-    assert page["repeated"]["p50_ms"]["value"] > 9, "ten gaps of almost a millisecond"
+    assert page["repeated"]["p50_ms"]["value"] > 9, "there are ten gaps of almost a millisecond"
 
 
 def test_a_replay_without_writes_is_a_read_only_session(postgresql: None, tmp_path: Path) -> None:
-    recording = made_up(tmp_path / "a.recording", "postgresql", digest="SELECT nextval(?)")
+    recording = make_recording(tmp_path / "a.recording", "postgresql", digest="SELECT nextval(?)")
     (tmp_path / "a.sql").write_text("SELECT nextval('seen');\n")
     replay = f"{HOWFAR} replay {recording} --blocks 2 --statements a.sql"
     last = "psql -qtAc 'SELECT last_value, is_called FROM seen'"
     inner = f"psql -qc 'CREATE SEQUENCE seen'; {replay}; echo $?; {last}; {replay} --writes --json >/dev/null; echo $?; {last}"
-    command = [HOWFAR, "lab", "--server", "postgresql", "--path", "socket", "--", "sh", "-c", inner]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = run_howfar(
+        "lab", "--server", "postgresql", "--path", "socket", "--", "sh", "-c", inner, timeout_s=120, cwd=tmp_path
+    )
     assert done.stdout.split() == ["5", "1|f", "0", "30|t"], done.stderr
     assert "page: " in done.stderr and "read-only transaction" in done.stderr
     assert "Without --writes, the session is read-only" in done.stderr
@@ -179,25 +179,25 @@ def test_a_replay_without_writes_is_a_read_only_session(postgresql: None, tmp_pa
 def django(postgresql: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     if not DJANGO.is_dir():
         pytest.skip("Debian's python3-django is not installed: ./setup --tests")
-    yield recorded("django", tmp_path_factory.mktemp("django"))
+    yield record_application("django", tmp_path_factory.mktemp("django"))
 
 
 @pytest.fixture(scope="module")
 def wordpress(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     if not (WORDPRESS / "wp-settings.php").is_file():
         pytest.skip("Debian's wordpress is not unpacked: ./setup --tests")
-    yield recorded("wordpress", tmp_path_factory.mktemp("wordpress"))
+    yield record_application("wordpress", tmp_path_factory.mktemp("wordpress"))
 
 
 def test_the_loop_of_a_django_page_is_found_and_the_page_without_it_has_none(django: Recorded) -> None:
     recording = django.recording
-    assert recording.facts.commands["select"] == (PAGES + 2) * (1 + POSTS + 1), "two of each warm up"
-    laid = cost_pages(recording, costs(20), FAR)
-    assert {name: [len(page.trips) for page in pages] for name, pages in laid.items()} == {
+    assert recording.facts.commands["select"] == (PAGES + 2) * (1 + POSTS + 1), "two pages of each kind warm up"
+    costed = cost_pages(recording, costs(20), FAR)
+    assert {name: [len(page.trips) for page in pages] for name, pages in costed.items()} == {
         "list": [1 + POSTS] * PAGES,
         "joined": [1] * PAGES,
     }
-    (loop,) = [one for one in changes(laid) if one.kind == "loop"]
+    (loop,) = [change for change in find_changes(costed) if change.kind == "loop"]
     assert (loop.page, loop.count) == ("list", POSTS)
     assert "blog_author" in loop.digest
     assert loop.low_ms == pytest.approx((POSTS - 1) * 0.54, rel=0.05)
@@ -205,38 +205,37 @@ def test_the_loop_of_a_django_page_is_found_and_the_page_without_it_has_none(dja
 
 @pytest.mark.thorough
 def test_django_is_predicted_and_replayed_over_a_link(django: Recorded) -> None:
-    predicted(django.path, {"list": 1 + POSTS, "joined": 1}, blocks=4)
-    replay = [HOWFAR, "replay", str(django.path), *LINK, "--pages", "1", "--blocks", "1"]
-    done = subprocess.run(replay, capture_output=True, text=True, timeout=300)
+    check_prediction(django.path, {"list": 1 + POSTS, "joined": 1}, blocks=4)
+    done = run_howfar("replay", str(django.path), *LINK, "--pages", "1", "--blocks", "1", timeout_s=300)
     assert done.returncode == 0, done.stderr
     replayed = {page["name"]: page for page in json.loads(done.stdout)["pages"]}
     assert replayed["list"]["p50_ms"]["value"] > (1 + POSTS) * 10
     assert replayed["list"]["p50_ms"]["value"] > 10 * replayed["joined"]["p50_ms"]["value"]
 
 
-def test_all_that_wordpress_asked_is_recorded_without_its_literals(wordpress: Recorded) -> None:
+def test_all_requests_of_wordpress_are_recorded_without_literals(wordpress: Recorded) -> None:
     recording = wordpress.recording
     commands = Counter(recording.facts.commands)
     assert recording.facts.unknown == {}
     counted = {"select": "Com_select", "set": "Com_set_option", "login": "Connections"}
     assert {name: commands[name] for name in counted} == {name: wordpress.counted[by] for name, by in counted.items()}
     assert commands["login"] == 2 * (PAGES + WARM)
-    held = wordpress.path.read_bytes()
-    assert b"wp_comments" in held
+    content = wordpress.path.read_bytes()
+    assert b"wp_comments" in content
     for secret in (b"post-7", b"words words", b"so it is", b"nobody@", b"twentytwentyone"):
-        assert secret not in held
+        assert secret not in content
 
 
-def test_wordpress_connects_once_and_repeats_itself(wordpress: Recorded) -> None:
-    laid = cost_pages(wordpress.recording, costs(20), FAR)
-    assert {name: len(pages) for name, pages in laid.items()} == {"/": PAGES, "/index.php/*/": PAGES}
-    for pages in laid.values():
+def test_wordpress_connects_once_and_repeats_statements(wordpress: Recorded) -> None:
+    costed = cost_pages(wordpress.recording, costs(20), FAR)
+    assert {name: len(pages) for name, pages in costed.items()} == {"/": PAGES, "/index.php/*/": PAGES}
+    for pages in costed.values():
         assert {page.connects for page in pages} == {1}
         assert len({len(page.trips) for page in pages}) == 1
         assert len(pages[0].trips) > 20
-    assert {"connect", "cache", "initial"} <= {one.kind for one in changes(laid)}
+    assert {"connect", "cache", "initial"} <= {one.kind for one in find_changes(costed)}
 
 
 def test_wordpress_is_predicted_over_a_link(wordpress: Recorded) -> None:
-    laid = cost_pages(wordpress.recording, costs(20), FAR)
-    predicted(wordpress.path, {name: len(pages[0].trips) for name, pages in laid.items()}, blocks=1)
+    costed = cost_pages(wordpress.recording, costs(20), FAR)
+    check_prediction(wordpress.path, {name: len(pages[0].trips) for name, pages in costed.items()}, blocks=1)

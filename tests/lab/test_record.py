@@ -1,4 +1,4 @@
-"""`howfar record` on real servers: it agrees with their counters, passes every byte on, and keeps no literal anywhere."""
+"""`howfar record` on real servers: it agrees with their counters, forwards every byte, and stores no literal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from howfar.lab.sandbox import children_of
 from howfar.lab.servers import DATABASE, USER
 from howfar.recording.recording import Recording, read
-from tests.lab.servers_here import Running, prepared, short_directory, started
-from tests.lab.stores_here import free_port
+from tests.lab.howfar_runs import HOWFAR, run_howfar
+from tests.lab.local_servers import LocalServer, run_server
+from tests.lab.local_stores import free_port
+from tests.lab.sandboxes import wait_until
 
 pytestmark = pytest.mark.usefixtures("namespaces")
-HOWFAR = str(Path(sys.executable).with_name("howfar"))
+needs_php = pytest.mark.skipif(shutil.which("php") is None, reason="php is not installed")
+needs_capture = pytest.mark.skipif(
+    shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump (./setup --tests brings it)"
+)
 SECRETS = ("Xylophon77", "Quagga4711", "Zebrafink99")
 PAGE = """
 import os, pymysql
@@ -46,52 +52,45 @@ line.close()
 
 
 @pytest.fixture(scope="module")
-def server(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    work = short_directory(tmp_path_factory.mktemp("r"))
-    with started(prepared("mariadb", work)) as running:
-        yield running
+def server(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with run_server("mariadb", tmp_path_factory.mktemp("r")) as found:
+        yield found
+
+
+def run_record(
+    server: LocalServer, out: Path, *command: str, transport: str = "socket", options: tuple[str, ...] = ("--json",)
+) -> subprocess.CompletedProcess[str]:
+    """Record a command, by default PAGE."""
+    to = server.unix.path if transport == "socket" else "{}:{}".format(*server.address)
+    environment = {"TO": to, "DB": DATABASE, "DB_USER": USER, "DB_PASSWORD": server.password, "PAGE": PAGE}
+    command = command or (sys.executable, "-c", PAGE)
+    arguments = ("record", "--server", to, "--out", str(out), *options, "--", *command)
+    return run_howfar(*arguments, timeout_s=120, env=environment)
 
 
 def record(
-    server: Running, to: str, out: Path, *command: str, options: tuple[str, ...] = ("--json",)
-) -> subprocess.CompletedProcess[str]:
-    environment = {"TO": to, "DB": DATABASE, "DB_USER": USER, "DB_PASSWORD": server.password, "PAGE": PAGE}
-    command = command or (sys.executable, "-c", PAGE)
-    arguments = [
-        HOWFAR,
-        "record",
-        "--server",
-        to,
-        "--out",
-        str(out),
-        *options,
-        "--",
-        *command,
-    ]
-    return subprocess.run(arguments, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
+    server: LocalServer, out: Path, *command: str, transport: str = "socket", options: tuple[str, ...] = ("--json",)
+) -> tuple[Recording, str]:
+    """`run_record`, which must succeed; returns the recording and stdout."""
+    done = run_record(server, out, *command, transport=transport, options=options)
+    assert done.returncode == 0, done.stderr
+    return read(out), done.stdout
 
 
-def address(server: Running, kind: str) -> str:
-    host, port = server.address
-    return str(server.server.socket) if kind == "socket" else f"{host}:{port}"
-
-
-def counted(server: Running) -> Counter[str]:
+def counted(server: LocalServer) -> Counter[str]:
     rows = server.execute("SHOW GLOBAL STATUS LIKE 'Com_%'")
     found = {str(row["Variable_name"])[4:].lower(): str(row["Value"]) for row in rows}
     return Counter({name: int(value) for name, value in found.items() if value.isdigit()})
 
 
-@pytest.mark.parametrize("kind", ["socket", "tcp"])
-def test_what_is_recorded_is_what_the_server_counted(server: Running, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["socket", "tcp"])
+def test_a_recording_agrees_with_the_servers_counters(server: LocalServer, transport: str, tmp_path: Path) -> None:
     out = tmp_path / "a.recording"
     before = counted(server)
-    done = record(server, address(server, kind), out)
-    assert done.returncode == 0, done.stderr
+    recording, output = record(server, out, transport=transport)
     grown = counted(server) - before
-    recording = read(out)
     commands = recording.facts.commands
-    # The server also counts the test's own queries: a login's SET, and SHOW.
+    # The server also counts the test's own queries: SET at login, and SHOW.
     assert commands["select"] == grown["select"] == 22
     assert commands["set"] in (grown["set_option"], grown["set_option"] - 1)
     assert commands["ping"] == grown["admin_commands"]
@@ -100,7 +99,7 @@ def test_what_is_recorded_is_what_the_server_counted(server: Running, kind: str,
     assert recording.facts.complete is True
     assert recording.facts.passed is not None and recording.facts.passed.all_passed_on is True
     check_round_trips(recording)
-    found = json.loads(done.stdout)
+    found = json.loads(output)
     assert found["round_trips"] == sum(one.is_answered for one in recording.round_trips)
     assert 0 < found["pages"][0]["waiting"]["value"] < 1
 
@@ -127,84 +126,73 @@ def digest(recording: Recording, number: int | None) -> str:
     return recording.digest_by_id[number].text if number else ""
 
 
-def test_no_secret_is_anywhere(server: Running, tmp_path: Path) -> None:
-    """No secret is in files that recording leaves or makes meanwhile, or in its output. A bare word of a statement is no literal."""
+def test_no_secret_is_anywhere(server: LocalServer, tmp_path: Path) -> None:
+    """No secret is in the recording, in files during it, or in the output. An identifier of a statement is not a literal."""
     out = tmp_path / "a.recording"
     watch = (
         PAGE + f"\nimport pathlib; held = b''.join(p.read_bytes() for p in pathlib.Path({str(tmp_path)!r}).iterdir())"
     )
     watch += f"\npathlib.Path({str(tmp_path / 'held')!r}).write_bytes(held)"
     for options in ((), ("--json",)):
-        done = record(server, address(server, "socket"), out, sys.executable, "-c", watch, options=options)
+        done = run_record(server, out, sys.executable, "-c", watch, options=options)
         assert done.returncode == 0, done.stderr
         held = out.read_bytes() + (tmp_path / "held").read_bytes() + done.stdout.encode() + done.stderr.encode()
         for secret in SECRETS[:2]:
             assert secret.encode() not in held
-        assert held.count(b"Zebrafink99") <= 4, "the column's name, never the comment"
+        assert held.count(b"Zebrafink99") <= 4, "the column's name is recorded, the comment is not"
         assert server.password.encode() not in held
         out.unlink()
 
 
-def test_marks_name_pages(server: Running, tmp_path: Path) -> None:
+def test_marks_name_pages(server: LocalServer, tmp_path: Path) -> None:
     script = "; ".join(f'{HOWFAR} mark {name} -- {sys.executable} -c "$PAGE"' for name in ("shop", "cart", "shop"))
-    out = tmp_path / "a.recording"
-    done = record(server, address(server, "socket"), out, "sh", "-c", script)
-    assert done.returncode == 0, done.stderr
-    recording = read(out)
-    assert [(page.name, page.method) for page in recording.pages] == [
-        ("shop", "mark"),
-        ("cart", "mark"),
-        ("shop", "mark"),
-    ]
+    recording, _ = record(server, tmp_path / "a.recording", "sh", "-c", script)
+    pages = [(page.name, page.method) for page in recording.pages]
+    assert pages == [("shop", "mark"), ("cart", "mark"), ("shop", "mark")]
     assert len({len(page.round_trips) for page in recording.pages}) == 1
     assert all(one.page_id for one in recording.round_trips)
 
 
-def test_pages_that_nothing_marks_are_what_lies_between_rests(server: Running, tmp_path: Path) -> None:
-    """A rest is a thousand times as long as a pause. If the machine delays the application too often, there is one page, and the
-    reason is reported."""
-    whole = PAGE.replace(
+def test_unmarked_pages_are_separated_by_pauses(server: LocalServer, tmp_path: Path) -> None:
+    """A pause between pages is a thousand times as long as one within a page. If the machine delays the application too
+    often, there is one page, and the reason is reported."""
+    pages = PAGE.replace(
         "for number in range(20):", "for number in range(240):\n        number % 20 or time.sleep(0.4)"
     )
-    out = tmp_path / "a.recording"
-    command = (sys.executable, "-c", whole.replace("import os", "import time, os"))
-    done = record(server, address(server, "socket"), out, *command, options=("--gaps", "--json"))
-    assert done.returncode == 0, done.stderr
-    recording = read(out)
+    command = (sys.executable, "-c", pages.replace("import os", "import time, os"))
+    recording, output = record(server, tmp_path / "a.recording", *command, options=("--gaps", "--json"))
     assert all(one.page_id for one in recording.round_trips)
     if recording.facts.unknown:
         assert [page.method for page in recording.pages] == ["command"]
         pytest.skip(f"THIS MACHINE WAS DISTURBED: {recording.facts.unknown}")
     assert {page.method for page in recording.pages} == {"gap"}
-    assert len(recording.pages) >= 13, "the login, and twelve times twenty"
-    assert all("confidence" in page["unsure"] for page in json.loads(done.stdout)["pages"])
+    assert len(recording.pages) >= 13, "the login, and twelve pages of twenty queries"
+    assert all("confidence" in page["unsure"] for page in json.loads(output)["pages"])
 
 
-def test_a_command_that_makes_no_round_trip_is_refused_and_leaves_no_file(server: Running, tmp_path: Path) -> None:
-    out = tmp_path / "a.recording"
-    done = record(server, address(server, "socket"), out, "true")
+def test_a_command_that_makes_no_round_trip_is_refused_and_leaves_no_file(server: LocalServer, tmp_path: Path) -> None:
+    done = run_record(server, tmp_path / "a.recording", "true")
     assert done.returncode == 2
     assert "made no round trip through the tap" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_the_exit_code_is_the_command_s(server: Running, tmp_path: Path) -> None:
-    out = tmp_path / "a.recording"
-    done = record(server, address(server, "socket"), out, "sh", "-c", f'{sys.executable} -c "$PAGE"; exit 5')
+def test_the_exit_code_is_the_commands(server: LocalServer, tmp_path: Path) -> None:
+    done = run_record(server, tmp_path / "a.recording", "sh", "-c", f'{sys.executable} -c "$PAGE"; exit 5')
     assert done.returncode == 5
     assert json.loads(done.stdout)["exit_code"] == 5
 
 
 HTTP_PAGE = """
 import http.server, os, socket, threading, urllib.request
-whole = compile(os.environ["PAGE"], "page", "exec")
+code = compile(os.environ["PAGE"], "page", "exec")
 class Page(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.do_GET()
     def do_GET(self):
-        exec(whole, {})
+        exec(code, {})
         self.close_connection = True
         self.send_response(200); self.end_headers(); self.wfile.write(b"done")
 server = http.server.HTTPServer(("127.0.0.1", int(os.environ["HTTP_PORT"])), Page)
@@ -221,39 +209,32 @@ with socket.create_connection((where[0], int(where[1]))) as line:
 
 
 @pytest.mark.parametrize(("page_by", "cart"), [((), "/cart/*"), (("--page-by", "view,/17"), "/cart/17?view=all")])
-def test_requests_of_http_are_pages(
-    page_by: tuple[str, ...], cart: str, server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_http_requests_are_pages(
+    page_by: tuple[str, ...], cart: str, server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[app-10] Parameters and parts with a digit are kept if requested."""
+    """[app-10] Parameters and path segments with a digit are kept if requested."""
     out = tmp_path / "a.recording"
     port = free_port()
     monkeypatch.setenv("HTTP_PORT", str(port))
     options = ("--json", "--http", f"127.0.0.1:{port}", *page_by)
-    done = record(server, address(server, "socket"), out, sys.executable, "-c", HTTP_PAGE, options=options)
-    assert done.returncode == 0, done.stderr
-    recording = read(out)
-    assert [(page.name, page.method) for page in recording.pages] == [
-        ("/shop", "http"),
-        (cart, "http"),
-        ("/shop", "http"),
-        ("POST /confess", "http"),
-    ]
-    # A `quit` is not awaited: it may reach the tap after the other tap has forwarded the page.
+    recording, _ = record(server, out, sys.executable, "-c", HTTP_PAGE, options=options)
+    assert {page.method for page in recording.pages} == {"http"}
+    assert [page.name for page in recording.pages] == ["/shop", cart, "/shop", "POST /confess"]
+    # The client does not wait for its `quit`, which may reach the tap after the other tap has forwarded the page.
     assert len({sum(one.is_answered for one in page.round_trips) for page in recording.pages}) == 1
     assert all(one.page_id for one in recording.round_trips if one.is_answered)
     assert recording.facts.protocol == "mysql"
     assert b"Quagga" not in out.read_bytes()
 
 
-def test_in_a_laboratory_its_server_is_recorded_and_where_both_ran(mariadb: None, tmp_path: Path) -> None:
+def test_in_a_laboratory_its_server_and_the_cpus_of_both_sides_are_recorded(mariadb: None, tmp_path: Path) -> None:
     login = (
         "unix_socket=e['HOWFAR_SOCKET'], user=e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read().strip()"
     )
     application = f"import os, pymysql; e = os.environ; pymysql.connect({login}).ping()"
     out = tmp_path / "a.recording"
     recording = [HOWFAR, "record", "--out", str(out), "--", sys.executable, "-c", application]
-    laboratory = [HOWFAR, "lab", "--path", "socket", "--tables", "1", "--table-size", "100", "--", *recording]
-    done = subprocess.run(laboratory, capture_output=True, text=True, timeout=120)
+    done = run_howfar("lab", "--path", "socket", "--tables", "1", "--table-size", "100", "--", *recording)
     assert done.returncode == 0, done.stderr
     facts = read(out).facts
     assert facts.commands["login"] == 1
@@ -276,19 +257,17 @@ def test_what_cannot_be_recorded_is_refused_with_its_cause(
 ) -> None:
     (tmp_path / "file").write_text("neither a socket nor packets")
     (tmp_path / "empty").touch()
-    arguments = [HOWFAR, "record", *options, *(("--", *command) if command else ())]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run_howfar("record", *options, *(("--", *command) if command else ()), cwd=tmp_path)
     assert done.returncode == 2
     assert expected in done.stderr
     assert not list(tmp_path.glob("*.recording*"))
 
 
-def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> None:
-    """Records the interface while tcpdump captures it, and then the file that tcpdump wrote of the same packets."""
-    if shutil.which("tcpdump") is None or os.geteuid() != 0:
-        pytest.skip("needs root and tcpdump (./setup --tests brings it)")
-    to, out, dump = address(server, "tcp"), tmp_path / "a.recording", tmp_path / "dump.pcap"
-    port = to.rpartition(":")[2]
+@needs_capture
+def test_packets_give_the_same_recording_as_the_server_counts(server: LocalServer, tmp_path: Path) -> None:
+    """Records from the interface while tcpdump captures it, and then from the file that tcpdump wrote of the same packets."""
+    out, dump = tmp_path / "a.recording", tmp_path / "dump.pcap"
+    host, port = server.address
     with subprocess.Popen(
         ["tcpdump", "-i", "lo", "-U", "-B", "16384", "-w", str(dump), "-Z", "root", f"tcp port {port}"],
         stderr=subprocess.PIPE,
@@ -296,31 +275,28 @@ def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> 
         assert capture.stderr is not None
         assert any(b"listening" in line for line in iter(capture.stderr.readline, b""))
         before = counted(server)
-        done = record(server, to, out, options=("--interface", "lo", "--json"))
-        assert done.returncode == 0, done.stderr
+        live, _ = record(server, out, transport="tcp", options=("--interface", "lo", "--json"))
         grown = counted(server) - before
-        time.sleep(1.5)  # tcpdump buffers, and gives no sign when it writes
+        time.sleep(1.5)  # tcpdump buffers, and when it writes cannot be observed
         capture.terminate()
-    live = read(out)
-    again = tmp_path / "b.recording"
-    arguments = [HOWFAR, "record", "--pcap", str(dump), "--server", to, "--out", str(again), "--json"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    from_file = tmp_path / "b.recording"
+    done = run_howfar("record", "--pcap", str(dump), "--server", f"{host}:{port}", "--out", str(from_file), "--json")
     assert done.returncode == 0, done.stderr
-    for recording in (live, read(again)):
+    for recording in (live, read(from_file)):
         assert recording.facts.commands["select"] == grown["select"] == 22
         assert recording.facts.unknown == {}
         assert [digest(recording, one.digest_id) for one in recording.round_trips].count("SELECT ?, ?") == 20
         assert [one.command for one in recording.round_trips][-1] == "quit"
-    assert (live.facts.capture_cpus or 0) > 0 and read(again).facts.capture_cpus is None
+    assert (live.facts.capture_cpus or 0) > 0 and read(from_file).facts.capture_cpus is None
     assert live.pages[0].method == "command"
     assert len(live.pages[0].round_trips) == len(live.round_trips)
-    for path in (out, again):
+    for path in (out, from_file):
         assert SECRETS[0].encode() not in path.read_bytes()
 
 
 @contextlib.contextmanager
 def capturing(to: str, out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A recorder of packets on `lo` in its own process group that reacts to Ctrl-C, like a command of a shell with a terminal."""
+    """A recorder of packets on `lo`, in its own process group and with the default action for Ctrl-C, as in a terminal."""
     arguments = ["--interface", "lo", "--server", to, "--out", str(out), "--json"]
     command = ["env", "--default-signal=INT", HOWFAR, "record", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as recorder:
@@ -332,10 +308,12 @@ def capturing(to: str, out: Path) -> Iterator[subprocess.Popen[bytes]]:
             recorder.kill()
 
 
-@pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump")
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_connections_that_are_open_at_the_end_are_recorded(is_whole: bool, server: Running, tmp_path: Path) -> None:
-    """Ctrl-C reaches the process group, and the reader of packets writes what it has. After a lost capture, `complete` is false."""
+@needs_capture
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_connections_that_are_open_at_the_end_are_recorded(
+    is_complete: bool, server: LocalServer, tmp_path: Path
+) -> None:
+    """Ctrl-C ends the recording, which has all packets so far. If the capture ended earlier, `complete` is false."""
     host, port = server.address
     with (
         capturing(f"{host}:{port}", tmp_path / "a.recording") as recorder,
@@ -344,43 +322,37 @@ def test_connections_that_are_open_at_the_end_are_recorded(is_whole: bool, serve
     ):
         for number in range(20):
             cursor.execute("SELECT %s", (number,))
-        if not is_whole:
-            time.sleep(1.5)  # tcpdump buffers, and gives no sign when it writes
-            (capture,) = children(recorder.pid, "tcpdump")
-            os.kill(int(capture), signal.SIGTERM)
-            ended_before(60, capture)
+        if not is_complete:
+            time.sleep(1.5)  # tcpdump buffers, and when it writes cannot be observed
+            capture = find_child(recorder.pid, "tcpdump")
+            os.kill(capture, signal.SIGTERM)
+            wait_until(lambda: not is_running(capture), "tcpdump's end")
         os.killpg(recorder.pid, signal.SIGINT)
-        said = recorder.communicate(timeout=60)[1]
-    assert recorder.returncode == 0, said.decode()
+        errors = recorder.communicate(timeout=60)[1]
+    assert recorder.returncode == 0, errors.decode()
     recording = read(tmp_path / "a.recording")
     assert [one.command for one in recording.round_trips].count("select") == 20
     assert [one.protocol for one in recording.connections] == ["mysql"]
     assert len(recording.pages[0].round_trips) == len(recording.round_trips)
-    assert recording.facts.complete is is_whole
-    assert ("tcpdump ended before" in str(recording.facts.stopped)) is not is_whole
+    assert recording.facts.complete is is_complete
+    assert ("tcpdump ended before" in str(recording.facts.stopped)) is not is_complete
 
 
-@pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump")
+@needs_capture
 def test_a_killed_recorder_of_packets_leaves_no_capture(tmp_path: Path) -> None:
-    """On a port without packets tcpdump writes nothing, so it does not notice that its reader is gone."""
+    """On a port without packets tcpdump writes nothing, and so does not notice that its reader has ended."""
     with capturing(f"127.0.0.1:{free_port()}", tmp_path / "a.recording") as recorder:
-        (capture,) = children(recorder.pid, "tcpdump")
-    ended_before(60, capture)
+        capture = find_child(recorder.pid, "tcpdump")
+    wait_until(lambda: not is_running(capture), "tcpdump's end")
 
 
-def children(parent: int, name: str) -> list[str]:
-    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [pid for pid in listed if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+def find_child(parent: int, name: str) -> int:
+    (pid,) = [pid for pid in children_of(parent) if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+    return pid
 
 
-def ended_before(timeout_s: float, pid: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while runs(pid):
-        assert time.monotonic() < deadline, "it does not end"
-        time.sleep(0.01)
-
-
-def runs(pid: str) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -410,42 +382,47 @@ server.terminate()
 """
 
 
-def _php_pages(server: Running, out: Path, folder: str, addresses: list[str], *options: str) -> tuple[Recording, str]:
+def _php_pages(
+    server: LocalServer, out: Path, folder: str, addresses: list[str], *options: str
+) -> tuple[Recording, str]:
     """Record pages of PHP's own server; returns the recording and stderr."""
-    if shutil.which("php") is None:
-        pytest.skip("php is not installed")
     command = (sys.executable, "-c", _REQUESTS, str(free_port()), folder, *addresses)
-    done = record(server, address(server, "socket"), out, *command, options=("--php", *options))
+    done = run_record(server, out, *command, options=("--php", *options))
     assert done.returncode == 0, done.stderr
     return read(out), done.stderr
 
 
-def test_pages_of_a_front_controller_are_told_apart_and_a_server_error_is_known(
-    server: Running, tmp_path: Path
+@needs_php
+def test_pages_of_a_front_controller_are_distinguished_and_a_server_error_is_reported(
+    server: LocalServer, tmp_path: Path
 ) -> None:
-    """[app-9] [app-10] They are distinguished by a named parameter; other parameters leave no trace."""
+    """[app-9] [app-10] A named parameter distinguishes pages; other parameters are not recorded."""
     (tmp_path / "index.php").write_text(_CONTROLLER)
     addresses = [f"index.php?page={name}&key=Xylophon77" for name in ("list", "item", "item", "broken")]
-    pages, said = _php_pages(server, tmp_path / "a.recording", f"-t {tmp_path}", addresses, "--page-by", "page,title")
-    counted = Counter((page.name, page.failed) for page in pages.pages)
-    assert counted == {
+    recording, errors = _php_pages(
+        server, tmp_path / "a.recording", f"-t {tmp_path}", addresses, "--page-by", "page,title"
+    )
+    pages = Counter((page.name, page.failed) for page in recording.pages)
+    assert pages == {
         ("/index.php?page=list", False): 1,
         ("/index.php?page=item", False): 2,
         ("/index.php?page=broken", True): 1,
     }
-    assert "1 of 1 pages /index.php?page=broken" in said
+    assert "1 of 1 pages /index.php?page=broken" in errors
     assert b"Xylophon77" not in (tmp_path / "a.recording").read_bytes()
 
 
-def test_a_router_script_of_phps_own_server_is_named_as_the_reason(server: Running, tmp_path: Path) -> None:
-    """[app-16] The message claims only what was observed, and names what works."""
+@needs_php
+def test_a_router_script_of_phps_own_server_is_named_as_the_reason(server: LocalServer, tmp_path: Path) -> None:
+    """[app-16] The message claims only what was observed, and names an option that works."""
     (tmp_path / "router.php").write_text(_CONTROLLER)
-    pages, _ = _php_pages(server, tmp_path / "a.recording", f"{tmp_path}/router.php", ["x?page=list"])
-    (unknown,) = [reason for reason in pages.facts.unknown if "--php" in reason]
+    recording, _ = _php_pages(server, tmp_path / "a.recording", f"{tmp_path}/router.php", ["x?page=list"])
+    (unknown,) = [reason for reason in recording.facts.unknown if "--php" in reason]
     assert "no script marked one" in unknown and "--http" in unknown
-    assert [page.method for page in pages.pages] == ["command"]
+    assert [page.method for page in recording.pages] == ["command"]
 
 
+@needs_php
 @pytest.mark.parametrize(
     ("code", "exit_code"),
     [
@@ -454,35 +431,27 @@ def test_a_router_script_of_phps_own_server_is_named_as_the_reason(server: Runni
         pytest.param("throw new Exception('x');", 255, id="exception"),
     ],
 )
-def test_a_php_page_is_marked_however_it_ends(code: str, exit_code: int, server: Running, tmp_path: Path) -> None:
+def test_a_php_page_is_marked_however_it_ends(code: str, exit_code: int, server: LocalServer, tmp_path: Path) -> None:
     """[app-15] It is marked once, with its round trips."""
-    if shutil.which("php") is None:
-        pytest.skip("php is not installed")
     queries = _CONTROLLER.replace('$_GET["page"]', '"item"')
     (tmp_path / "page.php").write_text(f"{queries}\n{code}\n")
     out = tmp_path / "a.recording"
-    done = record(
-        server, address(server, "socket"), out, "php", str(tmp_path / "page.php"), options=("--php", "--json")
-    )
+    done = run_record(server, out, "php", str(tmp_path / "page.php"), options=("--php", "--json"))
     assert done.returncode == exit_code, done.stderr
     (page,) = read(out).pages
     assert page.method == "php" and [one.command for one in page.round_trips].count("select") == 2
 
 
-def test_a_php_page_marks_itself(server: Running, tmp_path: Path) -> None:
-    if shutil.which("php") is None:
-        pytest.skip("php is not installed")
+@needs_php
+def test_a_php_page_marks_itself(server: LocalServer, tmp_path: Path) -> None:
     page = """<?php
     $db = new mysqli(null, getenv("DB_USER"), getenv("DB_PASSWORD"), getenv("DB"), 0, getenv("TO"));
     for ($i = 0; $i < 7; $i++) { $db->query("SELECT $i, 'Xylophon77'")->fetch_all(); }
     register_shutdown_function(fn() => $db->query("SELECT 'at the end'"));
     """
     (tmp_path / "page.php").write_text(page)
-    out = tmp_path / "a.recording"
     script = f"for i in 1 2 3; do php {tmp_path}/page.php; done"
-    done = record(server, address(server, "socket"), out, "sh", "-c", script, options=("--php", "--json"))
-    assert done.returncode == 0, done.stderr
-    recording = read(out)
+    recording, _ = record(server, tmp_path / "a.recording", "sh", "-c", script, options=("--php", "--json"))
     assert [(page.name, page.method) for page in recording.pages] == [("page.php", "php")] * 3
     for marked in recording.pages:
         assert [one.command for one in marked.round_trips].count("select") == 8

@@ -1,4 +1,4 @@
-"""`howfar record --service` with the test's own systemd: process 1 of new namespaces, which knows only the test's units."""
+"""`howfar record --service` with a separate systemd, which is process 1 of new namespaces and has only the test's units."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from howfar.recording.recording import KILLED, read
+from tests.lab.howfar_runs import HOWFAR
 
 pytestmark = pytest.mark.usefixtures("namespaces")
-HOWFAR = Path(sys.executable).with_name("howfar")
 SYSTEMD = Path("/lib/systemd/systemd")
 BEGIN = """
 set -e
 mount --make-rprivate /
 mount -t proc proc /proc
-# It sets limits of the kernel and a machine's identity when it begins: not this machine's.
+# At its start systemd would set kernel parameters and the machine's identity.
 for kept in /proc/sys /etc; do mount --bind $kept $kept && mount -o remount,bind,ro $kept; done
 ip link set lo up
 mount -t tmpfs tmpfs /run
@@ -72,7 +72,7 @@ wait_until test -S /run/db.sock
 begun() {{ [ "$(grep -c begun said)" = "$1" ]; }}
 systemctl start app || exit 1
 wait_until begun 1
-{howfar} record --service app --server /run/db.sock --time 2s --yes --out whole.recording || exit 1
+{howfar} record --service app --server /run/db.sock --time 2s --yes --out complete.recording || exit 1
 test ! -e /run/systemd/system/app.service.d || exit 1
 systemctl is-active app || exit 1
 {howfar} record --service app --server /run/db.sock --time 100s --yes --out killed.recording 2>killed.txt &
@@ -107,10 +107,12 @@ def test_a_service_is_recorded_and_its_drop_in_is_gone_after_it_and_after_a_kill
         pytest.skip(f"no systemd could be started here: {done.stderr[-300:]}")
     said = (tmp_path / "err").read_text()
     assert (tmp_path / "out").read_text().endswith("active\n0\ndone\n"), said
-    assert (tmp_path / "said").read_text().split() == ["begun"] * 4, "it started four times and met no error"
-    whole, killed = read(tmp_path / "whole.recording"), read(tmp_path / "killed.recording")
-    assert (whole.facts.protocol, killed.facts.stopped) == ("redis", KILLED)
-    (page,) = whole.pages
+    assert (tmp_path / "said").read_text().split() == ["begun"] * 4, (
+        "the application started four times without an error"
+    )
+    complete, killed = read(tmp_path / "complete.recording"), read(tmp_path / "killed.recording")
+    assert (complete.facts.protocol, killed.facts.stopped) == ("redis", KILLED)
+    (page,) = complete.pages
     assert page.name == "app.service"
     assert len(page.round_trips) > 20
-    assert b"secret" not in (tmp_path / "whole.recording").read_bytes()
+    assert b"secret" not in (tmp_path / "complete.recording").read_bytes()

@@ -1,4 +1,4 @@
-"""`howfar slope` and the tap on a real server, with an application whose number of round trips is known."""
+"""`howfar slope` and its tap on a real server, with an application whose number of round trips is known."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from howfar.cli.main import cli
 from howfar.contract.messages import TcpListen, TcpTarget, UnixTarget
 from howfar.lab.servers import USER
 from howfar.recording.tap import Tap
-from tests.lab.servers_here import Running, prepared, short_directory, started
+from tests.lab.listeners import echo, serve_tcp
+from tests.lab.local_servers import LocalServer, run_server
 
 QUERIES = 40
 CONNECT = 3
-"""Round trips to connect: TCP's handshake, the greeting, the login."""
+"""Round trips to connect: TCP handshake, greeting, login."""
 PAGE = """
 import os, pymysql
 to = os.environ["TO"]
@@ -38,28 +39,27 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def server(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    work = short_directory(tmp_path_factory.mktemp("p"))
-    with started(prepared("mariadb", work)) as running:
-        yield running
+def server(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with run_server("mariadb", tmp_path_factory.mktemp("p")) as mariadb_server:
+        yield mariadb_server
 
 
-def slope(server: Running, to: str, *options: str) -> Result:
-    environment = {"TO": to, "DB_USER": USER, "DB_PASSWORD": server.password}
-    command = ["slope", "--server", to, "--blocks", "6", "--json", *options, "--", sys.executable, "-c", PAGE]
+def run_slope(server: LocalServer, address: str) -> Result:
+    environment = {"TO": address, "DB_USER": USER, "DB_PASSWORD": server.password}
+    command = ["slope", "--server", address, "--blocks", "6", "--json", "--", sys.executable, "-c", PAGE]
     return CliRunner(env=environment).invoke(cli, command)
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
-def test_round_trips_of_a_real_client(server: Running, kind: str, namespaces: None) -> None:
+def test_round_trips_of_a_real_client(server: LocalServer, kind: str, namespaces: None) -> None:
     """The tap also counts the client's own statement that sets the character set, if any. Python's start time varies by more than a
-    round trip, so the interval, widened by 3 %, must contain the number."""
+    round trip, so the interval is widened by 3 %."""
     host, port = server.address
-    done = slope(server, str(server.server.socket) if kind == "socket" else f"{host}:{port}")
+    done = run_slope(server, server.unix.path if kind == "socket" else f"{host}:{port}")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    expected = found["round_trips"] + CONNECT - 1  # the tap has counted the login
+    expected = found["round_trips"] + CONNECT - 1  # the tap has counted the login, which is one of CONNECT
     assert found["round_trips"] in range(QUERIES + 1, QUERIES + 4)
     assert 0.97 * found["slope"]["low"] <= expected <= 1.03 * found["slope"]["high"]
     assert found["connections"] == 1
@@ -67,32 +67,19 @@ def test_round_trips_of_a_real_client(server: Running, kind: str, namespaces: No
     assert next(iter(found["times"])) == "now" and "85ms" in found["times"]
 
 
-def test_an_application_that_does_not_come_through_the_tap_is_refused(server: Running, namespaces: None) -> None:
-    done = CliRunner().invoke(cli, ["slope", "--server", str(server.server.socket), "--", "true"])
+def test_an_application_that_does_not_use_the_tap_is_refused(server: LocalServer, namespaces: None) -> None:
+    done = CliRunner().invoke(cli, ["slope", "--server", server.unix.path, "--", "true"])
     assert done.exit_code != 0
     assert "no connection through the tap" in str(done.exception)
 
 
-def echo() -> tuple[socket.socket, int]:
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        line, _ = listener.accept()
-        with line:
-            while data := line.recv(1 << 16):
-                line.sendall(data)
-
-    threading.Thread(target=serve, daemon=True).start()
-    return listener, listener.getsockname()[1]
-
-
 @pytest.mark.parametrize("delay_ns", [0, 300_000])
 def test_every_byte_passes_unchanged(delay_ns: int) -> None:
-    """10^8 bytes go there and back; with a delay, more bytes are in flight than the tap holds at once."""
-    listener, port = echo()
+    """10^8 bytes are sent and returned; with a delay, more bytes are in flight than the tap holds at once."""
     block = os.urandom(1 << 20)
     count = 100 if delay_ns == 0 else 20
-    with listener, Tap(TcpTarget(host="127.0.0.1", port=port), TcpListen(host="127.0.0.1", port=0)) as tap:
+    listen = TcpListen(host="127.0.0.1", port=0)
+    with serve_tcp(echo) as port, Tap(TcpTarget(host="127.0.0.1", port=port), listen) as tap:
         assert isinstance(tap.address, TcpTarget)
         tap.set_delay(delay_ns)
         line = socket.create_connection((tap.address.host, tap.address.port))
@@ -134,7 +121,7 @@ def test_the_server_sees_the_user_of_the_application(tmp_path: Path) -> None:
             assert client.wait(10) == 0
 
 
-def test_a_server_that_is_not_there_ends_the_connection_with_the_reason(tmp_path: Path) -> None:
+def test_a_missing_server_ends_the_connection_and_its_reason_is_counted(tmp_path: Path) -> None:
     with Tap(UnixTarget(path=str(tmp_path / "nothing")), UnixTarget(path=str(tmp_path / "tap"))) as tap:
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(tmp_path / "tap"))

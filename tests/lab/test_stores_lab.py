@@ -1,4 +1,4 @@
-"""Redis and Memcached as servers of the laboratory: each path is what was requested, and plain text is never taken for TLS."""
+"""Redis and Memcached as servers of the laboratory: each path is as requested, and plain text is never taken for TLS."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from howfar.errors import HowfarError, PlanError, ServerCrashed
+from howfar.errors import PlanError, ServerCrashed
 from howfar.lab.servers import Tables
-from howfar.lab.servers.kinds import find_server
 from tests.lab import certificates
-from tests.lab.programs import answers
+from tests.lab.local_servers import make_short_directory, prepare_store, require_server
 from tests.lab.sandboxes import run_lab
-from tests.lab.servers_here import prepared, short_directory
+from tests.lab.scenario_programs import run_scenario
 from tests.lab.stores_scenario import KEYS
-from tests.lab.undisturbed import lasting
+from tests.lab.undisturbed import unexcused
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CASES = ("socket", "tcp", "tcp:1.3", "remote", "remote:1.2", "forwarded-socket", "socket:1.3")
@@ -27,23 +26,20 @@ PORTS = {"redis": [6379], "memcached": [11211]}
 
 @pytest.fixture(scope="module", params=KINDS)
 def name(request: pytest.FixtureRequest) -> str:
-    try:
-        find_server(request.param)
-    except HowfarError as error:
-        pytest.skip(f"{request.param}: {error.message}")
+    require_server(request.param)
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = answers("stores_scenario", name, *CASES, cache=cache)[0]["trials"]
+    found: dict[str, dict[str, Any]] = run_scenario("stores_scenario", name, *CASES, cache=cache)[0]["trials"]
     return found
 
 
-def test_each_path_is_what_was_asked_and_both_sides_count_alike(seen: dict[str, dict[str, Any]]) -> None:
+def test_each_path_is_as_requested_and_client_and_server_counts_agree(seen: dict[str, dict[str, Any]]) -> None:
     for case in CASES[:6]:
         trial, (_, _, tls) = seen[case], case.partition(":")
-        assert lasting(trial["violations"]) == [], case
+        assert unexcused(trial["violations"]) == [], case
         server = trial["receipt"]["server"]
         counters, view, door = server["counters"], server["session_view"], server["door"]
         assert (counters["lookup_hits"], counters["lookup_misses"]) == (trial["gets"], trial["misses"])
@@ -57,7 +53,7 @@ def test_each_path_is_what_was_asked_and_both_sides_count_alike(seen: dict[str, 
         )
 
 
-def test_where_it_listens_is_where_the_path_leads(name: str, seen: dict[str, dict[str, Any]]) -> None:
+def test_the_server_listens_only_where_the_path_needs_it(name: str, seen: dict[str, dict[str, Any]]) -> None:
     port, both = PORTS.get(name, PORTS["redis"]), name != "memcached"
     server = {case: seen[case]["receipt"]["server"] for case in CASES[:6]}
     assert server["forwarded-socket"]["tcp_ports"] == [] and len(server["forwarded-socket"]["sockets"]) == 1
@@ -67,21 +63,23 @@ def test_where_it_listens_is_where_the_path_leads(name: str, seen: dict[str, dic
     assert server["remote"]["listen_queue"] >= 4096
 
 
-def test_tls_on_a_socket_is_seen_to_be_plain_text(seen: dict[str, dict[str, Any]]) -> None:
+def test_tls_on_a_socket_is_found_to_be_plain_text(seen: dict[str, dict[str, Any]]) -> None:
     for case in CASES[6:]:
         assert "answers in plain text there" in seen[case]["refused"]
 
 
-def test_the_receipt_too_says_that_a_socket_is_plain(
+def test_the_receipt_reports_that_a_socket_is_not_encrypted(
     name: str, authority: certificates.Certificates, tmp_path: Path
 ) -> None:
-    """Memcached with `-Z` and `-s` starts, warns of nothing and encrypts nothing."""
-    store = prepared(name, short_directory(tmp_path), tables=Tables(0, 0))
+    """Memcached with `-Z` and `-s` starts without a warning and does not encrypt."""
+    store = prepare_store(name, make_short_directory(tmp_path), tables=Tables(0, 0))
     server = store.start(networking=False, tls=authority.server, transport="socket")
     try:
         if name == "memcached":
-            assert server.receipt(server.snapshot())[0].facts["ssl_enabled"] == "yes", "so it says itself"
-        found = server.receipt(server.snapshot())[1]
+            assert server.collect_receipt(server.snapshot())[0].facts["ssl_enabled"] == "yes", (
+                "Memcached itself claims TLS"
+            )
+        found = server.collect_receipt(server.snapshot())[1]
         assert len(found) == 2 and "does not" in found[0] and "plain text" in found[1]
         with pytest.raises(PlanError):
             server.query("SELECT 1")
@@ -92,15 +90,15 @@ def test_the_receipt_too_says_that_a_socket_is_plain(
         server.stop()
 
 
-def test_one_that_cannot_start_says_why(name: str, authority: certificates.Certificates, tmp_path: Path) -> None:
-    store = prepared(name, short_directory(tmp_path), tables=Tables(0, 0))
+def test_a_failed_start_is_reported(name: str, authority: certificates.Certificates, tmp_path: Path) -> None:
+    store = prepare_store(name, make_short_directory(tmp_path), tables=Tables(0, 0))
     paths = authority.server
     broken = type(paths)(paths.ca, tmp_path / "none", paths.key)
     with pytest.raises(ServerCrashed, match="at start"):
         store.start(networking=True, tls=broken, transport="tcp")
 
 
-def test_a_command_finds_it(name: str) -> None:
+def test_a_command_finds_the_store(name: str) -> None:
     if name == "memcached":
         script = (
             'env | grep -c "HOWFAR_USER\\|HOWFAR_CLIENT_CNF"; ss -Hxl src "$HOWFAR_SOCKET" | wc -l; ls "$HOWFAR_SOCKET"'

@@ -1,4 +1,4 @@
-"""sysbench itself, with the same options over each path, does the same work as our engine and ranks the paths alike."""
+"""sysbench with the same options over each path does the same work as our engine and ranks the paths in the same order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import judge_ratio, mean_interval
-from tests.lab.programs import answers
-from tests.lab.sysbench_scenario import PATHS, THREADS, WORKLOAD
-from tests.lab.undisturbed import Others, disagrees
+from tests.lab.howfar_runs import PATHS
+from tests.lab.scenario_programs import run_scenario
+from tests.lab.sysbench_scenario import THREADS, WORKLOAD
+from tests.lab.undisturbed import OtherProgramsCpu, fail_or_skip
 
 pytestmark = [
     pytest.mark.alone,
@@ -32,38 +33,38 @@ BYTES_TOLERANCE = 0.01
 
 
 ATTEMPTS = 3
-"""Another process on this machine can make one path more expensive for one of the tools, at random; even without one, six intervals of
-95 % do not always overlap. An engine whose paths have different costs disagrees each time."""
+"""Other programs can make one path more expensive for one of the tools, and even without them six intervals of 95 % do not always
+overlap. An engine whose paths have other costs disagrees in each attempt."""
 
 
 class Comparisons:
-    """Measurements, repeated as often as a judgement needs them."""
+    """Measurements, which are made when a test first needs them."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
-        self._made: list[dict[str, Any]] = []
-        self._others_had: list[float] = []
+        self._measured: list[dict[str, Any]] = []
+        self._other_cpus: list[float] = []
 
-    def of(self, number: int) -> dict[str, Any]:
-        while number >= len(self._made):
-            with Others() as others:
-                self._made.append(_measured(self._cache))
-            self._others_had.append(others.cpus)
-        return self._made[number]
+    def get(self, number: int) -> dict[str, Any]:
+        while number >= len(self._measured):
+            with OtherProgramsCpu() as others:
+                self._measured.append(_measured(self._cache))
+            self._other_cpus.append(others.cpus)
+        return self._measured[number]
 
-    def agree(self, judged: Callable[[dict[str, Any]], str | None]) -> None:
-        """`judged` returns what disagrees, or None; at least one attempt must agree."""
-        wrong = []
+    def check(self, find_disagreement: Callable[[dict[str, Any]], str | None]) -> None:
+        """Check that `find_disagreement` returns None for at least one attempt."""
+        disagreements = []
         for number in range(ATTEMPTS):
-            found = judged(self.of(number))
-            if found is None:
+            disagreement = find_disagreement(self.get(number))
+            if disagreement is None:
                 return
-            wrong.append(found)
-        disagrees(wrong, self._others_had)
+            disagreements.append(disagreement)
+        fail_or_skip(disagreements, self._other_cpus)
 
 
 def _measured(cache: Path) -> dict[str, Any]:
-    return answers("sysbench_scenario", str(BLOCKS), str(SECONDS), cache=cache)[0]
+    return run_scenario("sysbench_scenario", str(BLOCKS), str(SECONDS), cache=cache)[0]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def comparisons(cache: Path) -> Comparisons:
 @pytest.fixture(scope="module")
 def seen(comparisons: Comparisons) -> dict[str, Any]:
     """The first measurement: exact counts need no second attempt."""
-    return comparisons.of(0)
+    return comparisons.get(0)
 
 
 def test_queries_a_transaction_are_the_same(seen: dict[str, Any]) -> None:
@@ -112,29 +113,29 @@ def _unlike(ours: Estimate, theirs: Estimate) -> str | None:
 
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_what_a_path_adds_is_the_same_within_the_intervals(comparisons: Comparisons, path: str) -> None:
-    """Compares times per query, not ratios: a ratio contains the client's own cost, and sysbench costs more than our engine. On a
-    quiet machine this makes the socket a few percent slower for sysbench, and moves every ratio to the socket closer to 1."""
-    comparisons.agree(lambda seen: _unlike(_added_us(seen, "engine", path), _added_us(seen, "sysbench", path)))
+    """Compares times per query, because ratios contain the client's own cost, and sysbench costs more than our engine: it makes the
+    socket a few percent slower, and so moves every ratio to the socket closer to 1."""
+    comparisons.check(lambda seen: _unlike(_added_us(seen, "engine", path), _added_us(seen, "sysbench", path)))
 
 
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_the_ratio_of_a_path_is_the_same_for_equally_expensive_clients(comparisons: Comparisons, path: str) -> None:
-    """With sysbench's extra time on the socket added to both of our paths, our ratio agrees with sysbench's within the intervals."""
+    """If sysbench's extra time on the socket is added to both of our paths, our ratio agrees with sysbench's within the intervals."""
 
     def judged(seen: dict[str, Any]) -> str | None:
         qps: dict[tuple[str, int, str], float] = {(t["tool"], t["block"], t["path"]): t["qps"] for t in seen["trials"]}
-        dearer = median(
+        extra_s = median(
             1 / qps["sysbench", block, "socket"] - 1 / qps["engine", block, "socket"] for block in range(BLOCKS)
         )
 
         def ratio(tool: str, block: int, extra: float) -> float:
             return (1 / qps[tool, block, "socket"] + extra) / (1 / qps[tool, block, path] + extra)
 
-        ours = judge_ratio([ratio("engine", block, dearer) for block in range(BLOCKS)]).quoted
+        ours = judge_ratio([ratio("engine", block, extra_s) for block in range(BLOCKS)]).quoted
         theirs = judge_ratio([ratio("sysbench", block, 0.0) for block in range(BLOCKS)]).quoted
         return _unlike(ours, theirs)
 
-    comparisons.agree(judged)
+    comparisons.check(judged)
 
 
 def test_no_two_paths_are_resolved_in_opposite_orders(comparisons: Comparisons) -> None:
@@ -153,4 +154,4 @@ def test_no_two_paths_are_resolved_in_opposite_orders(comparisons: Comparisons) 
                     return f"{one} and {other}"
         return None
 
-    comparisons.agree(judged)
+    comparisons.check(judged)

@@ -1,4 +1,4 @@
-"""A program that checks what every testbed must do, in the laboratory or on the user's own hosts; the first fault ends it.
+"""A program that checks what every testbed must do, in the laboratory or on hosts; it ends with the first error.
 
 python -m tests.lab.testbed_conformance          in the laboratory
 python -m tests.lab.testbed_conformance FILE     between the first two hosts of a file of hosts
@@ -21,25 +21,25 @@ from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.paths import find_path
 from howfar.plan.sessions import session_spec
-from howfar.runner.jobs import session_of
+from howfar.runner.jobs import make_session
 from howfar.runner.trial import Measure
 from howfar.testbed import LoadFacts, Testbed, TrialEnvironment
-from tests.lab.programs import load_on
-from tests.lab.undisturbed import lasting
+from tests.lab.howfar_runs import PATHS
+from tests.lab.scenario_programs import make_load_job
+from tests.lab.undisturbed import unexcused
 
-PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 HOPS = {"sidecar": "haproxy", "ssh": "sshd", "ssh-tcp": "sshd", "stunnel": "stunnel"}
-"""The program that each path needs; paths whose program is not installed are left out."""
+"""The program of each optional path; paths whose program is not installed are left out."""
 TABLE_SIZE = 1000
 Kill = Callable[[int], None]
-"""Ends a process of the server's host."""
+"""Kills a process of the server's host."""
 
 
 def _load(environment: TrialEnvironment, path: str, measure: Measure, tls: str = "off") -> LoadOutcome:
-    session = session_of(session_spec({"path": path, "tls": tls}), environment.trust)
+    session = make_session(session_spec({"path": path, "tls": tls}), environment.trust)
     workload = Sysbench(tables=1, table_size=TABLE_SIZE)
     times = {"warmup_ns": 100_000_000, "measure_ns": 300_000_000}
-    job = load_on(environment, workload, protocol=environment.protocol, session=session, connections=2, **times)
+    job = make_load_job(environment, workload, protocol=environment.protocol, session=session, connections=2, **times)
 
     def on_event(_: Event) -> None:
         return
@@ -48,8 +48,8 @@ def _load(environment: TrialEnvironment, path: str, measure: Measure, tls: str =
 
 
 def _paths() -> tuple[str, ...]:
-    there = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
-    return (*PATHS, *(path for path, program in HOPS.items() if shutil.which(program, path=there)))
+    directories = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
+    return (*PATHS, *(path for path, program in HOPS.items() if shutil.which(program, path=directories)))
 
 
 def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
@@ -61,8 +61,8 @@ def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
             found = environment.collect_receipt(session, LoadFacts())
             moved = session.model_copy(update={"peer_address": "elsewhere"})
             other = environment.collect_receipt(moved, LoadFacts())
-        assert lasting(found.violations) == []
-        assert any("elsewhere" in one for one in other.violations), other.violations
+        assert unexcused(found.violations) == []
+        assert any("elsewhere" in violation for violation in other.violations), other.violations
         assert outcome.finished.transactions > 0
         parts = found.receipt.model_fields_set
         assert "server" in parts and ("forwarder" in parts) == bool(path.hops), sorted(parts)
@@ -79,12 +79,12 @@ def _a_dead_server_is_named_and_replaced(testbed: Testbed, measure: Measure, kil
         except LabError as error:
             assert "signal 9" in error.message, error.message
         else:
-            raise AssertionError("an environment whose server is dead said what was obtained")
+            raise AssertionError("no receipt is collected from an environment whose server is dead")
     with testbed.trial_environment({"path": "remote", "threads": 2}) as environment:
         assert _load(environment, "remote", measure).finished.transactions > 0
 
 
-def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
+def check_conformance(testbed: Testbed, measure: Measure, kill: Kill) -> None:
     """Check a testbed. Raises AssertionError."""
     kind, version = testbed.server()
     assert kind == "mariadb" and version
@@ -93,7 +93,7 @@ def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
         assert fact in environment, fact
     testbed.begin_block(0)
     with testbed.trial_environment({"path": "socket", "threads": 1}):
-        pass  # an unused environment is undone
+        pass  # an unused environment is removed
     _each_path_is_proven(testbed, measure)
     testbed.begin_block(1)
     _a_dead_server_is_named_and_replaced(testbed, measure, kill)
@@ -103,7 +103,7 @@ def _in_laboratory() -> int:
     if not sandbox.inside():
         return sandbox.run_inside()
     with open_laboratory(LabRequest(tables=1, table_size=TABLE_SIZE, connections=8, paths=_paths())) as laboratory:
-        conforms(laboratory, run_load, lambda pid: os.kill(pid, signal.SIGKILL))
+        check_conformance(laboratory, run_load, lambda pid: os.kill(pid, signal.SIGKILL))
     return 0
 
 
@@ -115,13 +115,13 @@ def _between_hosts(file: Path) -> int:
     from howfar.fleet.testbed import open_hosts
 
     cluster = clusters.find_cluster(file)
-    if not clusters.inside():
-        with clusters.held_up(cluster):
+    if not clusters.is_inside_head():
+        with clusters.keep_up(cluster):
             return clusters.enter(cluster)
     place = assign_hosts(cluster.file, None)
     request = LabRequest(tables=1, table_size=TABLE_SIZE, connections=8, paths=_paths())
     with join(cluster) as hosts, open_hosts(hosts, place, request) as testbed:
-        conforms(testbed, measure, lambda pid: hosts[place.server].within(os.kill, pid, signal.SIGKILL))
+        check_conformance(testbed, measure, lambda pid: hosts[place.server].within(os.kill, pid, signal.SIGKILL))
     return 0
 
 

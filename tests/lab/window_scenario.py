@@ -1,7 +1,7 @@
-"""A program for the tests: one load on each requested path of a laboratory, its window and its link's counters as JSON.
+"""A program for the tests: a load on each requested path; prints its window and its link's counters as JSON.
 
-python -m tests.lab.window_scenario LAB_REQUEST_JSON LOAD_JSON PATH...   LOAD_JSON: connections, measure_ns, workload, and `rmem`: the
-receive buffer of the client's host, in bytes. Without a path: only the calibrated link, and its state afterwards.
+python -m tests.lab.window_scenario LAB_REQUEST_JSON LOAD_JSON PATH...   LOAD_JSON: connections, measure_ns, workload, and optionally
+`rmem` (bytes of the receive buffers of the client's host). Without a path: the calibrated link and its state after bulk transfers.
 """
 
 from __future__ import annotations
@@ -14,31 +14,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from howfar.contract.messages import (
-    Event,
-    Measuring,
-    Sysbench,
-)
+from howfar.contract.messages import Event, Measuring, Sysbench
 from howfar.engine.run_load import run_load
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.window import LabWindowWatch
-from tests.lab.programs import in_sandbox, load_on
+from tests.lab.scenario_programs import make_load_job, run_in_sandbox
 
 
 def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
-    apart = {"rtt_ns": load["rtt_ns"]} if "rtt_ns" in load else {}
-    with laboratory.trial_environment({"path": path, "threads": load["connections"], **apart}) as environment:
+    rtt = {"rtt_ns": load["rtt_ns"]} if "rtt_ns" in load else {}
+    with laboratory.trial_environment({"path": path, "threads": load["connections"], **rtt}) as environment:
         request = laboratory.request
         if "rmem" in load:
             laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", " ".join([str(load["rmem"])] * 3))
         workload = Sysbench(tables=request.tables, table_size=request.table_size, **load["workload"])
         times = {"warmup_ns": 300_000_000, "measure_ns": load["measure_ns"]}
-        job = load_on(environment, workload, connections=load["connections"], **times)
+        job = make_load_job(environment, workload, connections=load["connections"], **times)
         watches: list[LabWindowWatch] = []
         stats = []
 
         def snapshot() -> Mapping[str, int]:
-            """Called right after the files were read: also takes the link's counters at that moment."""
+            """Also reads the link's counters; called right after the window's files were read."""
             stats.append(environment.link and environment.link.counters())
             assert environment.targets is not None
             return environment.targets.snapshot()
@@ -55,20 +51,20 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
             "path": path,
             "window": None if window is None else window.model_dump(mode="json"),
             "finished": outcome.finished.model_dump(mode="json", exclude={"histograms"}),
-            "link": [found and found.model_dump(mode="json") for found in stats],
+            "link": [counters and counters.model_dump(mode="json") for counters in stats],
             "violations": collected.violations,
         }
 
 
 def _at_rest(request: LabRequest) -> dict[str, Any]:
-    """The link after calibration and bulk transfers, as for a run; then probes with more bulk transfers in between."""
+    """RTT probes of the calibrated link with bulk transfers between them, and the CPUs of the link's threads."""
     with open_laboratory(request) as laboratory:
         link = laboratory.link
         assert link is not None and link.pid is not None
         probes = []
         for round_ in range(_PROBES):
             probes.append(link.ping().p50_ns)
-            link.goodput(to_server=bool(round_ % 2))
+            link.goodput("to_server" if round_ % 2 else "to_client")
         tasks = {
             (task / "comm").read_text().strip(): sorted(os.sched_getaffinity(int(task.name)))
             for task in Path(f"/proc/{link.pid}/task").iterdir()
@@ -91,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    run_in_sandbox(main)

@@ -1,7 +1,7 @@
-"""Run in the sandbox by the conformance suite: all checks over one back-end, one link after the other. Prints JSON.
+"""A program of the conformance suite: runs all checks of one back-end in the sandbox and prints the results as JSON.
 
-A check that fails is repeated a bounded number of times: other processes on this machine disturb it differently each time, but a
-faulty link fails each time.
+A check that fails is repeated a few times: other programs on this machine disturb it differently each time, but a faulty link fails
+each time.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from tests.physics.conformance_checks import Check
 
 PAUSES_S = (0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0, 5.0)
-"""Pauses before each attempt: a disturbance often lasts seconds."""
-_NOTHING = LinkSpec(rtt_ns=0, rate_bps=None)
+"""Pause before each attempt; disturbances often last seconds."""
+_NO_EFFECTS = LinkSpec(rtt_ns=0, rate_bps=None)
 
 
 def run(link: Link, check: Check) -> dict[str, Any]:
     spec = check.spec()
-    why = cannot(link.backend, spec, check)
-    if why is not None:
-        return {"skipped": why}
+    obstacle = find_obstacle(link.backend, spec, check)
+    if obstacle is not None:
+        return {"skipped": obstacle}
     seen: list[dict[str, Any]] = []
     for attempt, pause_s in enumerate(PAUSES_S):
         time.sleep(pause_s)
-        # New random decisions each time: with any one sequence a correct link fails once in a thousand. netem's differ anyway.
+        # Another seed for each attempt: with one sequence in a thousand a correct link fails. netem has no seed.
         spec = LinkSpec(**{**vars(spec), "seed": 0 if link.backend == "kernel" else attempt})
         try:
             if not check.calibrated:
                 link.calibrations[spec.without_effects()] = LinkCalibration(compensate_ns=0, rtt_p50_ns=spec.rtt_ns)
             link.shape(spec)
             link.arm()
-            right, facts = check.look(link)
+            right, facts = check.observe(link)
         except HowfarError as error:
             right, facts = False, {"failed": error.message}
         seen.append(facts)
@@ -53,11 +53,11 @@ def run(link: Link, check: Check) -> dict[str, Any]:
     return {"right": False, "seen": seen}
 
 
-def cannot(backend: str, spec: LinkSpec, check: Check) -> str | None:
-    """Why a check is known beforehand to be impossible, or None. A check that fails when it is tried counts as a failure."""
-    why = backends()[backend].refuses(spec)
-    if why is not None or backend != "kernel":
-        return why
+def find_obstacle(backend: str, spec: LinkSpec, check: Check) -> str | None:
+    """Why a check is impossible with this back-end; None if it is possible."""
+    reason = backends()[backend].refusal_reason(spec)
+    if reason is not None or backend != "kernel":
+        return reason
     if not check.burst:
         return "tbf's bucket of 128 kB lets the burst through before the queue is used"
     missing = missing_qdiscs()
@@ -68,24 +68,17 @@ def cannot(backend: str, spec: LinkSpec, check: Check) -> str | None:
 
 
 def main() -> None:
-    from tests.physics.conformance_checks import CHECKS  # scipy is slow to load and not needed outside the sandbox
+    from tests.physics.conformance_checks import CHECKS  # scipy is slow to load, and not needed outside the sandbox
 
     name = sys.argv[1]
-    with ExitStack() as ledger:
-        network = build_network(ledger)
+    with ExitStack() as stack:
+        network = build_network(stack)
         shares = share_cpus(usable_cpus())
-        known = {_NOTHING.without_effects(): LinkCalibration(compensate_ns=0, rtt_p50_ns=0)}
+        known = {_NO_EFFECTS.without_effects(): LinkCalibration(compensate_ns=0, rtt_p50_ns=0)}
         try:
-            link = ledger.enter_context(
-                open_link(
-                    network,
-                    _NOTHING,
-                    network.client.launcher(shares.client),
-                    network.server.launcher(shares.server),
-                    known,
-                    backend=name,
-                    with_goodput=False,
-                )
+            launchers = (network.client.launcher(shares.client), network.server.launcher(shares.server))
+            link = stack.enter_context(
+                open_link(network, _NO_EFFECTS, *launchers, known, backend=name, with_goodput=False)
             )
         except HowfarError as error:
             print(json.dumps({"absent": error.message}))

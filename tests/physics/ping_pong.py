@@ -1,4 +1,4 @@
-"""A TCP ping-pong that shares no code with howfar: `serve HOST` answers bytes, `ask HOST` times them, also over loopback."""
+"""A TCP ping-pong without howfar's code: `serve HOST` returns bytes, `ask HOST` measures round trips, also over loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 60.0
 
 
 def serve(listener: socket.socket) -> None:
-    """Serve one connection after the other, until the process is ended."""
+    """Serve one connection after the other."""
     while True:
         peer, _ = listener.accept()
         with peer:
@@ -37,8 +37,8 @@ def connect(host: str, port: int) -> socket.socket:
             time.sleep(0.02)
 
 
-def ask(host: str, port: int) -> int:
-    """Median round trip, ns."""
+def measure_rtt_ns(host: str, port: int) -> int:
+    """Median round trip in ns."""
     with connect(host, port) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = []
@@ -55,10 +55,12 @@ def main() -> None:
     if role == "serve":
         serve(socket.create_server((host, PORT)))
         return
-    near = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=serve, args=(near,), daemon=True).start()
-    loopback = ask("127.0.0.1", near.getsockname()[1])
-    print(json.dumps({"link_p50s_ns": [ask(host, PORT) for _ in range(TIMES)], "loopback_p50_ns": loopback}))
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, args=(listener,), daemon=True).start()
+    loopback_ns = measure_rtt_ns("127.0.0.1", listener.getsockname()[1])
+    print(
+        json.dumps({"link_p50s_ns": [measure_rtt_ns(host, PORT) for _ in range(TIMES)], "loopback_p50_ns": loopback_ns})
+    )
 
 
 if __name__ == "__main__":

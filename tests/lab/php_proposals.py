@@ -1,4 +1,4 @@
-"""The doctor's lines for PHP, run by PHP as a user would copy them: each must reach a server that has only a socket."""
+"""The doctor's lines for PHP, run by PHP: with each of them PHP must reach a server that listens only on a socket."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from howfar.doctor.findings import Change, Client, Kind
-from howfar.doctor.proposals import by_socket, keeping_connections
+from howfar.doctor.proposals import client_socket_changes, connection_reuse_changes
 
 _ACCOUNT = "first, in sql"
-_MYSQL_SAYS = "->query('SELECT CONNECTION_ID()')->"
+_CONNECTION_ID = "->query('SELECT CONNECTION_ID()')->"
 _CLIENT = Client(
     program="php-fpm8.2",
     pids=(7,),
@@ -41,7 +41,7 @@ class Endpoint:
     password: str = ""
     database: str = ""
 
-    def filled(self, line: str) -> str:
+    def fill(self, line: str) -> str:
         for word, value in (("USER", self.user), ("PASSWORD", self.password)):
             line = line.replace(word, f"'{value}'")
         return line.replace("dbname=DB", f"dbname={self.database}")
@@ -55,7 +55,7 @@ class Run:
     settings: tuple[str, ...] = ()
 
 
-Tried = Callable[[Endpoint, tuple[str, ...]], Run]
+Template = Callable[[Endpoint, tuple[str, ...]], Run]
 
 
 def _mysqli(endpoint: Endpoint, host: str, socket: str = "null") -> str:
@@ -69,30 +69,30 @@ def _pdo(endpoint: Endpoint, options: str = "") -> str:
 
 
 def _php_ini(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    by_pdo = f"({_pdo(endpoint)}){_MYSQL_SAYS}fetchColumn()"
-    by_mysqli = f"({_mysqli(endpoint, chr(39) + 'localhost' + chr(39))}){_MYSQL_SAYS}fetch_row()[0]"
-    return Run(f"if (!{by_pdo} || !{by_mysqli}) throw new Exception('nothing');", lines)
+    by_pdo = f"({_pdo(endpoint)}){_CONNECTION_ID}fetchColumn()"
+    by_mysqli = f"({_mysqli(endpoint, chr(39) + 'localhost' + chr(39))}){_CONNECTION_ID}fetch_row()[0]"
+    return Run(f"if (!{by_pdo} || !{by_mysqli}) throw new Exception('no result');", lines)
 
 
-def _constructed(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    return Run(f"if (!({endpoint.filled(lines[0])}){_MYSQL_SAYS}fetchColumn()) throw new Exception('nothing');")
+def _pdo_constructor(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    return Run(f"if (!({endpoint.fill(lines[0])}){_CONNECTION_ID}fetchColumn()) throw new Exception('no result');")
 
 
-def _settings_of(lines: tuple[str, ...]) -> str:
-    """A file of names and values, as an array."""
+def _env_array(lines: tuple[str, ...]) -> str:
+    """The lines of a .env file as a PHP array."""
     pairs = (line.partition("=") for line in lines)
     return "$env = [" + ", ".join(f"'{name}' => '{value}'" for name, _, value in pairs) + "];"
 
 
 def _laravel_mysql(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     dsn = f"\"mysql:unix_socket={{$env['DB_SOCKET']}};dbname={endpoint.database}\""
-    return Run(f"{_settings_of(lines)} new PDO({dsn}, '{endpoint.user}', '{endpoint.password}');")
+    return Run(f"{_env_array(lines)} new PDO({dsn}, '{endpoint.user}', '{endpoint.password}');")
 
 
 def _wordpress(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     """WordPress splits its host at the colon."""
-    made = _mysqli(endpoint, "$parts[0]", "$parts[1]")
-    return Run(f"{lines[0]} $parts = explode(':', DB_HOST, 2); {made};")
+    expression = _mysqli(endpoint, "$parts[0]", "$parts[1]")
+    return Run(f"{lines[0]} $parts = explode(':', DB_HOST, 2); {expression};")
 
 
 def _phpredis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
@@ -101,14 +101,12 @@ def _phpredis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
 
 def _laravel_redis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     return Run(
-        f"{_settings_of(lines)} $r = new Redis(); $r->connect($env['REDIS_HOST'], $env['REDIS_PORT']); $r->ping();"
+        f"{_env_array(lines)} $r = new Redis(); $r->connect($env['REDIS_HOST'], $env['REDIS_PORT']); $r->ping();"
     )
 
 
 def _sessions(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    kept = (
-        f"$r = new Redis(); $r->connect('{endpoint.path}'); if (!$r->keys('*SESSION*')) throw new Exception('nothing');"
-    )
+    kept = f"$r = new Redis(); $r->connect('{endpoint.path}'); if (!$r->keys('*SESSION*')) throw new Exception('no result');"
     return Run(f"session_start(); $_SESSION['a'] = 1; session_write_close(); {kept}", lines)
 
 
@@ -118,16 +116,16 @@ def _memcached(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
 
 def _laravel_memcached(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     added = "$memcached->addServer($env['MEMCACHED_HOST'], (int) $env['MEMCACHED_PORT']);"
-    return Run(f"{_settings_of(lines)} $memcached = new Memcached(); {added} {_STORED}")
+    return Run(f"{_env_array(lines)} $memcached = new Memcached(); {added} {_STORED}")
 
 
 _STORED = (
     "$memcached->set('a', 'b'); if ($memcached->get('a') !== 'b') throw new Exception($memcached->getResultMessage());"
 )
 
-_BY_SOCKET: Mapping[tuple[Kind, str], Tried] = {
+_BY_SOCKET: Mapping[tuple[Kind, str], Template] = {
     (Kind.MYSQL, "php.ini (for host=localhost in a DSN)"): _php_ini,
-    (Kind.MYSQL, "PDO"): _constructed,
+    (Kind.MYSQL, "PDO"): _pdo_constructor,
     (Kind.MYSQL, "Laravel, .env"): _laravel_mysql,
     (Kind.MYSQL, "WordPress, wp-config.php"): _wordpress,
     (Kind.REDIS, "phpredis"): _phpredis,
@@ -137,38 +135,39 @@ _BY_SOCKET: Mapping[tuple[Kind, str], Tried] = {
     (Kind.MEMCACHED, "Laravel, .env"): _laravel_memcached,
 }
 
-# ---------------------------------------------------------------- connections that are kept
+# ---------------------------------------------------------------- persistent connections
 
-_SAME = "if ($of() !== $of()) throw new Exception('each had a connection of its own');"
+_CHECK_SAME = "if ($connection_id() !== $connection_id()) throw new Exception('each call had its own connection');"
 
 
 def _kept_pdo(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    of = f"({_pdo(endpoint, f', {lines[0]}')}){_MYSQL_SAYS}fetchColumn()"
-    return Run(f"$of = fn () => {of}; {_SAME}", (f"pdo_mysql.default_socket = {endpoint.path}",))
+    expression = f"({_pdo(endpoint, f', {lines[0]}')}){_CONNECTION_ID}fetchColumn()"
+    return Run(
+        f"$connection_id = fn () => {expression}; {_CHECK_SAME}", (f"pdo_mysql.default_socket = {endpoint.path}",)
+    )
 
 
 def _kept_mysqli(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    made = lines[0].replace("…", f"'{endpoint.user}', '{endpoint.password}', '{endpoint.database}'")
-    code = (
-        f"$of = function () {{ $c = {made}; $id = $c{_MYSQL_SAYS}fetch_row()[0]; $c->close(); return $id; }}; {_SAME}"
-    )
+    expression = lines[0].replace("…", f"'{endpoint.user}', '{endpoint.password}', '{endpoint.database}'")
+    body = f"$c = {expression}; $id = $c{_CONNECTION_ID}fetch_row()[0]; $c->close(); return $id;"
+    code = f"$connection_id = function () {{ {body} }}; {_CHECK_SAME}"
     return Run(code, (f"mysqli.default_socket = {endpoint.path}",))
 
 
 def _kept_redis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    made = lines[0].replace("…", f"'{endpoint.path}'")
+    expression = lines[0].replace("…", f"'{endpoint.path}'")
     code = "return $redis->rawCommand('CLIENT', 'ID');"
-    return Run(f"$of = function () {{ $redis = new Redis(); {made} {code} }}; {_SAME}")
+    return Run(f"$connection_id = function () {{ $redis = new Redis(); {expression} {code} }}; {_CHECK_SAME}")
 
 
 def _kept_memcached(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
-    made = lines[0].partition(" //")[0].rstrip()
+    expression = lines[0].partition(" //")[0].rstrip()
     added = f"if ($m->isPristine()) $m->addServer('{endpoint.path}', 0);"
     code = "return array_values($m->getStats())[0]['total_connections'];"
-    return Run(f"$of = function () {{ $m = {made}; {added} {code} }}; {_SAME}")
+    return Run(f"$connection_id = function () {{ $m = {expression}; {added} {code} }}; {_CHECK_SAME}")
 
 
-_KEPT: Mapping[tuple[Kind, str], Tried] = {
+_KEPT: Mapping[tuple[Kind, str], Template] = {
     (Kind.MYSQL, "PDO"): _kept_pdo,
     (Kind.MYSQL, "mysqli"): _kept_mysqli,
     (Kind.REDIS, "phpredis"): _kept_redis,
@@ -176,29 +175,33 @@ _KEPT: Mapping[tuple[Kind, str], Tried] = {
 }
 
 
-def run_all(places: Mapping[Kind, Endpoint]) -> dict[str, str]:
-    """What PHP reports for each change; empty if the change works."""
+def run_all(endpoints: Mapping[Kind, Endpoint]) -> dict[str, str]:
+    """PHP's error for each proposed change; empty if the change works."""
     failures: dict[str, str] = {}
-    for kind, endpoint in places.items():
-        changes = by_socket(kind, endpoint.path, [_CLIENT])
+    for kind, endpoint in endpoints.items():
+        changes = client_socket_changes(kind, endpoint.path, [_CLIENT])
         failures |= _run(kind, endpoint, changes, _BY_SOCKET, "")
-        failures |= _run(kind, endpoint, keeping_connections(kind, [_CLIENT]), _KEPT, " kept")
+        failures |= _run(kind, endpoint, connection_reuse_changes(kind, [_CLIENT]), _KEPT, " kept")
     return failures
 
 
 def _run(
-    kind: Kind, endpoint: Endpoint, changes: Iterable[Change], tried: Mapping[tuple[Kind, str], Tried], how: str
+    kind: Kind,
+    endpoint: Endpoint,
+    changes: Iterable[Change],
+    templates: Mapping[tuple[Kind, str], Template],
+    suffix: str,
 ) -> dict[str, str]:
     failures = {}
     for change in changes:
         if not change.where.lower().startswith(_ACCOUNT):
-            run = tried[kind, change.where](endpoint, change.lines)
-            failures[f"{kind.value}{how}: {change.where}"] = _php(run)
+            run = templates[kind, change.where](endpoint, change.lines)
+            failures[f"{kind.value}{suffix}: {change.where}"] = _php(run)
     return failures
 
 
 def _php(run: Run) -> str:
-    """Run PHP with the settings in a separate file, in addition to the machine's."""
+    """Run PHP with the settings in a file that adds to the machine's."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "doctor.ini").write_text("".join(f"{line}\n" for line in run.settings))
         done = subprocess.run(

@@ -1,8 +1,8 @@
-"""A program for the tests: build a laboratory in the sandbox, open each requested path twice, print what was obtained as JSON.
+"""A program for the tests: a load on each requested path of a laboratory, twice; prints the receipts as JSON.
 
-python -m tests.lab.scenario REQUEST_JSON PATH...
+python -m tests.lab.paths_scenario REQUEST_JSON PATH...
 
-A path may be JSON instead: the levels of a cell, and `kind` of a workload other than oltp_read_only.
+A path may instead be a cell's levels as JSON, with `kind` for another workload than oltp_read_only.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from howfar.lab.laboratory import Lab, LabRequest, LabTrialEnvironment, open_lab
 from howfar.paths import find_path
 from howfar.plan.page import Keys
 from howfar.plan.sessions import session_spec
-from howfar.runner.jobs import fill_keys, key_value, session_of, store_protocol
+from howfar.runner.jobs import fill_keys, key_value_workload, make_session, store_protocol
 from howfar.testbed import LoadFacts
-from tests.lab.programs import in_sandbox, load_on
+from tests.lab.scenario_programs import make_load_job, run_in_sandbox
 
 
 def _workload(environment: LabTrialEnvironment, cell: dict[str, Any], request: LabRequest) -> Workload:
-    """A workload of SQL, or, if the server has no tables, of keys, which are set first."""
+    """A workload of SQL, or for a key-value store of keys, which it sets."""
     path = find_path(str(cell["path"]))
     if environment.main.name in ("redis", "memcached"):
-        keys = key_value(Keys(count=300, get=9, set=1), store_protocol(environment.main.name, path.name))
+        keys = key_value_workload(Keys(count=300, get=9, set=1), store_protocol(environment.main.name, path.name))
         fill_keys(environment.services[environment.main.name], keys, environment.client)
         environment.reset_counters()
         return keys
@@ -42,14 +42,14 @@ def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[s
     factors = {name: level for name, level in cell.items() if name != "kind"}
     kind = cell.get("kind", "oltp_read_only")
     with laboratory.trial_environment(factors) as environment:
-        job = load_on(
+        job = make_load_job(
             environment,
             _workload(environment, cell, request),
             protocol=environment.protocol,
-            session=session_of(session_spec(factors), environment.trust),
+            session=make_session(session_spec(factors), environment.trust),
             connections=2,
             warmup_ns=200_000_000,
-            # A commit waits for the disk, which on a busy machine may take a second.
+            # A commit waits for the disk, for up to a second on a busy machine.
             measure_ns=500_000_000 if kind == "oltp_read_only" else 3_000_000_000,
         )
         outcome = run_load(job, environment.client)
@@ -76,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    run_in_sandbox(main)

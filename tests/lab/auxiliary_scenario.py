@@ -1,7 +1,6 @@
-"""A program for the tests: an environment with three servers on each requested path, each server loaded over it; prints the results as
-JSON.
+"""A program for the tests: loads on three servers in one environment, over each requested path; prints the results as JSON.
 
-python -m tests.lab.beside_scenario SERVER CASE...    where a case is a path, with `:1.3` for TLS, or `death`
+python -m tests.lab.auxiliary_scenario SERVER CASE...    A case is a path, with `:1.3` for TLS, or `death`.
 """
 
 from __future__ import annotations
@@ -14,13 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from howfar.contract.messages import (
-    KeyValue,
-    Receipt,
-    ServiceName,
-    Session,
-    Sysbench,
-)
+from howfar.contract.messages import KeyValue, Receipt, ServiceName, Session, Sysbench
 from howfar.engine.run_load import run_load
 from howfar.errors import LabError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
@@ -28,7 +21,7 @@ from howfar.lab.link import LinkSpec
 from howfar.plan.factors import Level
 from howfar.runner.jobs import fill_keys
 from howfar.testbed import LoadFacts, TrialEnvironment
-from tests.lab.programs import in_sandbox, load_on
+from tests.lab.scenario_programs import make_load_job, run_in_sandbox
 
 KEYS, REQUESTS = 300, 200
 TABLES, SIZE = 1, 1000
@@ -43,13 +36,13 @@ def _keys(name: ServiceName) -> KeyValue:
 def _load(environment: TrialEnvironment, name: ServiceName) -> tuple[Receipt, set[str]]:
     """The engine's receipt, and the roles that used CPU."""
     service = environment.services[name].service
-    where = {name: getattr(service, name) for name in ("target", "user", "password", "database")}
+    login = {name: getattr(service, name) for name in ("target", "user", "password", "database")}
     workload = Sysbench(tables=TABLES, table_size=SIZE) if name == "mysql" else _keys(name)
     count = REQUESTS if name != "mysql" else REQUESTS // 20
-    job = load_on(
+    job = make_load_job(
         environment,
         workload,
-        **where,
+        **login,
         session=Session(tls=service.tls),
         connections=1,
         measure_ns=20 * 10**9,
@@ -75,16 +68,14 @@ def _application_cpus(environment: TrialEnvironment) -> str:
     return _allowed(output)
 
 
-def _places(environment: TrialEnvironment) -> dict[str, Any]:
+def _endpoints(environment: TrialEnvironment) -> dict[str, Any]:
     return {
         name: {
-            "kind": place.server_kind,
-            "version": place.server_version,
-            "pid": place.pid,
-            "target": place.service.target.model_dump(),
-            "tls": place.service.tls is not None,
+            "kind": endpoint.server_kind,
+            "target": endpoint.service.target.model_dump(),
+            "tls": endpoint.service.tls is not None,
         }
-        for name, place in environment.services.items()
+        for name, endpoint in environment.services.items()
     }
 
 
@@ -102,14 +93,16 @@ def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
         wrong = sessions["redis"].model_copy(update={"peer_address": "elsewhere", "tls_client_version": "none"})
         elsewhere = environment.collect_receipt(None, LoadFacts(sessions={**sessions, "redis": wrong}))
         return {
-            "places": _places(environment),
+            "endpoints": _endpoints(environment),
             "filled": filled,
             "roles": sorted(roles),
-            "observed": sorted({one.role for one in environment.observe}),
+            "observed": sorted({process.role for process in environment.observe}),
             "cpus": {
-                str(one.role): _cpus(one.pid) for one in environment.observe if one.role not in ("link", "forwarder")
+                str(process.role): _cpus(process.pid)
+                for process in environment.observe
+                if process.role not in ("link", "forwarder")
             },
-            "forwarders_cpus": [_cpus(one.pid) for one in environment.observe if one.role == "forwarder"],
+            "forwarders_cpus": [_cpus(process.pid) for process in environment.observe if process.role == "forwarder"],
             "application_cpus": _application_cpus(environment),
             "sessions": {name: session.model_dump() for name, session in sessions.items()},
             "receipt": collected.receipt.as_json(),
@@ -119,7 +112,7 @@ def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
 
 
 def _death(laboratory: Lab) -> dict[str, Any]:
-    """The error after the death of each companion server, on its own environment."""
+    """The error after the death of each auxiliary server, each in a new environment."""
     messages: dict[str, Any] = {}
     for name in STORES:
         with laboratory.trial_environment({"path": "socket"}) as environment:
@@ -150,4 +143,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    run_in_sandbox(main)

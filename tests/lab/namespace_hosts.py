@@ -1,10 +1,9 @@
-"""A program for the tests: namespaces as hosts, each with an address, an sshd and a route to the others; runs a command with them.
+"""A program for the tests: runs a command with namespaces as hosts, each with an address, an sshd and a route to the others.
 
-python -m tests.lab.hosts_here REQUEST_JSON COMMAND...
+python -m tests.lab.namespace_hosts REQUEST_JSON COMMAND...
 
-Without a `link` all hosts are on one bridge and COMMAND runs beside them; with a link there are two hosts, a (where COMMAND runs) and
-b, connected by the laboratory's emulated link.
-"""
+Without a `link` all hosts are on one bridge, and COMMAND runs in the namespace of the bridge. With a link there are two hosts, a
+(where COMMAND runs) and b, connected by the laboratory's emulated link."""
 
 from __future__ import annotations
 
@@ -24,19 +23,19 @@ from howfar.lab.link import LinkSpec, open_link
 from howfar.lab.network import Host, ManagedProcess, build_network, usable_cpus
 
 BRIDGE_ADDRESS = "10.78.0.1"
-_READY_S = 20.0
+_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
-class HostHere:
-    """One host."""
+class NamespaceHost:
+    """A host."""
 
     name: str
     host: Host
     address: str
 
 
-def _on_bridge(names: Sequence[str], ledger: ExitStack) -> list[HostHere]:
+def _on_bridge(names: Sequence[str], stack: ExitStack) -> list[NamespaceHost]:
     base = Host("base", None)
     base.ip(
         [
@@ -49,7 +48,7 @@ def _on_bridge(names: Sequence[str], ledger: ExitStack) -> list[HostHere]:
     found = []
     for number, name in enumerate(names):
         descriptor = kernel.new_network_namespace()
-        ledger.callback(os.close, descriptor)
+        stack.callback(os.close, descriptor)
         host, address = Host(name, descriptor), f"10.78.0.{10 + number}"
         base.ip(
             [
@@ -60,16 +59,16 @@ def _on_bridge(names: Sequence[str], ledger: ExitStack) -> list[HostHere]:
             pass_fds=(descriptor,),
         )
         host.ip(["link set dev lo up", f"addr add {address}/24 dev e0", "link set dev e0 up"])
-        found.append(HostHere(name, host, address))
+        found.append(NamespaceHost(name, host, address))
     return found
 
 
-def _on_link(rtt_ns: int, rate_bps: int | None, ledger: ExitStack) -> list[HostHere]:
-    network = build_network(ledger)
-    every = usable_cpus()
-    sides = (network.client.launcher(every), network.server.launcher(every))
-    ledger.enter_context(open_link(network, LinkSpec(rtt_ns, rate_bps), *sides, {}, with_goodput=False))
-    return [HostHere("a", network.client, "10.77.0.1"), HostHere("b", network.server, "10.77.0.2")]
+def _on_link(rtt_ns: int, rate_bps: int | None, stack: ExitStack) -> list[NamespaceHost]:
+    network = build_network(stack)
+    cpus = usable_cpus()
+    launchers = (network.client.launcher(cpus), network.server.launcher(cpus))
+    stack.enter_context(open_link(network, LinkSpec(rtt_ns, rate_bps), *launchers, {}, with_goodput=False))
+    return [NamespaceHost("a", network.client, "10.77.0.1"), NamespaceHost("b", network.server, "10.77.0.2")]
 
 
 class Sshd:
@@ -82,30 +81,30 @@ class Sshd:
         (directory / "known").write_text("* " + (directory / "host.pub").read_text())
         Path("/run/sshd").mkdir(exist_ok=True)
 
-    def start(self, place: HostHere) -> ManagedProcess:
-        file = self.directory / f"sshd-{place.name}"
+    def start(self, host: NamespaceHost) -> ManagedProcess:
+        file = self.directory / f"sshd-{host.name}"
         file.write_text(
-            f"ListenAddress {place.address}\nHostKey {self.directory / 'host'}\nPidFile none\nUsePAM no\n"
+            f"ListenAddress {host.address}\nHostKey {self.directory / 'host'}\nPidFile none\nUsePAM no\n"
             f"AuthorizedKeysFile {self.directory / 'user.pub'}\nStrictModes no\nPermitRootLogin yes\n"
             "PasswordAuthentication no\nLogLevel VERBOSE\n"
         )
-        with (self.directory / f"sshd-{place.name}.log").open("wb") as log:
+        with (self.directory / f"sshd-{host.name}.log").open("wb") as log:
             command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(file)]
-            # In the foreground it may start processes that outlive a session's end, as on any machine.
-            return ManagedProcess(place.host.launcher(usable_cpus()), command, stdout=log, stderr=log)
+            # In the foreground, sshd may start processes that outlive their session, as on any machine.
+            return ManagedProcess(host.host.launcher(usable_cpus()), command, stdout=log, stderr=log)
 
     @property
     def arguments(self) -> str:
         return f"-i {self.directory / 'user'} -o UserKnownHostsFile={self.directory / 'known'} -o IdentitiesOnly=yes"
 
 
-def _await_listening(place: HostHere) -> None:
-    deadline = time.monotonic() + _READY_S
+def _wait_for_sshd(host: NamespaceHost) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
-        if b":22 " in place.host.within(lambda: subprocess.run(["ss", "-ltn"], capture_output=True).stdout):
+        if b":22 " in host.host.run(lambda: subprocess.run(["ss", "-ltn"], capture_output=True).stdout):
             return
         time.sleep(0.02)
-    raise SystemExit(f"no sshd on {place.name}")
+    raise SystemExit(f"no sshd on {host.name}")
 
 
 def main() -> int:
@@ -113,28 +112,28 @@ def main() -> int:
         return sandbox.run_inside()
     request = json.loads(sys.argv[1])
     directory = Path(request["directory"])
-    with ExitStack() as ledger:
+    with ExitStack() as stack:
         link = request.get("link")
-        places = _on_link(**link, ledger=ledger) if link else _on_bridge(request["hosts"], ledger)
+        hosts = _on_link(**link, stack=stack) if link else _on_bridge(request["hosts"], stack)
         sshd = Sshd(directory)
         lines = []
-        for place in places:
-            local = bool(link) and place is places[0]
+        for host in hosts:
+            local = bool(link) and host is hosts[0]
             if not local:
-                ledger.callback(sshd.start(place).end)
-                _await_listening(place)
-            ssh = "local" if local else f"{sshd.arguments} root@{place.address}"
+                stack.callback(sshd.start(host).end)
+                _wait_for_sshd(host)
+            ssh = "local" if local else f"{sshd.arguments} root@{host.address}"
             lines.append(
-                f'[hosts.{place.name}]\naddress = "{place.address}"\nssh = "{ssh}"\npython = "{sys.executable}"\n'
-                + request.get("more", {}).get(place.name, "")
+                f'[hosts.{host.name}]\naddress = "{host.address}"\nssh = "{ssh}"\npython = "{sys.executable}"\n'
+                + request.get("more", {}).get(host.name, "")
             )
         (directory / "hosts.toml").write_text("\n".join(lines))
-        for place in places:  # lets a test change the host's network
-            (directory / f"{place.name}.net").write_text(str(place.host.network))
-        where = places[0].host if link else Host("base", None)
-        launcher = where.launcher(usable_cpus(), foreground=True)
+        for host in hosts:  # a test can change the host's network by it
+            (directory / f"{host.name}.net").write_text(str(host.host.namespace_fd))
+        command_host = hosts[0].host if link else Host("base", None)
+        launcher = command_host.launcher(usable_cpus(), foreground=True)
         command = launcher.popen(sys.argv[2:], cwd=directory)
-        node.watch(command)  # as process 1 it reaps processes that a killed command leaves behind
+        node.watch(command)  # this process 1 reaps processes that a killed command leaves
         return int(command.returncode)
 
 

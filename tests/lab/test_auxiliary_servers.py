@@ -1,4 +1,4 @@
-"""Three servers in one environment: each path leads to each of them, on its machine, and every receipt proves it."""
+"""Three servers in one environment: each path leads to each server, and every receipt proves it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from howfar.errors import HowfarError
-from howfar.lab.servers.kinds import find_server
-from tests.lab.beside_scenario import KEYS, REQUESTS
-from tests.lab.programs import answers
+from tests.lab.auxiliary_scenario import KEYS, REQUESTS
+from tests.lab.howfar_runs import PATHS
+from tests.lab.local_servers import require_server
 from tests.lab.sandboxes import run_lab
-from tests.lab.undisturbed import lasting
+from tests.lab.scenario_programs import run_scenario
+from tests.lab.undisturbed import unexcused
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb", "stores")]
-PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 TLS = ("remote:1.3", "socket:1.3")
 CASES = (*PATHS, *TLS)
 STORES = ("redis", "memcached")
@@ -32,7 +31,7 @@ def stores() -> None:
 
 
 def _scenario(cache: Path, server: str, *cases: str) -> dict[str, Any]:
-    return answers("beside_scenario", server, *cases, cache=cache)[0]
+    return run_scenario("auxiliary_scenario", server, *cases, cache=cache)[0]
 
 
 @pytest.fixture(scope="module")
@@ -40,53 +39,53 @@ def seen(cache: Path) -> dict[str, Any]:
     return _scenario(cache, "mariadb", *CASES, "death")
 
 
-def _holds(trial: dict[str, Any], case: str) -> None:
-    """Check what every case has to show, whichever server is the main one."""
+def _check_case(trial: dict[str, Any], case: str) -> None:
+    """Check what holds for every case and main server."""
     path, _, tls = case.partition(":")
-    assert lasting(trial["violations"]) == [], case
+    assert unexcused(trial["violations"]) == [], case
     services = trial["receipt"]["services"]
-    assert set(services) == set(STORES) and set(trial["places"]) == set(PORTS)
+    assert set(services) == set(STORES) and set(trial["endpoints"]) == set(PORTS)
     assert trial["filled"] == dict.fromkeys(STORES, KEYS)
     for name in STORES:
         counters = services[name]["counters"]
         stored = counters["cmdstat_set" if name == "redis" else "cmd_set"]
         assert (stored, counters["lookup_hits"], counters["lookup_misses"]) == (KEYS, REQUESTS, 0)
-        assert trial["places"][name]["tls"] == bool(tls and path != "socket")
-        assert services[name]["door"]["plain"] != trial["places"][name]["tls"]
-    assert trial["places"]["mysql"]["tls"] == bool(tls)
-    for name, place in trial["places"].items():
-        session = trial["sessions"][name]
-        assert session["address_family"] == ("unix" if "path" in place["target"] else "inet")
-        assert ("path" in place["target"]) == (path in ("socket", "forwarded-socket"))
-        assert place["target"].get("port", PORTS[name]) == PORTS[name]
+        assert trial["endpoints"][name]["tls"] == bool(tls and path != "socket")
+        assert services[name]["door"]["plain"] != trial["endpoints"][name]["tls"]
+    assert trial["endpoints"]["mysql"]["tls"] == bool(tls)
+    for name, endpoint in trial["endpoints"].items():
+        target, session = endpoint["target"], trial["sessions"][name]
+        assert session["address_family"] == ("unix" if "path" in target else "inet")
+        assert ("path" in target) == (path in ("socket", "forwarded-socket"))
+        assert target.get("port", PORTS[name]) == PORTS[name]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_server_is_reached_by_the_path(seen: dict[str, Any], case: str) -> None:
     trial = seen["trials"][case]
-    _holds(trial, case)
-    assert len({json.dumps(place["target"]) for place in trial["places"].values()}) == 3
+    _check_case(trial, case)
+    assert len({json.dumps(endpoint["target"]) for endpoint in trial["endpoints"].values()}) == 3
     roles = {"server", "redis", "memcached", *(("link",) if "remote" in case or "forwarded" in case else ())}
     assert set(trial["observed"]) - {"forwarder"} == roles
-    assert {"client", *trial["observed"]} == set(trial["roles"]), "each used CPU"
+    assert {"client", *trial["observed"]} == set(trial["roles"]), "each process used CPU time"
 
 
-def test_each_of_them_has_forwarders_of_its_own(seen: dict[str, Any]) -> None:
+def test_each_server_has_its_own_forwarders(seen: dict[str, Any]) -> None:
     receipt = seen["trials"]["forwarded-socket"]["receipt"]
     forwarders = {"mysql": receipt["forwarder"]} | {name: receipt["services"][name]["forwarder"] for name in STORES}
-    assert {name: one["port"] for name, one in forwarders.items()} == PORTS
-    for one in forwarders.values():
-        assert one["processes_most"]["client_side"] >= 1 <= one["processes_most"]["server_side"]
+    assert {name: forwarder["port"] for name, forwarder in forwarders.items()} == PORTS
+    for forwarder in forwarders.values():
+        assert forwarder["processes_most"]["client_side"] >= 1 <= forwarder["processes_most"]["server_side"]
     assert all(receipt["services"][name]["tcp_ports"] == [] for name in STORES)
 
 
-def test_another_session_of_a_server_beside_is_accused_by_its_name(seen: dict[str, Any]) -> None:
+def test_a_wrong_session_of_an_auxiliary_server_is_reported_with_its_name(seen: dict[str, Any]) -> None:
     for case in CASES:
         accused = seen["trials"][case]["accused"]
         assert len(accused) == 2 and all(sentence.startswith("redis: ") for sentence in accused)
 
 
-def test_two_machines_have_equal_shares_and_one_has_everything_on_the_servers(seen: dict[str, Any]) -> None:
+def test_client_and_server_have_equal_cpu_shares_and_local_paths_use_the_servers(seen: dict[str, Any]) -> None:
     environment = seen["environment"]
     if set(environment["server_cpus"]) & set(environment["client_cpus"]):
         pytest.skip("one CPU only")
@@ -99,9 +98,9 @@ def test_two_machines_have_equal_shares_and_one_has_everything_on_the_servers(se
             ("server", "redis", "memcached"), True
         )
         assert _cpus(trial["application_cpus"]) == (server if local else client)
-        halves = [_cpus(cpus) for cpus in trial["forwarders_cpus"]]
-        assert halves in ([], [server, client] * 3)
-    assert set(environment["link_cpus"]) >= server | client, "the link runs on whatever is free, and that is said"
+        sides = [_cpus(cpus) for cpus in trial["forwarders_cpus"]]
+        assert sides in ([], [server, client] * 3)
+    assert set(environment["link_cpus"]) >= server | client, "the link may use all CPUs, which the environment states"
 
 
 def _cpus(listed: str) -> set[int]:
@@ -119,32 +118,28 @@ def test_the_link_carried_what_all_servers_counted(seen: dict[str, Any]) -> None
         assert receipt["link"]["counters"][direction]["wire_bytes"] > sum(counted)
 
 
-def test_one_that_dies_is_named(seen: dict[str, Any]) -> None:
+def test_a_dead_server_is_named(seen: dict[str, Any]) -> None:
     for name, message in seen["trials"]["death"].items():
         assert name in message and "ended during the trial (signal 9)" in message
     assert set(seen["trials"]["death"]) == set(STORES)
 
 
 @pytest.mark.thorough
-def test_mysql_has_them_beside_it_too(cache: Path) -> None:
-    try:
-        program = find_server("mysql").path  # by its path: another cache has other private installs
-    except HowfarError as error:
-        pytest.skip(error.message)
+def test_auxiliary_servers_of_mysql(cache: Path) -> None:
+    program = require_server("mysql").path  # the tests' cache has no private installs
     found = _scenario(cache, str(program), "tcp")
-    _holds(found["trials"]["tcp"], "tcp")
-    assert found["trials"]["tcp"]["places"]["mysql"]["kind"] == "mysql"
+    _check_case(found["trials"]["tcp"], "tcp")
+    assert found["trials"]["tcp"]["endpoints"]["mysql"]["kind"] == "mysql"
 
 
-def test_a_command_finds_each(cache: Path) -> None:
+def test_a_command_finds_each_server(cache: Path) -> None:
     script = (
         'printf "PING\\r\\n" | socat -t 5 - TCP:$HOWFAR_REDIS_HOST:$HOWFAR_REDIS_PORT; '
         'printf "version\\r\\nquit\\r\\n" | socat -t 5 - TCP:$HOWFAR_MEMCACHED_HOST:$HOWFAR_MEMCACHED_PORT; '
         'mariadb --defaults-file="$HOWFAR_CLIENT_CNF" -BNe "SELECT 40 + 2"'
     )
     done = run_lab(
-        *("--beside", "redis,memcached", "--path", "tcp", "--tables", "0", "--", "sh", "-c", script),
-        env={"XDG_CACHE_HOME": str(cache)},
+        *("--beside", "redis,memcached", "--path", "tcp", "--tables", "0", "--", "sh", "-c", script), cache=cache
     )
     output = done.stdout.split()
     assert (output[0], output[1], output[-1]) == ("+PONG", "VERSION", "42"), done.stderr

@@ -1,6 +1,6 @@
 """Does the laboratory predict results on real hosts? Runs `paths --quick` in both, on the same emulated link; compares the two.
 
-    .venv/bin/python benches/hosts_beside_lab.py [--rtt 0.5ms] [--rate 1Gbit] [--out DIRECTORY] [-- MORE OPTIONS OF `howfar run`]
+    .venv/bin/python benches/hosts_vs_lab.py [--rtt 0.5ms] [--rate 1Gbit] [--out DIRECTORY] [-- MORE OPTIONS OF `howfar run`]
 
 The hosts are namespaces of this machine with an sshd each, joined by `howfar hosts up` like any other hosts. Nothing else may run.
 """
@@ -33,16 +33,16 @@ def main() -> None:
     parser.add_argument("--rtt", default="0.5ms")
     parser.add_argument("--rate", default="1Gbit")
     parser.add_argument("--out", type=Path, default=None)
-    given, more = parser.parse_known_args()
+    options, more = parser.parse_known_args()
     more = [word for word in more if word != "--"]
-    directory = (given.out or Path(tempfile.mkdtemp(prefix="howfar-"))).absolute()
+    directory = (options.out or Path(tempfile.mkdtemp(prefix="howfar-"))).absolute()
     directory.mkdir(exist_ok=True)
     plan = ["run", "paths", "--quick", *more]
-    run([str(HOWFAR), *plan, "--rtt", given.rtt, "--rate", given.rate, "--out", "lab.howfar"], directory)
-    link = {"rtt_ns": parse_duration_ns(given.rtt), "rate_bps": parse_rate_bps(given.rate)}
+    run([str(HOWFAR), *plan, "--rtt", options.rtt, "--rate", options.rate, "--out", "lab.howfar"], directory)
+    link = {"rtt_ns": parse_duration_ns(options.rtt), "rate_bps": parse_rate_bps(options.rate)}
     request = json.dumps({"directory": str(directory), "link": link})
     script = f"howfar {shlex.join(plan)} --on hosts.toml --place client=a,server=b --out hosts.howfar"
-    run([sys.executable, "-m", "tests.lab.hosts_here", request, "bash", "-ec", script], directory)
+    run([sys.executable, "-m", "tests.lab.namespace_hosts", request, "bash", "-ec", script], directory)
     run([str(HOWFAR), "compare", "lab.howfar", "hosts.howfar"], directory)
 
 

@@ -1,6 +1,6 @@
-"""A program for the tests: runs a server with sysbench's tables, like one that a user has on a host, until stdin ends.
+"""A program for the tests: runs a server with sysbench's tables until stdin ends, like a user's own server on a host.
 
-python -m tests.lab.given_server KIND DIRECTORY ADDRESS TABLE_SIZE     prints its port; its password is in DIRECTORY/password
+python -m tests.lab.user_server KIND DIRECTORY ADDRESS TABLE_SIZE     Prints its port; writes its password to DIRECTORY/password.
 """
 
 from __future__ import annotations

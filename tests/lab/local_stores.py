@@ -1,11 +1,10 @@
-"""A test's own Redis and Memcached, on a Unix socket and on loopback, which end with the test; and jobs for them."""
+"""Redis and Memcached for one test, on a Unix socket and on loopback; and jobs of the engine for them."""
 
 from __future__ import annotations
 
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.engine.process import EngineProcess
+from tests.lab.sandboxes import wait_until
 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
 REDIS: tuple[Protocol, ...] = ("resp2", "resp3")
@@ -42,16 +42,26 @@ class Store:
     unix: UnixTarget
     tcp: TcpTarget | None
 
-    def command(self, *arguments: str) -> str:
-        """Redis's raw reply to one command."""
-        with socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(TIMEOUT_S)
-            line.connect(self.unix.path)
-            line.sendall((" ".join(arguments) + "\r\nQUIT\r\n").encode())
-            return b"".join(iter(lambda: line.recv(65536), b"")).decode()
+    @property
+    def port(self) -> int:
+        assert self.tcp is not None, "the store listens on TCP"
+        return self.tcp.port
 
-    def counted(self, command: str) -> int:
-        """Calls of a command so far, by the server's own counter."""
+    def command(self, *arguments: str) -> str:
+        """The raw reply to one command."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(self.unix.path)
+            connection.sendall((" ".join(arguments) + "\r\nquit\r\n").encode())
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+    def memcached_stats(self) -> dict[str, int]:
+        """Memcached's statistics that are numbers."""
+        fields = (line.split() for line in self.command("stats").splitlines() if line.startswith("STAT"))
+        return {name: int(value) for _, name, value, *_ in fields if value.isdigit()}
+
+    def calls(self, command: str) -> int:
+        """Calls of a command so far, by Redis's own counter."""
         for line in self.command("INFO", "commandstats").splitlines():
             if line.startswith(f"cmdstat_{command}:calls="):
                 return int(line.split("=")[1].split(",")[0])
@@ -64,14 +74,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def is_open(target: Target) -> bool:
-    tcp = isinstance(target, TcpTarget)
-    with socket.socket(socket.AF_INET if tcp else socket.AF_UNIX) as probe:
-        try:
-            probe.connect((target.host, target.port) if isinstance(target, TcpTarget) else target.path)
-        except OSError:
-            return False
-    return True
+def is_listening(target: Target) -> bool:
+    with socket.socket(socket.AF_INET if isinstance(target, TcpTarget) else socket.AF_UNIX) as probe:
+        return probe.connect_ex((target.host, target.port) if isinstance(target, TcpTarget) else target.path) == 0
 
 
 @contextmanager
@@ -80,10 +85,8 @@ def _running(command: Sequence[str], *targets: Target) -> Iterator[None]:
         pytest.skip(f"{command[0]} is not installed (./setup --tests brings it)")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not all(is_open(target) for target in targets):
-            assert process.poll() is None and time.monotonic() < deadline, f"{command[0]} does not come up"
-            time.sleep(0.01)
+        wait_until(lambda: process.poll() is not None or all(map(is_listening, targets)), f"the start of {command[0]}")
+        assert process.poll() is None, f"{command[0]} ended at start"
         yield
     finally:
         process.kill()
@@ -91,7 +94,7 @@ def _running(command: Sequence[str], *targets: Target) -> Iterator[None]:
 
 
 @contextmanager
-def redis(directory: Path, *options: str) -> Iterator[Store]:
+def run_redis(directory: Path, *options: str) -> Iterator[Store]:
     store = Store(UnixTarget(path=str(directory / "r.sock")), TcpTarget(host="127.0.0.1", port=free_port()))
     assert store.tcp is not None
     command = ["redis-server", "--port", str(store.tcp.port), "--bind", "127.0.0.1", "--unixsocket", store.unix.path]
@@ -101,8 +104,8 @@ def redis(directory: Path, *options: str) -> Iterator[Store]:
 
 
 @contextmanager
-def memcached_tls(certificate: Path, key: Path) -> Iterator[TcpTarget]:
-    """A Memcached with TLS, on loopback only: with a Unix socket it would speak plain text."""
+def run_memcached_tls(certificate: Path, key: Path) -> Iterator[TcpTarget]:
+    """A Memcached with TLS, on loopback only: on a Unix socket it would not encrypt."""
     target = TcpTarget(host="127.0.0.1", port=free_port())
     command = ["memcached", "-u", "root", "-l", f"127.0.0.1:{target.port}", "-Z"]
     with _running([*command, "-o", f"ssl_chain_cert={certificate},ssl_key={key}"], target):
@@ -110,7 +113,7 @@ def memcached_tls(certificate: Path, key: Path) -> Iterator[TcpTarget]:
 
 
 @contextmanager
-def memcached(directory: Path) -> Iterator[Store]:
+def run_memcached(directory: Path) -> Iterator[Store]:
     store = Store(UnixTarget(path=str(directory / "m.sock")), None)
     with _running(["memcached", "-u", "root", "-s", store.unix.path, "-a", "0700"], store.unix):
         yield store
@@ -119,35 +122,30 @@ def memcached(directory: Path) -> Iterator[Store]:
 # ---------------------------------------------------------------- jobs
 
 
-def job(target: Target, workload: KeyValue, **fields: Any) -> LoadJob:
+def make_load_job(target: Target, workload: KeyValue, **fields: Any) -> LoadJob:
+    """A load job of 300 ms, changed by `fields`."""
     fields = {"user": "", "database": "", "connections": 8, "measure_ns": 300 * MILLISECOND, **fields}
     return LoadJob(target=target, workload=workload, seed=7, warmup_ns=50 * MILLISECOND, **fields)
 
 
-def filled(target: Target, workload: KeyValue, action: Literal["prepare", "warmup", "cleanup"] = "prepare") -> int:
+def run_tables_job(
+    target: Target, workload: KeyValue, action: Literal["prepare", "warmup", "cleanup"] = "prepare"
+) -> int:
     """Run a tables job; returns the number of keys that it set, read or deleted."""
-    tables = TablesJob(
-        action=action,
-        target=target,
-        user="",
-        database="",
-        workload=workload,
-        connections=2,
-        seed=7,
-        stall_timeout_ns=10**10,
-    )
-    done = events(tables)[-1]
+    fields: dict[str, Any] = {"action": action, "target": target, "workload": workload, "user": "", "database": ""}
+    done = run_job(TablesJob(**fields, connections=2, seed=7, stall_timeout_ns=10**10))[-1]
     assert isinstance(done, TablesDone)
     return done.rows
 
 
-def events(message: Message) -> list[Any]:
+def run_job(message: Message) -> list[Any]:
+    """All events of a job."""
     with EngineProcess(message) as engine:
         return list(engine.events())
 
 
-def run(load_job: LoadJob) -> tuple[Ready, Finished]:
-    received = events(load_job)
+def run_load_job(load_job: LoadJob) -> tuple[Ready, Finished]:
+    received = run_job(load_job)
     ready, finished = received[0], received[-1]
     assert isinstance(ready, Ready) and isinstance(finished, Finished)
     return ready, finished
