@@ -13,7 +13,7 @@ from howfar.analysis.cells import Metric, NoiseFloors
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.receipt import TrialReceipt
 from howfar.stats.estimate import Estimate
-from howfar.stats.hdr import DIGITS, LONGEST_NS
+from howfar.stats.hdr import MAX_NS, SIGNIFICANT_DIGITS
 from howfar.stats.histograms import merge_data, value_at
 from howfar.store.records import Arm, Run, RunInfo, StopReason, Trial, TrialStatus
 
@@ -45,7 +45,7 @@ def nothing(kind: Any) -> Any:
 
 def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int = 1) -> Model:
     """A histogram in the form of the engine or the run file; each value is recorded `each` times."""
-    histogram = HdrHistogram(1, LONGEST_NS, DIGITS)
+    histogram = HdrHistogram(1, MAX_NS, SIGNIFICANT_DIGITS)
     low, high = int(min(values_ns, default=0)), int(max(values_ns, default=0))
     for value in values_ns:
         histogram.record_value(int(value), each)
@@ -103,4 +103,4 @@ def floors_of(floor: float | None, link: float | None = None) -> NoiseFloors:
     def twice(floor: float | None) -> dict[Metric, Estimate]:
         return {} if floor is None else dict.fromkeys(Metric, Estimate(value=1.0, low=1 / (1 + floor), high=1 + floor))
 
-    return NoiseFloors(same=twice(floor), link=twice(link))
+    return NoiseFloors(baseline_ratios=twice(floor), link_ratios=twice(link))

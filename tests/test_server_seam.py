@@ -37,7 +37,7 @@ KNOWN = {
     "cli/suggest.py": "how its users spell it",
     "load/cmdline.py": "pgbench's options",
     "doctor/protocols/__init__.py": "registration",
-    "contract/rules.py": "the contract's rules of a protocol",
+    "contract/services.py": "the services of a message",
     "fleet/user_server.py": "what a session may ask a server of the user's own",
     "load/job.py": "options of a protocol",
     "cli/target.py": "libpq's files",

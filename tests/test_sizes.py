@@ -13,15 +13,15 @@ SPARE = 200
 
 PYTHON_LINES = {
     "address": 2100,
-    "analysis": 3000,
+    "analysis": 3200,
     "bench": 3100,
     "bottleneck": 2000,
-    "cli": 8900,
+    "cli": 9000,
     "contract": 3300,
     "distance": 2600,
     "doctor": 5200,
     "engine": 900,
-    "experiments": 12100,
+    "experiments": 12700,
     "fleet": 5100,
     "lab": 13900,
     "load": 2800,
@@ -43,13 +43,13 @@ RUST_LINES = {
     "link": 8600,
     "load": 21600,
     "null": 3100,
-    "record": 7300,
+    "record": 7000,
     "tap": 3200,
     "wire": 8600,
 }
 TEST_LINES = {
-    "unit": 33600,
-    "lab": 15900,
+    "unit": 34200,
+    "lab": 15200,
     "contract": 800,
     "physics": 800,
 }

@@ -111,18 +111,18 @@ class FailedCommand:
     exit_code: int
 
 
-def how_ended(code: int) -> str:
-    """A process's exit status as text; a negative one is the signal that ended it."""
+def describe_exit_status(code: int) -> str:
+    """Describe a process's exit status; a negative one is the signal that ended it."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def shell_code(code: int) -> int:
-    """The exit code that a shell gives for a process's exit status: 128 + N for signal N."""
+def shell_exit_code(code: int) -> int:
+    """Convert a process's exit status to a shell's exit code: 128 + N for signal N."""
     return code if code >= 0 else 128 - code
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` is most likely a misspelling of, or the start of; None if none is similar enough."""
+    """Find the known word of which `word` is most likely a misspelling, or the beginning; None if none is similar enough."""
     from difflib import get_close_matches  # imported only after a mistake
 
     names = {_plain(name): name for name in known}
@@ -135,7 +135,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question to ask about a word that is not known, with a space after it; empty if no known word is similar."""
+    """Return a question about an unknown word, with a space after it; empty if no known word is similar."""
     suggestion = nearest(word, known)
     return f"Did you mean {suggestion}? " if suggestion else ""
 

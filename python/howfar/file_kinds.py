@@ -16,13 +16,13 @@ class FileKind:
     name: str
     suffix: str
     application_id: int
-    """SQLite's application id in the file's header, which distinguishes it from other SQLite files."""
+    """SQLite's application ID in the file's header, which distinguishes it from other SQLite files."""
     writer: str
     """The command that writes such a file."""
     reader: str
     """Commands that read it, with `{0}` for its name."""
     kept: str
-    """A sentence on what the file holds when no more can be written to it, with `{0}` for its name."""
+    """A sentence about the content of a file to which no more can be written, with `{0}` for its name."""
 
     def use(self, path: Path) -> str:
         """The advice for such a file."""
@@ -51,42 +51,47 @@ RECORDING = FileKind(
 )
 KINDS = (RUN_FILE, RECORDING)
 
-_MAGIC = b"SQLite format 3\0"
+_SQLITE_MAGIC = b"SQLite format 3\0"
 _APPLICATION_ID = slice(68, 72)
-"""Where SQLite stores a file's application id."""
-HEAD_BYTES = 72
-"""Number of bytes from the beginning of a file that `recognise` needs."""
+"""Position of the application ID in a file of SQLite."""
+HEADER_BYTES = 72
+"""Number of first bytes of a file that `find_file_kind` needs."""
 
 
 _TEXT_FORMATS = {b"<!doctype html": "an HTML page", b"{": "JSON"}
 """Beginnings of the text formats of reports, which no command accepts as input."""
 
 
-def kind_with_id(application_id: int) -> FileKind | None:
-    """The kind of a database with this application id. None if it is not howfar's."""
+def file_kind_by_id(application_id: int) -> FileKind | None:
+    """Find the kind of a database by its application ID; None if it is not howfar's."""
     return next((kind for kind in KINDS if kind.application_id == application_id), None)
 
 
-def recognise(head: bytes) -> FileKind | None:
-    """The kind of a file, by its first bytes. None if it is not howfar's."""
-    return kind_with_id(int.from_bytes(head[_APPLICATION_ID], "big")) if head.startswith(_MAGIC) else None
+def find_file_kind(first_bytes: bytes) -> FileKind | None:
+    """Find the kind of a file by its first bytes; None if it is not howfar's."""
+    return (
+        file_kind_by_id(int.from_bytes(first_bytes[_APPLICATION_ID], "big"))
+        if first_bytes.startswith(_SQLITE_MAGIC)
+        else None
+    )
 
 
-def text_kind(head: bytes) -> str | None:
-    """The format of a text file, if its first bytes show it."""
-    start = head.lstrip().lower()
-    return next((name for beginning, name in _TEXT_FORMATS.items() if start.startswith(beginning)), None)
+def find_text_format(first_bytes: bytes) -> str | None:
+    """Find the format of a text file by its first bytes; None if unknown."""
+    text_start = first_bytes.lstrip().lower()
+    return next((name for beginning, name in _TEXT_FORMATS.items() if text_start.startswith(beginning)), None)
 
 
-def refuse_own(path: Path, head: bytes, wanted: str) -> None:
-    """Refuse one of howfar's own files where another file is expected. `wanted`: that file, such as "a plan". Raises UsageError."""
-    kind = recognise(head)
+def refuse_own_files(path: Path, first_bytes: bytes, expected: str) -> None:
+    """Refuse a file that howfar wrote if another file is expected. `expected`: describes that file, as in "a plan". Raises
+    UsageError."""
+    kind = find_file_kind(first_bytes)
     if kind is not None:
-        raise UsageError(f"{path} is a {kind.name}, not {wanted}", kind.use(path))
-    if (format_name := text_kind(head)) is not None:
-        raise UsageError(f"{path} is {format_name}, not {wanted}", "Name another file.")
+        raise UsageError(f"{path} is a {kind.name}, not {expected}", kind.use(path))
+    if (format_name := find_text_format(first_bytes)) is not None:
+        raise UsageError(f"{path} is {format_name}, not {expected}", "Name another file.")
 
 
-def kind_by_suffix(path: Path) -> FileKind | None:
-    """The kind of a file, by its name."""
+def file_kind_by_suffix(path: Path) -> FileKind | None:
+    """Find the kind of a file by its name; None if it is not howfar's."""
     return next((kind for kind in KINDS if path.suffix == kind.suffix), None)

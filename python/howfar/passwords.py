@@ -1,4 +1,4 @@
-"""Masks known passwords in text from outside, such as a server's error or our own arguments."""
+"""Masks known passwords in text from outside, such as a server's error or a command's arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _known: set[str] = set()
 
 
 def learn(password: str) -> None:
-    """Mask this password in texts from now on, also as the engine, which reads UTF-8, writes it."""
+    """Mask this password in texts from now on, also in the spelling of the engine, which reads UTF-8."""
     if password:
         _known.add(password)
         with suppress(UnicodeError):
@@ -22,8 +22,8 @@ def learn(password: str) -> None:
 
 
 def without_passwords(text: str) -> str:
-    """The text with each known password masked."""
-    for password in sorted(_known, key=len, reverse=True):  # one may be part of another
+    """Mask each known password in a text."""
+    for password in sorted(_known, key=len, reverse=True):  # a password may be part of another
         pattern = re.escape(password)
         text = re.sub(rf"(?<!\w){pattern}(?!\w)" if len(password) < _SHORT_LENGTH else pattern, MASK, text)
     return text

@@ -1,7 +1,7 @@
-"""Requests to end: SIGINT, SIGTERM and SIGHUP, which every command treats in the same way.
+"""Handles requests to end: SIGINT, SIGTERM and SIGHUP, which every command treats in the same way.
 
-A signal that was ignored at the start, for example by nohup, stays ignored. This module is needed before the rest is loaded, so it
-imports little.
+A signal that was ignored at the start, for example by nohup, stays ignored. This module is imported before all others, so it imports
+little.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     import subprocess
     import tempfile
 
-REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLEANUP_S = 10.0
-"""For this long after a request, further requests count as repeated: a signal to a process group may arrive twice, and must not
+"""Time after a request in which further requests count as repeated: a signal to a process group may arrive twice, and must not
 disturb the cleanup."""
 
 
-_requested_at = float("-inf")
+_requested_at_s = float("-inf")
 """Time of the last request, whichever handler handled it."""
 _requested_by: int = signal.SIGINT
 """The signal of the last request that was raised here."""
 _active_holds: list[bool] = []
 _held_requests: list[Callable[[], None]] = []
-"""Requests that came while they were withheld, as calls of their handlers."""
+"""Withheld requests, as calls of their handlers."""
 
 
-class Ended(KeyboardInterrupt):
+class EndRequested(KeyboardInterrupt):
     """SIGTERM or SIGHUP: handled like Ctrl-C, with its own exit code."""
 
     def __init__(self, number: int) -> None:
@@ -42,12 +42,13 @@ class Ended(KeyboardInterrupt):
 
 
 @contextmanager
-def on_request(handler: Callable[[int], None]) -> Iterator[None]:
-    """Call `handler` with the number of each request while inside. It does nothing in other threads, which receive no signals."""
+def handling_end_requests(handler: Callable[[int], None]) -> Iterator[None]:
+    """Call `handler` with the signal number of each request during the block. In other threads than the main one, which receive no
+    signals, this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handled = [number for number in REQUESTS if signal.getsignal(number) is not signal.SIG_IGN]
+    handled = [number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     previous_handlers = {
         number: signal.signal(number, lambda received, _frame: _handle_or_hold(handler, received)) for number in handled
     }
@@ -65,57 +66,57 @@ def _handle_or_hold(handler: Callable[[int], None], number: int) -> None:
         handler(number)
 
 
-def is_repeated() -> bool:
-    """Whether a request that has just come repeats a recent one, whichever handler handled that. If not, its time is recorded."""
-    global _requested_at
+def is_repeated_request() -> bool:
+    """Whether a new request repeats a recent one, whichever handler handled that. If not, the time of the new request is recorded."""
+    global _requested_at_s
     now = time.monotonic()
-    if now - _requested_at < _CLEANUP_S:
+    if now - _requested_at_s < _CLEANUP_S:
         return True
-    _requested_at = now
+    _requested_at_s = now
     return False
 
 
-def request_code() -> int:
-    """The exit code of a command that a request ended: 128 and the number of its signal."""
+def end_request_exit_code() -> int:
+    """Exit code of a command that a request ended: 128 plus the signal's number."""
     return 128 + _requested_by
 
 
 @contextmanager
-def ended_by_request() -> Iterator[None]:
-    """Raise KeyboardInterrupt for SIGINT and `Ended` for the other requests, so that cleanup code runs."""
-    global _requested_at, _requested_by
-    _requested_at, _requested_by = float("-inf"), signal.SIGINT
+def raising_end_requests() -> Iterator[None]:
+    """Raise KeyboardInterrupt for SIGINT and `EndRequested` for the other requests, so that cleanup code runs."""
+    global _requested_at_s, _requested_by
+    _requested_at_s, _requested_by = float("-inf"), signal.SIGINT
 
     def raise_ended(number: int) -> None:
         global _requested_by
-        if is_repeated() and number != signal.SIGINT:
+        if is_repeated_request() and number != signal.SIGINT:
             return
         _requested_by = number
-        raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else EndRequested(number)
 
-    with on_request(raise_ended):
+    with handling_end_requests(raise_ended):
         yield
 
 
 @contextmanager
-def forward_requests_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass requests on to a child process while inside. A terminal's Ctrl-C reaches the child directly. Nothing is raised here: an
-    exception in wait() could lose the exit code that it has just fetched. The second signal to a process group counts as repeated."""
+def forwarding_end_requests_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Forward requests to a child process during the block. A terminal's Ctrl-C reaches the child directly. Nothing is raised in this
+    process, because an exception in wait() could lose an exit code. A second signal to the process group counts as repeated."""
 
     def forward(number: int) -> None:
-        global _requested_at
-        _requested_at = time.monotonic()
+        global _requested_at_s
+        _requested_at_s = time.monotonic()
         if number != signal.SIGINT:
             process.send_signal(number)
 
-    with on_request(forward):
+    with handling_end_requests(forward):
         yield
 
 
 @contextmanager
-def hold_requests() -> Iterator[None]:
-    """Withhold requests to end until this context is left, so that what is created inside is registered for cleanup. A signal mask
-    would not suffice: another thread would receive a signal that this one blocks, and its handler still runs in the main thread."""
+def holding_end_requests() -> Iterator[None]:
+    """Withhold requests to end during the block, so that everything created in it is registered for cleanup. A signal mask would not
+    suffice: another thread would receive the signal, and its handler would still run in the main thread."""
     _active_holds.append(True)
     try:
         yield
@@ -127,15 +128,15 @@ def hold_requests() -> Iterator[None]:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed on leaving, no matter when a request to end comes."""
+    """Create a folder that is removed after the block, no matter when a request to end comes."""
     import tempfile
 
     folder: tempfile.TemporaryDirectory[str] | None = None
     try:
-        with hold_requests():
+        with holding_end_requests():
             folder = tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True)
         yield Path(folder.name)
     finally:
-        with hold_requests():
+        with holding_end_requests():
             if folder is not None:
                 folder.cleanup()

@@ -1,4 +1,4 @@
-"""Text from outside, such as a server's error or a file's name, without control characters, which act on a terminal."""
+"""Removes control characters, which act on a terminal, from text from outside, such as a server's error or a file's name."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """The text with `?` for each control character except line ends: they set colours, a terminal's title, the writing direction."""
-    return _UNUSUAL.sub(lambda match: match[0] if _is_shown(match[0]) else _REPLACEMENT, text)
+    """Replace each control character except line ends by `?`: these set colours, a terminal's title, or the writing direction."""
+    return _UNUSUAL.sub(lambda match: match[0] if _is_printable(match[0]) else _REPLACEMENT, text)
 
 
 def in_utf8(text: str) -> str:
-    """Text with arguments or variables of which the locale could not decode some bytes, with these read as UTF-8. Raises UnicodeError
-    if they are not UTF-8."""
+    """Decode as UTF-8 the bytes of an argument or variable that the locale could not decode. Raises UnicodeError if they are not
+    UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8")
 
 
 def one_line(text: str) -> str:
-    """The printable text on one line: after a line end, a text from outside could look like a line of howfar's own."""
+    """Make a text printable and join its lines: after a line end, a text from outside could look like a line of howfar's own."""
     return " ".join(printable(text).split("\n"))
 
 
 def printable_json(text: str) -> str:
-    """JSON text with the same characters escaped; they occur only in strings."""
-    return _UNUSUAL.sub(lambda match: match[0] if _is_shown(match[0]) else _escaped(match[0]), text)
+    """Escape the same characters in JSON text, where they occur only in strings."""
+    return _UNUSUAL.sub(lambda match: match[0] if _is_printable(match[0]) else _escaped(match[0]), text)
 
 
-def _is_shown(character: str) -> bool:
+def _is_printable(character: str) -> bool:
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 

@@ -1,5 +1,5 @@
-"""Protocols (interfaces) for the hosts, servers and links that trials need. The runner uses them; `howfar.lab` implements them with
-namespaces, `howfar.fleet` with real hosts. A *trial environment* is one complete path to one server, for one trial."""
+"""Interfaces to the hosts, servers and links that trials need. The runner uses them; `howfar.lab` implements them with namespaces,
+`howfar.fleet` with real hosts. A *trial environment* is one complete path to one server, for one trial."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from howfar.store.records import Window
 
 @dataclass(frozen=True)
 class Trust:
-    """What a client needs to verify that it speaks with the environment's server."""
+    """The data with which a client verifies the certificate of the environment's server."""
 
     ca_file: str
     server_name: str
-    """Name or address that the certificate carries."""
+    """The name or address that the certificate must contain."""
 
     def tls(self, spec: SessionSpec) -> Tls | None:
         """A client's TLS settings, which always verify the certificate; None if the session is not encrypted."""
@@ -50,73 +50,73 @@ class Trust:
 
 @dataclass(frozen=True)
 class ServiceEndpoint:
-    """One server of an environment as an application reaches it, over the environment's path."""
+    """One server of an environment, with its address over the environment's path."""
 
     service: Service
     server_kind: str
     server_version: str
     pid: int
     count_keys: Callable[[], int] | None = field(default=None, repr=False, compare=False)
-    """Returns the number of keys that the server reports. Raises LabError. None if it is no key-value store."""
+    """A function that returns the number of keys that the server reports, and raises LabError; None for a server with tables."""
 
 
 class Application(Protocol):
-    """A real application in front of the environment's servers, which serves a page after `install`."""
+    """A real application in front of the environment's servers; after `install` it serves a page."""
 
     def install(self, script: PageScript) -> FastCgi:
-        """Install the script of its pages and verify that it does what the script describes; returns how the engine requests a page.
-        Raises PlanError if it cannot do that, LabError."""
+        """Install a script, and verify that the application's pages do what the script describes; returns the engine's request for a
+        page. Raises PlanError if the application cannot run the script, LabError."""
         ...
 
     def collect_receipt(self) -> CollectedReceipt:
-        """The application's part of an environment's receipt. Raises LabError when it has died."""
+        """Collect the application's part of an environment's receipt. Raises LabError if the application has died."""
         ...
 
 
 @dataclass(frozen=True)
 class CollectedReceipt:
-    """The verified facts about an environment after the load, and its differences from the request."""
+    """The verified facts about an environment after the load, and their differences from the request."""
 
     receipt: TrialReceipt = field(default_factory=TrialReceipt)
     violations: tuple[str, ...] = ()
-    """Differences between requested and obtained, one sentence each; any makes the trial void."""
+    """Differences from the request, one sentence each; a single one makes the trial void."""
 
 
 @dataclass(frozen=True)
 class LoadFacts:
-    """What the load itself measured, as far as a receipt needs it."""
+    """Results of the load that receipts need."""
 
     round_trip_ns: float = 0.0
     """Mean time of a round trip, including waiting at server and link."""
     commits: int | None = None
-    """Transactions in the measured window that wrote something. None if unknown, or if the workload only reads."""
-    answered: int | None = None
-    """All statements, or commands to a key-value store, that were answered, including outside the window. None if unknown."""
-    ended: int | None = None
-    """Number of transactions that those statements formed. Without BEGIN, each statement is one."""
+    """Number of transactions in the measured window that wrote something; None if unknown, or if the workload only reads."""
+    answered_statements: int | None = None
+    """Number of statements, or of commands to a key-value store, that were answered, also outside the window; None if unknown."""
+    ended_transactions: int | None = None
+    """Number of transactions that those statements formed; without BEGIN each statement is one transaction."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
     round_trips: Mapping[ServiceName, int] = field(default_factory=dict)
-    """Round trips of all pages that ended, by service, including the warm-up."""
+    """Round trips, by service, of all pages that ended, including those of the warm-up."""
     keys: Mapping[ServiceName, int] = field(default_factory=dict)
     """Number of keys that the pages looked up, by service."""
     sessions: Mapping[str, Receipt] | None = None
-    """The engine's receipts of the services that it used itself, by service. None if it used only the main server."""
+    """The engine's receipts of the services that it used itself, by service; None if it used the main server only."""
 
 
 NO_FACTS = LoadFacts()
 
 
 class WindowWatch(Protocol):
-    """Observes hosts, link and server from its creation, for the given length of time."""
+    """Observes hosts, link and server from its creation on, for a given length of time."""
 
     def finish(self) -> Window | None:
-        """End the watch, if it has not ended. None if it observed nothing."""
+        """End the watch if it has not ended; None if it observed nothing."""
         ...
 
 
 class TrialEnvironment(Protocol):
-    """One path to a server, ready for use: the server has answered a query over it."""
+    """One path to a server, ready for use: the server has answered a query over the path."""
 
     target: Target
     protocol: SqlProtocol
@@ -131,12 +131,12 @@ class TrialEnvironment(Protocol):
     trust: Trust | None
     """None if the server offers no TLS."""
     fetches_server_key: bool
-    """Whether sessions may request the key that encrypts a password, and accept it from any program that answers: the account is
-    howfar's own, or its owner allows it."""
+    """Whether sessions may request the key that encrypts a password, and accept it from any program that answers. That is allowed if
+    the account is howfar's own, or if its owner permits it."""
 
     @property
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
-        """The environment's servers by service: the main one and the others."""
+        """The environment's servers by service: the main server and the auxiliary ones."""
         ...
 
     @property
@@ -145,7 +145,7 @@ class TrialEnvironment(Protocol):
         ...
 
     def reset_counters(self) -> None:
-        """Called right before a load, after keys were set or an application verified: counters exclude that. Raises LabError."""
+        """Called right before a load, so that counters exclude setting keys or verifying an application. Raises LabError."""
         ...
 
     def watch(self, length_ns: int) -> WindowWatch:
@@ -153,13 +153,13 @@ class TrialEnvironment(Protocol):
         ...
 
     def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
-        """The part of `collect_receipt` that needs no running server, for faults that kill it: links at rest, the client's connection
-        as the server saw it, and the engine's `session` once there is one."""
+        """The part of `collect_receipt` that needs no running server, for faults that kill it: links at rest, the server's view of the
+        client's connection, and the engine's `session` if there is one."""
         ...
 
     def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
-        """Collect the receipt after the load. `session`: the engine's receipt of the main server, unless `load.sessions` are given;
-        None if there is none, after a load that failed. Raises LabError when a part has died."""
+        """Collect the receipt after the load. `session`: the engine's receipt of the main server; `load.sessions` replaces it if set;
+        None after a load that failed without one. Raises LabError if a part of the environment has died."""
         ...
 
 
@@ -167,7 +167,7 @@ class Testbed(Protocol):
     """Hosts, servers, data and links for all trials of a run."""
 
     def server(self) -> tuple[str, str]:
-        """Kind and version, as the server reports them."""
+        """Kind and version of the server, as it reports them."""
         ...
 
     def environment(self) -> RunEnvironment:
@@ -175,8 +175,8 @@ class Testbed(Protocol):
         ...
 
     def begin_block(self, block: int) -> None:
-        """Called when block number `block` begins, is repeated or continues. Calibrations are repeated then, so that their errors
-        differ from block to block."""
+        """Called when block number `block` begins, is repeated or continues. Links are then calibrated again, so that calibration
+        errors differ between blocks."""
         ...
 
     def trial_environment(self, factors: Mapping[str, Level]) -> AbstractContextManager[TrialEnvironment]:

@@ -1,4 +1,4 @@
-"""Parses TOML of a user's file, with a limit on its depth; errors have the line of the mistake."""
+"""Parses TOML of a user's file, with a limit on its depth. Errors have the line of the mistake."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ MAX_DEPTH = 32
 """Maximum depth of nested tables and arrays. Files that howfar uses have at most four levels."""
 
 TomlTable = dict[str, Any]
-"""A table of TOML, as it is read."""
+"""A parsed table of TOML."""
 
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class MalformedToml(ValueError):
-    """Text that is no TOML. Its message describes the mistake, without its position."""
+    """The text is not TOML. The message describes the mistake, without its position."""
 
     def __init__(self, what: str, line: int, column: int | None = None) -> None:
         super().__init__(what)
@@ -25,16 +25,16 @@ class MalformedToml(ValueError):
 
 
 def parse_toml(text: str) -> TomlTable:
-    """The table of a whole text. Raises MalformedToml."""
+    """Parse a complete text. Raises MalformedToml."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = str(error)
         position = _POSITION.search(message)
         line, column = position.groups() if position else (None, None)
-        what = _POSITION.sub("", message)
+        mistake = _POSITION.sub("", message)
         raise MalformedToml(
-            what[:1].lower() + what[1:],
+            mistake[:1].lower() + mistake[1:],
             int(line) if line else max(text.count("\n") + (not text.endswith("\n")), 1),
             int(column) if column else None,
         ) from error

@@ -1,7 +1,8 @@
 """Quantities with units, as a user types and reads them: `10ms`, `1gbit`, `64KiB`. Internally, integers of ns, bit/s and bytes.
 
 A minute is `min` or `m`. Rates have the units of networking (1gbit = 10^9 bit/s; also `1Gbit/s`, `1Gbps`, `1g`), sizes binary or
-decimal ones (KiB = 1024, kB = 1000). A bare number is refused: `--rtt 10` has meant milliseconds in one tool, microseconds in another.
+decimal ones (KiB = 1024, kB = 1000). A bare number is refused: `--rtt 10` has meant milliseconds in one tool, microseconds in
+another.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-
 _SHARE = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*%\s*")
 
 
-def _parse(text: str, units: dict[str, int], what: str, example: str, normalise: Callable[[str], str] = str) -> int:
-    """The quantity in the base unit. `normalise` maps other spellings to the unit's name in `units`. Raises QuantityError."""
+def _parse(text: str, units: dict[str, int], quantity: str, example: str, normalise: Callable[[str], str] = str) -> int:
+    """Parse a quantity; returns it in the base unit. `normalise` maps other spellings to the unit's name in `units`. Raises
+    QuantityError."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, such as {example}.")
+        raise QuantityError(f"{text!r} is not a {quantity}", f"Write a number with its unit, such as {example}.")
     number, unit = match.groups()
     if normalise(unit) not in units:
         raise QuantityError(
-            f"{text!r}: no {what} has the unit {unit!r}", f"Known units: {', '.join(units)}; for example {example}."
+            f"{text!r}: no {quantity} has the unit {unit!r}", f"Known units: {', '.join(units)}; for example {example}."
         )
     try:
         value = Decimal(number) * units[normalise(unit)]
     except ArithmeticError as error:  # an exponent beyond what Decimal holds
-        raise QuantityError(f"{text!r} is too large for a {what}", f"Write, for example, {example}.") from error
+        raise QuantityError(f"{text!r} is too large for a {quantity}", f"Write, for example, {example}.") from error
     if value < 0:
-        raise QuantityError(f"{text!r}: a {what} is never negative", f"Write, for example, {example}.")
+        raise QuantityError(f"{text!r}: a {quantity} is never negative", f"Write, for example, {example}.")
     if value > 2**62:
-        raise QuantityError(f"{text!r} is too large for a {what}", f"Write, for example, {example}.")
+        raise QuantityError(f"{text!r} is too large for a {quantity}", f"Write, for example, {example}.")
     return int(value.to_integral_value())
 
 
@@ -65,7 +67,8 @@ def parse_rate_bps(text: str) -> int:
 
 
 def _normal_rate_unit(unit: str) -> str:
-    """`gbit` for each spelling of it. A unit with a capital B means bytes and is returned unchanged, as it is no unit of a rate."""
+    """Normalise a unit of a rate, as in `gbit`. A unit with a capital B means bytes; it is returned unchanged, as no unit of a
+    rate."""
     bare = unit.lower().removesuffix("/s").removesuffix("ps")
     if "B" in unit and "bit" not in bare:
         return unit
@@ -88,11 +91,11 @@ def parse_share(text: str) -> float:
     return value
 
 
-def _shortest(value: float, steps: list[tuple[float, str]]) -> str:
-    for factor, unit in steps:
+def _shortest(value: float, units: list[tuple[float, str]]) -> str:
+    for factor, unit in units:
         if value >= factor:
             return f"{value / factor:.4g}{unit}"
-    factor, unit = steps[-1]
+    factor, unit = units[-1]
     return f"{value / factor:.4g}{unit}"
 
 
@@ -107,6 +110,11 @@ def format_duration_ns(value: float) -> str:
 def format_rate_bps(value: float) -> str:
     """10**9 -> `1gbit`."""
     return _shortest(value, [(1e9, "gbit"), (1e6, "mbit"), (1e3, "kbit"), (1, "bit")])
+
+
+def spoken_rate(bps: float) -> str:
+    """10**9 -> `1 Gb/s`, for sentences."""
+    return f"{bps / 1e9:.3g} Gb/s" if bps >= 1e9 else f"{bps / 1e6:.3g} Mb/s"
 
 
 def format_size_bytes(value: float) -> str:

@@ -30,7 +30,7 @@ def in_todays_format(name: str, path: Path) -> tuple[Path, Run]:
             file.append_trial(trial)
         for event in run.events:
             if not event.what.startswith(("created", "stopped")):
-                file.happened(event.what)
+                file.add_event(event.what)
         assert run.stop is not None
         file.set_stop(run.stop)
     return path, read_run(path)

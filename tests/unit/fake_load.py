@@ -30,7 +30,7 @@ from howfar.contract.messages import (
     Sysbench,
     UnixTarget,
 )
-from howfar.load.result import Result, result_of
+from howfar.load.result import Result, make_result
 
 SECOND = 1_000_000_000
 WINDOW_NS = 10 * SECOND
@@ -121,7 +121,7 @@ def result(of: LoadJob | None = None, done: Finished | None = None, mismatches: 
     messages = events(of, done)
     assert isinstance(messages[0], Ready) and isinstance(messages[1], Measuring) and isinstance(messages[-1], Finished)
     slices = tuple(event for event in messages if isinstance(event, Interval))
-    return result_of(of, messages[0], messages[1], slices, messages[-1], mismatches)
+    return make_result(of, messages[0], messages[1], slices, messages[-1], mismatches)
 
 
 def overloaded() -> Result:
@@ -139,13 +139,13 @@ def overloaded() -> Result:
 
 
 def fake_engine(folder: Path, messages: Sequence[Message], then: str = "") -> Path:
-    """A script in place of the engine: saves its input in `given.*`, prints `messages`, runs `then`."""
+    """A script in place of the engine: accepts each job, saves its input in `given.*`, prints `messages`, runs `then`."""
     info = Info(version=howfar.__version__, protocol=PROTOCOL_VERSION, debug=False)
     lines = folder / "events.jsonl"
     lines.write_text("".join(event.model_dump_json() + "\n" for event in messages))
     path = folder / "engine"
     path.write_text(
-        f"#!/bin/sh\nif [ $1 = info ]; then echo '{info.model_dump_json()}'; exit; fi\n"
+        f"#!/bin/sh\nif [ $1 = info ]; then echo '{info.model_dump_json()}'; exit; fi\nif [ $1 = check ]; then exit; fi\n"
         f'cd {folder}\nread line\necho "$@" > given.args\necho "$line" > given.stdin\ncat events.jsonl\n{then}\n'
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

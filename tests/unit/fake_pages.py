@@ -17,24 +17,13 @@ from howfar.analysis.summary import Summary
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import Receipt
 from howfar.contract.receipt import LinkReceipt, QuantilesNs, TrialReceipt
+from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram, ServiceUse
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio
 from howfar.experiments.registry import summarise
 from howfar.stats.trials import trial_table
-from howfar.store.records import (
-    Arm,
-    ArmRole,
-    CpuRecord,
-    HistogramRecord,
-    Measured,
-    Run,
-    ServiceRecord,
-    StopReason,
-    Trial,
-    TrialStatus,
-    Window,
-)
+from howfar.store.records import Arm, ArmRole, Measured, Run, StopReason, Trial, TrialStatus, Window
 
 MS = 1_000_000
 ELAPSED_NS = 5_000_000_000
@@ -180,7 +169,7 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
         roles["link"] = 2 * truth.link_us * truth.round_trips / 1e3 * shared
     round_trip_us = cycle_s * 1e6 / truth.round_trips * 0.4
     reported: dict[str, int] = {"cpu_ns": int(own_ms * MS * pages)} if php else {}
-    services: list[ServiceRecord] = []
+    services: list[ServiceUse] = []
     kinds = [("transaction", cycle_s * 1e9 * truth.p50_of_mean, pages)]
     counted = truth.round_trips * pages
     for service, share in SHARES.items():
@@ -190,10 +179,9 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
             reported |= {f"{service}_connects": 0, f"{service}_connect_ns": 0}
             continue
         kinds.append((f"turn.{service}", round_trip_us * 1e3, round_trips))
-        sent = {"bytes_to_server": round_trips * 60, "bytes_to_client": round_trips * 180}
-        services.append(
-            made(ServiceRecord, service=service, connects=0, requests=round_trips, turns=round_trips, **sent)
-        )
+        sent = Bytes(to_server=round_trips * 60, to_client=round_trips * 180)
+        counts = {"connects": 0, "requests": round_trips, "turns": round_trips}
+        services.append(made(ServiceUse, service=service, bytes=sent, **counts))
     base = _BASE.trials[0].measured
     assert base is not None
     return base.model_copy(
@@ -203,11 +191,10 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
             "queries": 0 if php else counted,
             "turns": 0 if php else counted,
             "rows": 0,
-            "bytes_to_server": 0,
-            "bytes_to_client": 0,
-            "cpu": tuple(made(CpuRecord, role=role, cpu_ns=int(ms * MS * pages)) for role, ms in roles.items()),
+            "bytes": Bytes(to_server=0, to_client=0),
+            "cpu": tuple(made(CpuUse, role=role, cpu_ns=int(ms * MS * pages)) for role, ms in roles.items()),
             "intervals": (),
-            "histograms": tuple(latency(HistogramRecord, kind, [ns], count) for kind, ns, count in kinds),
+            "histograms": tuple(latency(Histogram, kind, [ns], count) for kind, ns, count in kinds),
             "services": tuple(services),
             "told": reported,
         }

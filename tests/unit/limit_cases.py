@@ -8,7 +8,7 @@ from typing import Any
 from tests.made import made, made_trial
 
 from howfar.bottleneck.cycle import Cycle
-from howfar.bottleneck.evidence import ArmSetting, Evidence, gather
+from howfar.bottleneck.evidence import ArmSetting, Evidence, gather_evidence
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.contract.messages import Receipt
 from howfar.contract.receipt import (
@@ -20,7 +20,8 @@ from howfar.contract.receipt import (
     RequestedLink,
     TrialReceipt,
 )
-from howfar.store.records import CpuRecord, Measured, NetworkSample, TcpRecord, Trial, Window
+from howfar.contract.receipt_messages import Bytes, CpuUse
+from howfar.store.records import Measured, NetworkSample, TcpRecord, Trial, Window
 
 SECONDS = 4
 MSS = 1448
@@ -76,10 +77,10 @@ class Case:
     def transactions(self) -> int:
         return int(self.tps * SECONDS)
 
-    def cpu(self, role: str, us: float, wait_us: float) -> CpuRecord:
+    def cpu(self, role: str, us: float, wait_us: float) -> CpuUse:
         ns = int(us * 1000 * self.transactions)
         return made(
-            CpuRecord,
+            CpuUse,
             role=role,
             cpu_ns=ns,
             runnable_wait_ns=int(wait_us * 1000 * self.transactions),
@@ -120,8 +121,9 @@ class Case:
             transactions=self.transactions,
             queries=16 * self.transactions,
             turns=int(self.round_trips * self.transactions),
-            bytes_to_server=self.bytes_to_server * self.transactions,
-            bytes_to_client=self.bytes_to_client * self.transactions,
+            bytes=Bytes(
+                to_server=self.bytes_to_server * self.transactions, to_client=self.bytes_to_client * self.transactions
+            ),
             errors=self.errors,
             cpu=(
                 self.cpu("client", self.client_us, self.client_wait_us),
@@ -168,7 +170,7 @@ class Case:
         )
 
     def evidence(self) -> Evidence:
-        return gather([self.trial()], self.setting())
+        return gather_evidence([self.trial()], self.setting())
 
 
 def tcp(host: str, connections: int, busy: float, rwnd: float = 0.0, sndbuf: float = 0.0) -> TcpRecord:

@@ -9,17 +9,9 @@ from tests.made import made, made_run, made_trial
 
 from howfar.contract.messages import DirectionStats
 from howfar.contract.receipt import LinkCounters, LinkReceipt, QuantilesNs, TrialReceipt
+from howfar.contract.receipt_messages import Bytes, CpuUse
 from howfar.plan.types import Workload
-from howfar.store.records import (
-    Arm,
-    ArmRole,
-    CpuRecord,
-    Measured,
-    Run,
-    StopReason,
-    Trial,
-    Window,
-)
+from howfar.store.records import Arm, ArmRole, Measured, Run, StopReason, Trial, Window
 
 ELAPSED_NS = 2_000_000_000
 WORKLOAD = Workload()
@@ -61,9 +53,9 @@ class Cell:
         )
 
 
-def _cpu(role: str, cpu_ns: float, wait_ns: float) -> CpuRecord:
+def _cpu(role: str, cpu_ns: float, wait_ns: float) -> CpuUse:
     own_ns, waited_ns = int(cpu_ns), int(wait_ns)
-    return made(CpuRecord, role=role, cpu_ns=own_ns, runnable_wait_ns=waited_ns, busiest_thread_ns=own_ns, threads=1)
+    return made(CpuUse, role=role, cpu_ns=own_ns, runnable_wait_ns=waited_ns, busiest_thread_ns=own_ns, threads=1)
 
 
 def _measured(cell: Cell, tps: float) -> Measured:
@@ -77,8 +69,7 @@ def _measured(cell: Cell, tps: float) -> Measured:
         transactions=transactions,
         queries=transactions * ROUND_TRIPS,
         turns=transactions * ROUND_TRIPS,
-        bytes_to_server=int(transactions * REQUESTS),
-        bytes_to_client=int(transactions * cell.replies),
+        bytes=Bytes(to_server=int(transactions * REQUESTS), to_client=int(transactions * cell.replies)),
         cpu=tuple(_cpu(role, each * each_ns, waited.get(role, 0.0) * each_ns) for role, each in spent.items() if each),
     )
 
@@ -92,8 +83,8 @@ def _receipt(cell: Cell, seen: Measured) -> TrialReceipt:
         return made(DirectionStats, wire_bytes=round(payload + 90 * segments), segments=round(segments))
 
     counters = LinkCounters(
-        to_client=one_direction(seen.bytes_to_client * cell.carried, seen.turns),
-        to_server=one_direction(seen.bytes_to_server, seen.turns),
+        to_client=one_direction(seen.bytes.to_client * cell.carried, seen.turns),
+        to_server=one_direction(seen.bytes.to_server, seen.turns),
     )
     at_rest = QuantilesNs(p50=cell.factors["rtt_ns"])
     link = LinkReceipt(rtt_at_rest_ns=at_rest, compensate_ns=10_000, counters=counters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.distance.meaning import explain
+from howfar.distance.meaning import add_meaning
 from howfar.distance.record import (
     Address,
     Distance,
@@ -41,7 +41,7 @@ def connection(*steps: tuple[str, float, int], count: int = 5) -> NewConnection:
 
 def remote() -> Distance:
     """MariaDB 0.42 ms away, of which the network takes 0.35 ms."""
-    return explain(
+    return add_meaning(
         Distance(
             target="mysql://app@db.internal:3306/shop",
             began="2026-11-28T12:00:00.000+00:00",
@@ -73,7 +73,7 @@ def remote() -> Distance:
 
 
 def socket() -> Distance:
-    return explain(
+    return add_meaning(
         Distance(
             target="mysql:///run/mysqld/mysqld.sock",
             began="2026-11-28T12:00:00.000+00:00",
@@ -93,7 +93,7 @@ def socket() -> Distance:
 
 def pooler() -> Distance:
     """PostgreSQL behind a nearby pooler that answers pings itself."""
-    return explain(
+    return add_meaning(
         Distance(
             target="postgresql://app@127.0.0.1:6432/shop",
             began="2026-11-28T12:00:00.000+00:00",
@@ -121,7 +121,7 @@ def pooler() -> Distance:
 
 def far() -> Distance:
     """A server 85 ms away, with too few requests for a p95."""
-    return explain(
+    return add_meaning(
         Distance(
             target="mysql://app@eu.example.net:3306/shop",
             began="2026-11-28T12:00:00.000+00:00",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from howfar.doctor.checks import Context, findings
+from howfar.doctor.checks import Context, run_checks
 from howfar.doctor.findings import Client, Finding, Kind, Listener, MinimumLatency, Rates, Server, SocketFile, Transport
-from howfar.doctor.floors import interval
+from howfar.doctor.minimum_latency import make_median
 
 SOCKET = Listener(
     path="/run/s.sock", host=None, port=None, tls="none",
@@ -23,8 +23,8 @@ def client(**changes: object) -> Client:
 
 def floor(transport: Transport, trip: float, connect: float) -> MinimumLatency:
     return MinimumLatency(
-        transport=transport, where="x", pings_per_round=15, round_trip_ns=interval([trip] * 24),
-        connect_ns=interval([connect] * 24), round_trips_ns=(trip,) * 24, connects_ns=(connect,) * 24,
+        transport=transport, where="x", pings_per_round=15, round_trip_ns=make_median([trip] * 24),
+        connect_ns=make_median([connect] * 24), round_trips_ns=(trip,) * 24, connects_ns=(connect,) * 24,
     )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def server(*clients: Client, **changes: object) -> Server:
 
 
 def looked(seen: Server, path: str = "/run/own/s.sock") -> tuple[Finding, ...]:
-    return findings(Context(seen, (), looks=100, seconds=1.0, path=path))
+    return run_checks(Context(seen, (), samples=100, watched_s=1.0, free_path=path))
 
 
 def found(seen: Server) -> set[str]:

@@ -16,16 +16,15 @@ from tests.made import latency, made, made_run, made_trial
 
 from howfar.analysis.summary import Summary
 from howfar.contract.messages import Receipt
-from howfar.contract.receipt import PrimaryEnd, ReplicationReceipt, ReplicationWindow, Snapshot, TrialReceipt
+from howfar.contract.receipt import PrimaryState, ReplicationReceipt, ReplicationWindow, Snapshot, TrialReceipt
+from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram
 from howfar.experiments.registry import summarise
 from howfar.store.records import (
     Arm,
     ArmRole,
-    CpuRecord,
     CrashRecord,
     FallbackRecord,
     FallbackSample,
-    HistogramRecord,
     LagRecord,
     Measured,
     Run,
@@ -245,8 +244,8 @@ def run_of(kind: str, arms: Sequence[Arm], trials: Sequence[Trial], plan: str = 
     )
 
 
-def _cpu(role: str, transactions: int) -> CpuRecord:
-    return made(CpuRecord, role=role, cpu_ns=transactions * 20_000, busiest_thread_ns=transactions * 10_000, threads=2)
+def _cpu(role: str, transactions: int) -> CpuUse:
+    return made(CpuUse, role=role, cpu_ns=transactions * 20_000, busiest_thread_ns=transactions * 10_000, threads=2)
 
 
 def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, per_s: float, rtt_ns: int) -> Trial:
@@ -259,12 +258,11 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
         queries=transactions,
         turns=transactions,
         rows=transactions,
-        bytes_to_server=transactions * 30,
-        bytes_to_client=transactions * 11,
+        bytes=Bytes(to_server=transactions * 30, to_client=transactions * 11),
         warmup_transactions=1,
         connect_ns=MS,
         cpu=tuple(_cpu(role, transactions) for role in ("client", "server")),
-        histograms=(latency(HistogramRecord, "transaction", [mean_ns], transactions),),
+        histograms=(latency(Histogram, "transaction", [mean_ns], transactions),),
     )
     lag = [
         LagRecord(at_ns=at * 100 * MS, replica="replica1", behind=int(per_s * rtt_ns / 2e9), heartbeat_ns=rtt_ns // 2)
@@ -272,7 +270,7 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
     ]
     replication = ReplicationReceipt(rtt_at_rest_ns={"replica1": round(rtt_ns * OVER_REST)} if mode != "none" else {})
     if mode.startswith("after"):
-        before, after = (made(Snapshot, primary=made(PrimaryEnd, yes_tx=seen)) for seen in (0, transactions))
+        before, after = (made(Snapshot, primary=made(PrimaryState, yes_tx=seen)) for seen in (0, transactions))
         replication.window = ReplicationWindow(before=before, after=after)
     return made_trial(
         number,

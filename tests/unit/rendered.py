@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.registry import render_in_terminal, rendered
+from howfar.experiments.registry import render_as, render_in_terminal
 from howfar.report.terminal import to_ascii
 from howfar.stats.estimate import Part
 
@@ -42,12 +42,12 @@ class Terminal:
     to_ascii: Callable[[str], str]
 
 
-html, markdown, csv = (Format(partial(rendered, form=form)) for form in ("html", "md", "csv"))
+html, markdown, csv = (Format(partial(render_as, form=form)) for form in ("html", "md", "csv"))
 terminal = Terminal(_in_terminal, to_ascii)
 
 
 def findings_of(summary: Summary, kind: type[F]) -> F:
-    return summary.the(kind)
+    return summary.require_findings(kind)
 
 
 def with_findings(summary: Summary, **changed: Part) -> Summary:

@@ -11,6 +11,7 @@ from typing import Any
 from tests.unit.synthetic_run import PathModel, _trial, measured, run_of
 
 from howfar.analysis.advice import Advice
+from howfar.analysis.answer import Answer, Finding, Texts, sentence
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.cycle import Cycle, CyclePart
@@ -72,6 +73,12 @@ def only_these(found: Summary, findings: dict[str, Any]) -> Summary:
     keys = found.findings.keys()
     made = dict.fromkeys(keys) | {"what_if": what_if()} | {key: findings.pop(key) for key in keys & findings.keys()}
     return found.model_copy(update={"confirmations": (), "advice": ADVICE, "findings": made} | findings)
+
+
+def answered(texts: Texts, *findings: Finding) -> dict[str, Any]:
+    """The fields of a summary with this answer."""
+    answer = Answer(question="What is made up?", sentence=sentence(findings, texts), findings=findings)
+    return {"answer": answer, "verdict": answer.sentence}
 
 
 def tps(cell: CellSummary) -> float:

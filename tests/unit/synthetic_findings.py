@@ -13,6 +13,7 @@ from tests.unit.synthetic_cells import (
     LINK_LIMIT,
     THREADS,
     Wanted,
+    answered,
     cycle,
     estimate,
     grid_run,
@@ -24,10 +25,12 @@ from tests.unit.synthetic_cells import (
 )
 from tests.unit.synthetic_sessions import compression, encryption
 
+from howfar.analysis.answer import Finding
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation, Limit
 from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
+from howfar.experiments.bandwidth.texts import TEXTS
 from howfar.experiments.registry import summarise
 from howfar.model.fit import ModelPoint, Prediction
 from howfar.model.resource import Resource
@@ -100,15 +103,18 @@ def bandwidth() -> Summary:
             )
         )
     curves = tuple(_curve(name, cells) for name in LINKS)
-    says = (
-        "At 1 Gb/s the link is full from 16 connections on (92.7 transactions/s, 117.1 of 117.3 MiB/s); "
-        "at 10 Gb/s the server's CPU is the limit."
+    place = {"unsure": 0, "on_link": 1}
+    findings = (
+        Finding(
+            id="link-full", subject="at 1 Gb/s", estimate=estimate(1.73), parameters={**place, "faster_bps": 10 * GBIT}
+        ),
+        Finding(id="server-cpu", subject="at 10 Gb/s", parameters=place),
     )
     return only_these(
         found,
         {
             "cells": tuple(cells),
-            "verdict": says,
+            **answered(TEXTS, *findings),
             "scaling": Scaling(curves=curves, says="The link costs nothing at 1 connection and caps the rest at 93/s."),
             "confirmations": (
                 Confirmation(

@@ -22,20 +22,9 @@ from howfar.contract.receipt import (
     ServerReceipt,
     TrialReceipt,
 )
-from howfar.stats.hdr import DIGITS, LONGEST_NS
-from howfar.store.records import (
-    Arm,
-    ArmRole,
-    CpuRecord,
-    HistogramRecord,
-    IntervalRecord,
-    MachineLoad,
-    Measured,
-    Run,
-    StopReason,
-    Trial,
-    TrialStatus,
-)
+from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram, IntervalFigures
+from howfar.stats.hdr import MAX_NS, SIGNIFICANT_DIGITS
+from howfar.store.records import Arm, ArmRole, MachineLoad, Measured, Run, StopReason, Trial, TrialStatus
 
 QUERIES = 29
 ELAPSED_NS = 4_000_000_000
@@ -95,14 +84,14 @@ ENVIRONMENT: dict[str, Any] = {
 }
 
 
-def _histogram(rng: random.Random, kind: str, mean_ns: float, count: int) -> HistogramRecord:
-    histogram = HdrHistogram(1, LONGEST_NS, DIGITS)
+def _histogram(rng: random.Random, kind: str, mean_ns: float, count: int) -> Histogram:
+    histogram = HdrHistogram(1, MAX_NS, SIGNIFICANT_DIGITS)
     values = [int(mean_ns * 0.93 * math.exp(abs(rng.gauss(0, 0.16)) ** 1.3)) for _ in range(count)]
     values[-1] = int(mean_ns * 11)
     for value in values:
         histogram.record_value(value)
     values.sort()
-    return HistogramRecord(
+    return Histogram(
         kind=kind,
         count=count,
         min_ns=values[0],
@@ -115,9 +104,9 @@ def _histogram(rng: random.Random, kind: str, mean_ns: float, count: int) -> His
     )
 
 
-def _cpu(role: str, us_per_query: float, queries: int) -> CpuRecord:
+def _cpu(role: str, us_per_query: float, queries: int) -> CpuUse:
     cpu_ns = int(us_per_query * queries * 1000)
-    return CpuRecord(
+    return CpuUse(
         role=role,
         cpu_ns=cpu_ns,
         runnable_wait_ns=cpu_ns // 9,
@@ -139,7 +128,7 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int, th
     mean_ns = threads * ELAPSED_NS / transactions
     slices = tuple(
         made(
-            IntervalRecord,
+            IntervalFigures,
             start_ns=second * 10**9,
             length_ns=10**9,
             transactions=(transactions // 4) + rng.randrange(-3, 4),
@@ -157,8 +146,7 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int, th
         queries=queries,
         turns=queries,
         rows=transactions * 41,
-        bytes_to_server=transactions * 812,
-        bytes_to_client=transactions * 8421,
+        bytes=Bytes(to_server=transactions * 812, to_client=transactions * 8421),
         errors={},
         warmup_transactions=transactions // 4,
         connect_ns=3_000_000,

@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from tests.acknowledged_scenario import INSERTS, job
 
-from howfar.contract.messages import (
-    Custom,
-    CustomStep,
-    CustomTransaction,
-    Sysbench,
-    UnixTarget,
-)
-from howfar.contract.rules import is_keyed
 from howfar.engine import acknowledged
 from howfar.engine.acknowledged import HEADER, MAGIC, RECORD, VERSION, KeyOutcome
 from howfar.errors import EngineError
@@ -75,10 +65,10 @@ def test_a_log_cut_anywhere_is_refused(cut: int, tmp_path_factory: pytest.TempPa
 def test_the_whole_records_of_an_unclosed_log_can_be_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(header() + records(ROWS) + b"torn")
-    log = acknowledged.read(path, unclosed=True)
+    log = acknowledged.read(path, allow_unfinished=True)
     assert (len(log.records), log.closed) == (len(ROWS), False)
     path.write_bytes(header())
-    assert len(acknowledged.read(path, unclosed=True).records) == 0
+    assert len(acknowledged.read(path, allow_unfinished=True).records) == 0
 
 
 @pytest.mark.parametrize(
@@ -106,19 +96,3 @@ def test_a_log_that_cannot_be_is_refused(tmp_path: Path, content: bytes, expecte
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cannot be read"):
         acknowledged.read(tmp_path / "none")
-
-
-def inserts(*repeats: int) -> Custom:
-    steps = tuple(CustomStep(statement="insert", repeat=repeat) for repeat in repeats)
-    return INSERTS.model_copy(update={"transactions": (CustomTransaction(name="some", steps=steps),)})
-
-
-def test_a_log_needs_one_key_a_transaction() -> None:
-    target = UnixTarget(path="/nonexistent")
-    assert is_keyed(INSERTS) and is_keyed(Sysbench(kind="oltp_insert", auto_inc=False))
-    job(target, Path("/nonexistent"), workload=inserts(1))
-    for workload in (inserts(2), inserts(1, 1), Sysbench(kind="oltp_insert"), Sysbench(kind="oltp_write_only")):
-        assert not is_keyed(workload)
-        job(target, None, workload=workload)
-        with pytest.raises(ValidationError, match="one key"):
-            job(target, Path("/nonexistent"), workload=workload)

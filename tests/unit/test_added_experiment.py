@@ -14,9 +14,10 @@ from tests.unit.fake_lab import fake_info, fakes
 from tests.unit.rendered import findings_of
 
 from howfar.analysis.advice import Advice
+from howfar.analysis.answer import Finding
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.registry import EXPERIMENTS, experiment_of, render_in_terminal, rendered, schema, summarise
+from howfar.experiments.registry import EXPERIMENTS, experiment_of, render_as, render_in_terminal, schema, summarise
 from howfar.plan.load import load_plan
 from howfar.report.document import Bullets, Details, Document
 from howfar.report.frame import frame
@@ -54,6 +55,7 @@ class Detours(Part):
 
 class Detour(Experiment):
     name = "detour"
+    texts = {"longest": "the longest detour is {subject}: {transactions:.1f} transactions of the socket"}  # noqa: RUF012
     findings: ClassVar[Keys] = {"detour": Detours}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
@@ -61,12 +63,12 @@ class Detour(Experiment):
             return {}
         return {"detour": Detours(longer={c.arm: 1 / c.ratio.value for c in evidence.cells if c.ratio is not None})}
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         found = findings["detour"]
         if not isinstance(found, Detours):
-            return ""
+            return ()
         arm = max(found.longer, key=lambda name: found.longer[name])
-        return f"The longest detour is {arm}: {found.longer[arm]:.1f} transactions of the socket."
+        return (Finding(id="longest", subject=arm, parameters={"transactions": found.longer[arm]}),)
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         return None if findings["detour"] is None else (Advice(action="Stay at home.", because="It is shorter."),)
@@ -75,7 +77,7 @@ class Detour(Experiment):
         longer = findings_of(summary, Detours).longer
         lines = Bullets(tuple(f"{arm} goes {times:.1f} times round" for arm, times in longer.items()))
         records = [{**record, "detour": longer.get(str(record["arm"]), "")} for record in cell_records(summary)]
-        return frame(summary, (cell_table(summary),), below=(Details("Detours", (lines,)),), records=records)
+        return frame(summary, (cell_table(summary),), more_blocks=(Details("Detours", (lines,)),), records=records)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,13 +106,14 @@ def summary(run: Run, added: None) -> Summary:
 def test_its_findings_answer_and_advice_are_in_the_summary(summary: Summary) -> None:
     assert experiment_of(summary).name == "detour"
     assert findings_of(summary, Detours).longer["socket"] == 1
-    assert summary.verdict.startswith("The longest detour is remote") and len(summary.advice) == 1
+    (finding,) = summary.answer.findings
+    assert (finding.id, finding.subject, len(summary.advice)) == ("longest", "remote", 1)
 
 
 @pytest.mark.parametrize("form", ["terminal", "html", "md", "csv", "json"])
 def test_every_report_shows_it(summary: Summary, form: str) -> None:
     remote = findings_of(summary, Detours).longer["remote"]
-    text = render_in_terminal(summary, 100, False, True, True) if form == "terminal" else rendered(summary, form)
+    text = render_in_terminal(summary, 100, False, True, True) if form == "terminal" else render_as(summary, form)
     if form == "csv":
         (row,) = (row for row in csv.DictReader(io.StringIO(text)) if row["arm"] == "remote")
         assert float(row["detour"]) == pytest.approx(remote)
@@ -126,4 +129,4 @@ def test_every_report_shows_it(summary: Summary, form: str) -> None:
 def test_other_runs_know_nothing_of_it(run: Run) -> None:
     other = run.model_copy(update={"info": run.info.model_copy(update={"plan_name": "paths"})})
     found = summarise(other)
-    assert experiment_of(found).name == "paths" and found.found(Detours) is None
+    assert experiment_of(found).name == "paths" and found.find_findings(Detours) is None

@@ -14,14 +14,14 @@ from tests.unit.fake_lab import fake_info, fakes
 
 from howfar.analysis.summary import Summary
 from howfar.errors import PlanError
-from howfar.experiments.registry import render_in_terminal, rendered, summarise
+from howfar.experiments.registry import render_as, render_in_terminal, summarise
 from howfar.paths import PATHS
 from howfar.paths.path import ClientEndpoint, Path, PathContext
 from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS, Factor
 from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
-from howfar.report.grid import grid
+from howfar.report.grid import arrange_grid
 from howfar.report.text import json_values
 from howfar.runner.run import execute_run
 from howfar.store.records import Run, StopReason, TrialStatus
@@ -46,12 +46,12 @@ MTU: Factor[int] = Factor(
     Annotated[int, Field(ge=576, le=9000, strict=True)],
     1500,
     1500,
-    toml="mtu",
-    quoted=False,
+    toml_name="mtu",
+    is_quoted=False,
     label=lambda size: f"MTU {size}",
-    short=lambda size: f"{size} B",
-    head="packets of",
-    rows=True,
+    short_label=lambda size: f"{size} B",
+    heading="packets of",
+    prefers_rows=True,
     applies=lambda cell: PATHS[str(cell["path"])].crosses_link,
 )
 PLAN = """\
@@ -169,7 +169,7 @@ def test_every_report_names_them(summary: Summary) -> None:
     for text in (
         render_in_terminal(summary, 100, False, True, details=False),
         render_in_terminal(summary, 100, False, True, details=True),
-        *(rendered(summary, form) for form in ("html", "md", "csv", "json")),
+        *(render_as(summary, form) for form in ("html", "md", "csv", "json")),
     ):
         assert "MTU 9000" in text
         assert "tunnel" in text
@@ -188,6 +188,6 @@ def test_a_grid_has_a_place_for_it(
 ) -> None:
     plan = PLAN.replace("mtu = [1500, 9000]", f"mtu = [1500, 9000]\n{more}")
     baseline = 'path = "tcp"\nthreads = 1' if "threads" in more else 'path = "tcp"'
-    found = grid(summarise(measured(plan.replace('path = "tcp"', baseline), tmp_path)))
+    found = arrange_grid(summarise(measured(plan.replace('path = "tcp"', baseline), tmp_path)))
     assert (found.row_head, tuple(text for text in found.rows if text)) == (row_head, rows)
     assert any(column in levels for levels in found.columns), found.columns

@@ -88,8 +88,8 @@ def known(library: ctypes.CDLL) -> set[str]:
 
 def test_every_parameter_of_libpq_is_known(known: set[str]) -> None:
     """[load-7]"""
-    assert known - {"requiressl"} <= set(libpq.TABLE)
-    assert set(libpq.TABLE) >= NEWER
+    assert known - {"requiressl"} <= set(libpq.PARAMETERS)
+    assert set(libpq.PARAMETERS) >= NEWER
 
 
 OF_LIBPQ = [

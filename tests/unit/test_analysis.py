@@ -20,8 +20,9 @@ from tests.unit.test_confirm import WatchTargets, limit, targets
 
 from howfar.analysis import cells
 from howfar.analysis.advice import Advice, advise
-from howfar.analysis.cells import CellSummary, floors, scatter
-from howfar.analysis.diagnostics import OTHERS_SHARE, Diagnostic
+from howfar.analysis.answer import NOTHING_COMPARED, UNRESOLVED
+from howfar.analysis.cells import CellSummary, measure_noise_floors, scatter
+from howfar.analysis.diagnostics import OTHER_PROGRAMS_SHARE, Diagnostic
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.summary import Summary
@@ -34,7 +35,7 @@ from howfar.contract.receipt import (
     RequestedLink,
     TrialReceipt,
 )
-from howfar.experiments.answer import where_text
+from howfar.experiments.answer import location_text
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
 from howfar.paths import PATHS as PATHS_KNOWN
@@ -47,7 +48,7 @@ from howfar.report.grid import is_grid
 from howfar.stats.estimate import Estimate
 from howfar.stats.histograms import percentile_ms
 from howfar.stats.intervals import Resolution, interval_text, judge_ratio
-from howfar.stats.trials import others_in, trial_table
+from howfar.stats.trials import others_cpus_in_trial, trial_table
 from howfar.store.records import ArmRole, MachineLoad, Measured, Run, Trial, TrialStatus, Window
 from howfar.store.run_file import create, read_run
 
@@ -139,9 +140,8 @@ def test_published_figures_agree_with_themselves() -> None:
         assert 2 / found.tps * 1000 == pytest.approx(found.latency_ms["avg"], rel=0.01)
 
 
-def test_verdict_names_what_is_resolved_with_interval_and_noise_floor(summary: Summary) -> None:
-    assert "tcp 0.8" in summary.verdict
-    assert "noise floor" in summary.verdict
+def test_the_answer_has_each_difference_and_what_to_do(summary: Summary) -> None:
+    assert {(found.id, found.verdict) for found in summary.answer.findings} == {("difference", Resolution.SLOWER)}
     assert [advice.action.split(",")[0] for advice in summary.advice] == [
         "Where application and server share a machine",
         "With the server on another machine",
@@ -157,7 +157,7 @@ def same_speed(scatter: float) -> Summary:
 def test_nothing_is_claimed_where_nothing_differs() -> None:
     summary = same_speed(0.3)
     assert {found.resolution for found in summary.cells if found.role is ArmRole.CONTENDER} == {Resolution.NOT_RESOLVED}
-    assert summary.verdict.startswith("Not resolved, relative to socket")
+    assert {found.id for found in summary.answer.findings} == {UNRESOLVED}
     assert [advice.action for advice in summary.advice] == [
         "Run longer (with --full) or on a quieter machine to resolve more."
     ]
@@ -170,7 +170,6 @@ def test_a_biased_session_warns_and_claims_nothing_of_that_size() -> None:
     assert Diagnostic.AA_EXCLUDES_ONE in summary.warnings
     assert cell(summary, "tcp").resolution is Resolution.NOT_RESOLVED
     assert cell(summary, "remote").resolution is Resolution.SLOWER
-    assert "under two names differed" in summary.verdict
 
 
 def test_an_arm_without_a_good_trial_is_named() -> None:
@@ -189,13 +188,13 @@ def test_an_arm_without_a_good_trial_is_named() -> None:
 def test_a_run_without_any_trial_says_so() -> None:
     summary = summarise(synthetic_run(blocks=0))
     assert summary.cells == ()
-    assert summary.verdict.startswith("No verdict")
+    assert summary.answer.findings == (NOTHING_COMPARED,)
 
 
 def test_a_single_block_resolves_nothing() -> None:
     summary = summarise(synthetic_run(blocks=1, samples=20))
     assert all(found.resolution in (Resolution.BASELINE, Resolution.NOT_RESOLVED) for found in summary.cells)
-    assert "no noise floor" in summary.verdict or "no difference" in summary.verdict.lower()
+    assert summary.answer.is_missing
 
 
 def test_a_link_that_is_not_as_asked_is_seen() -> None:
@@ -214,18 +213,18 @@ def test_a_link_that_is_not_as_asked_is_seen() -> None:
 
 def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
     factors = {"rtt_ns": 200_000}
-    for to_client, as_requested in ((800e6, False), (935e6, True)):
+    for to_client, is_as_requested in ((800e6, False), (935e6, True)):
         goodput = ByDirection(to_server=939e6, to_client=to_client)
         calibration = LinkCalibration(expected_goodput_bps=941e6, goodput_bps=goodput)
         link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=201_000), calibration=calibration)
-        assert link_facts(factors, [TrialReceipt(link=link)]).as_requested is as_requested
+        assert link_facts(factors, [TrialReceipt(link=link)]).is_as_requested is is_as_requested
 
 
 def test_what_the_ping_s_own_bytes_take_is_no_fault_of_the_link() -> None:
     """At 1 Mb/s the ping's bytes take 1.456 ms; without that figure in the receipt the link seems to differ from the request."""
-    for requested, as_requested in ((RequestedLink(rest_rtt_ns=11_456_000), True), (RequestedLink(), False)):
+    for requested, is_as_requested in ((RequestedLink(rest_rtt_ns=11_456_000), True), (RequestedLink(), False)):
         link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=11_460_000), requested=requested)
-        assert link_facts({"rtt_ns": 10_000_000}, [TrialReceipt(link=link)]).as_requested is as_requested
+        assert link_facts({"rtt_ns": 10_000_000}, [TrialReceipt(link=link)]).is_as_requested is is_as_requested
 
 
 def test_a_client_without_time_left_is_seen() -> None:
@@ -321,13 +320,9 @@ def test_advice_is_about_what_paths_declare_and_not_their_names(
     )
     renamed = summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
     assert renamed.advice == summary.advice
-    assert (
-        where_text({"path": "wire"})
-        == where_text({"path": "pgbouncer-local"})
-        == where_text({"path": "unknown"})
-        == "here"
-    )
-    assert (where_text({"path": "tcp"}), where_text({"path": "socket"})) == ("on the loopback", "on the socket")
+    assert location_text({"path": "wire"}) == "over the network"
+    assert location_text({"path": "pgbouncer-local"}) == location_text({"path": "unknown"}) == "here"
+    assert (location_text({"path": "tcp"}), location_text({"path": "socket"})) == ("on the loopback", "on the socket")
 
 
 @pytest.mark.parametrize(("tps", "says"), [(130, "First reduce the time spent in CPU"), (165, "Round trips take about half"),
@@ -346,7 +341,7 @@ def test_the_percentage_of_round_trips_is_that_of_the_two_times_beside_it(run: R
     split = remote.time_split_us | {"link": remote.time_split_us["link"] / 4}
     changed = remote.model_copy(update={"time_split_us": split})
     table = trial_table(run)
-    found = advise([changed if each is remote else each for each in summary.cells], table, floors(table))
+    found = advise([changed if each is remote else each for each in summary.cells], table, measure_noise_floors(table))
     numbers = [re.search(r"they take ([\d.]+) of its ([\d.]+) ms \((\d+) ", each.because) for each in found]
     ((link, cycle, percent),) = (each.groups() for each in numbers if each)
     assert float(percent) == pytest.approx(100 * float(link) / float(cycle), abs=1)
@@ -369,7 +364,7 @@ def test_bandwidth_is_no_help_only_where_the_whole_interval_says_so(
     assert remote.limit is not None and remote.limit.faster_link is not None
     changed = remote.model_copy(update={"limit": remote.limit.model_copy(update={"faster_link": wide})})
     table = trial_table(run)
-    found = advise([changed if each is remote else each for each in summary.cells], table, floors(table))
+    found = advise([changed if each is remote else each for each in summary.cells], table, measure_noise_floors(table))
     (advice,) = (each for each in found if each.action.startswith("With the server on another machine"))
     assert ("more bandwidth will not help" in advice.action) is clause
     assert ("Whether more bandwidth helps is not resolved" in advice.because) is unclear
@@ -477,7 +472,9 @@ def with_others(others: float | None, run: Run | None = None) -> Run:
     return run.model_copy(update={"trials": tuple(t.model_copy(update={"load": load(t)}) for t in run.trials)})
 
 
-@pytest.mark.parametrize(("others", "busy"), [(2 * OTHERS_SHARE + 0.01, True), (2 * OTHERS_SHARE - 0.01, False)])
+@pytest.mark.parametrize(
+    ("others", "busy"), [(2 * OTHER_PROGRAMS_SHARE + 0.01, True), (2 * OTHER_PROGRAMS_SHARE - 0.01, False)]
+)
 def test_cpus_in_other_hands_are_a_busy_machine(others: float, busy: bool) -> None:
     summary = summarise(with_others(others))
     assert summary.others_cpus == pytest.approx(others)
@@ -539,9 +536,9 @@ def test_the_window_says_better_what_was_busy() -> None:
     trial = next(t for t in run.trials if t.measured is not None)
     assert trial.measured is not None
     window = Window(length_ns=trial.measured.elapsed_ns, interface="", cpus_busy={0: ours(trial.measured), 1: 0.5})
-    assert others_in(trial) == pytest.approx(0.0)
-    assert others_in(trial.model_copy(update={"window": window})) == pytest.approx(0.5)
-    assert others_in(trial.model_copy(update={"window": window, "load": None})) == pytest.approx(0.5)
+    assert others_cpus_in_trial(trial) == pytest.approx(0.0)
+    assert others_cpus_in_trial(trial.model_copy(update={"window": window})) == pytest.approx(0.5)
+    assert others_cpus_in_trial(trial.model_copy(update={"window": window, "load": None})) == pytest.approx(0.5)
 
 
 # ---------------------------------------------------------------- the verdict of a run
@@ -556,26 +553,18 @@ def _alone(run: Run) -> Run:
 
 
 def test_one_block_is_no_answer_and_has_no_interval() -> None:
-    """The first words are that there is no answer yet; no interval width is shown, nor a list of arms that blocks might resolve."""
+    """No interval width is shown, and no advice given."""
     summary = summarise(synthetic_run(blocks=1, samples=5))
-    assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet. So far: ")
+    assert summary.answer.is_missing and summary.advice == ()
     assert "no intervals, because there are fewer than 4 blocks" in session_line(summary)
     assert "±0.0" not in terminal.render(summary, 100)
-    last = summary.advice[-1]
-    assert last.action == "Run longer: at least 4 blocks are needed." and "remote" not in last.because
-    assert "no answer yet" not in summarise(synthetic_run(blocks=4, samples=5)).verdict
+    assert not summarise(synthetic_run(blocks=4, samples=5)).answer.is_missing
 
 
 def test_a_path_against_itself_is_judged_and_shown() -> None:
     summary = summarise(_alone(synthetic_run(blocks=8, samples=20)))
-    assert summary.verdict.startswith("socket was measured under two names: the second reached ")
-    assert "no difference is resolved" in summary.verdict
+    assert [found.id for found in summary.answer.findings] == ["equal"]
     assert "socket (again)" in terminal.render(summary, 100)
-
-
-def test_one_block_says_that_it_is_too_few() -> None:
-    summary = summarise(_alone(synthetic_run(blocks=1, samples=20)))
-    assert "too few blocks" in summary.verdict
 
 
 def test_a_limit_near_nothing_is_not_written_as_nothing() -> None:
@@ -670,7 +659,7 @@ def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Pat
     summary = two_links(tmp_path / "a.howfar", targets(lambda factors: 1.0))
     assert not is_grid(summary)
     assert {found.confirmed for found in summary.confirmations} == {False}
-    assert "Tested and refuted: the limit named at remote, 100mbit: rate 100mbit -> 150mbit" in summary.verdict
+    assert {finding.id for finding in summary.answer.findings} == {"refuted"}
     for cell in summary.cells:
         if cell.limit is not None:
             assert (cell.limit.confidence, cell.limit.would_change) == ("low", "")

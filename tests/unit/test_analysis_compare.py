@@ -127,7 +127,7 @@ def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() ->
 def test_runs_of_pages_are_compared_by_pages() -> None:
     """The engine counts the round trips of its pages, PHP does not; both are compared by pages."""
     found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
-    assert found.counted == "pages"
+    assert found.operation_unit == "pages"
     titles = [str(column.header) for column in _ratios_table(found).columns]
     assert titles == ["arm", "pages/s", "vs. baseline", "CPU per page", "verdict"]
     engine = next(arm for arm in found.arms if "engine" in arm.arm)
@@ -156,9 +156,9 @@ def rtt_of(run: Run) -> int:
 def test_a_laboratory_beside_hosts_is_judged_by_ratios_over_a_link_that_is_near() -> None:
     lab = synthetic_run()
     near, other = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))) for times in (1.1, 3))
-    assert "agrees" in near.beside and all(arm.same_cell for arm in near.arms)
+    assert "agrees" in near.hosts_note and all(arm.same_cell for arm in near.arms)
     assert not all(arm.same_cell for arm in other.arms)
-    assert compare(lab, lab).beside == ""
+    assert compare(lab, lab).hosts_note == ""
 
 
 REMOTE = tuple(
@@ -173,8 +173,8 @@ def test_a_baseline_over_the_link_is_one_cell_in_the_laboratory_and_on_hosts_nea
     near, far = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))) for times in (1.1, 3))
     (zlib,) = (arm for arm in near.arms if arm.arm == "zlib")
     assert zlib.relative_to_baseline is not None and zlib.relative_to_baseline.value == pytest.approx(1, rel=1e-6)
-    assert "agrees" in near.beside and "1 arm;" in near.beside
-    assert all(arm.relative_to_baseline is None for arm in far.arms) and "No arm can be compared" in far.beside
+    assert "agrees" in near.hosts_note and "1 arm;" in near.hosts_note
+    assert all(arm.relative_to_baseline is None for arm in far.arms) and "No arm can be compared" in far.hosts_note
     other = synthetic_run(samples=5, models=REMOTE, seed=2)
     other = other.model_copy(
         update={"info": on_hosts(other, rtt_of(other) + 1).info.model_copy(update={"environment": RunEnvironment()})}
@@ -208,16 +208,16 @@ def test_noise_is_no_agreement() -> None:
         return trial.model_copy(update={"measured": trial.measured.model_copy(update=queries)})
 
     noise = lab.model_copy(update={"trials": tuple(map(noisy, lab.trials))})
-    said = compare(lab, on_hosts(noise, rtt_of(lab))).beside
+    said = compare(lab, on_hosts(noise, rtt_of(lab))).hosts_note
     assert "for 0 of 1 arm, and for 1 the interval is too wide to tell" in said
 
 
 def test_how_far_links_are_apart_that_are_compared_is_said() -> None:
     lab = synthetic_run(models=REMOTE, samples=5)
-    same, apart = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))).beside for times in (1.02, 1.2))
+    same, apart = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))).hosts_note for times in (1.02, 1.2))
     assert "The links are not the same" not in same
     assert "The links are not the same: RTT 0.2ms in the laboratory and 0.24ms between the hosts (+20 %)." in apart
-    turned = compare(on_hosts(lab, round(rtt_of(lab) * 1.2)), lab).beside
+    turned = compare(on_hosts(lab, round(rtt_of(lab) * 1.2)), lab).hosts_note
     assert "RTT 0.24ms between the hosts and 0.2ms in the laboratory (-17 %)" in turned
 
 
@@ -225,10 +225,13 @@ def test_two_runs_between_the_same_hosts_are_compared_though_the_link_is_never_m
     run = synthetic_run(models=REMOTE, samples=5)
     found = compare(on_hosts(run, 7_800), on_hosts(run, 12_400))
     assert all(arm.same_cell for arm in found.arms)
-    assert found.beside == "The links are not the same: RTT 7.8us before and 12.4us after (+59 %)."
+    assert found.hosts_note == "The links are not the same: RTT 7.8us before and 12.4us after (+59 %)."
     far = compare(on_hosts(run, 7_800), on_hosts(run, 200_000))
     assert not any(arm.same_cell for arm in far.arms)
-    assert "too far off to compare plain, " in far.beside and "RTT 7.8us, rate 1gbit before, RTT 0.2ms" in far.beside
+    assert (
+        "too far off to compare plain, " in far.hosts_note
+        and "RTT 7.8us, rate 1gbit before, RTT 0.2ms" in far.hosts_note
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,7 +257,7 @@ def test_nodes_are_as_far_apart_pair_by_pair(one: str, other: str, near: bool) -
 
 def test_what_the_laboratory_is_to_emulate_is_said_though_some_arm_is_comparable() -> None:
     lab = synthetic_run()
-    near, far = (compare(lab, on_hosts(lab, rtt_ns)).beside for rtt_ns in (rtt_of(lab) - 90_000, 600_000))
+    near, far = (compare(lab, on_hosts(lab, rtt_ns)).hosts_note for rtt_ns in (rtt_of(lab) - 90_000, 600_000))
     assert "too far off" not in near
     assert "agrees" in far and "too far off to compare remote" in far
     assert "Run the laboratory with what was measured between the hosts: --rtt 0.6ms --rate 1gbit." in far
@@ -263,6 +266,6 @@ def test_what_the_laboratory_is_to_emulate_is_said_though_some_arm_is_comparable
 def test_an_arm_without_an_interval_agrees_with_nothing() -> None:
     lab = synthetic_run(samples=5)
     few = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3)})
-    assert "not resolved" in compare(few, on_hosts(few, rtt_of(few))).beside
+    assert "not resolved" in compare(few, on_hosts(few, rtt_of(few))).hosts_note
     tcp = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3 or t.arm != "tcp")})
-    assert "for 3 of 3 arms with an interval;" in compare(tcp, on_hosts(tcp, rtt_of(tcp))).beside
+    assert "for 3 of 3 arms with an interval;" in compare(tcp, on_hosts(tcp, rtt_of(tcp))).hosts_note

@@ -18,24 +18,24 @@ from tests.unit.synthetic_run import arms, synthetic_run
 
 from howfar.analysis import cells
 from howfar.analysis.advice import advise
-from howfar.analysis.cells import floors
-from howfar.analysis.confirmation import intervention
+from howfar.analysis.cells import measure_noise_floors
+from howfar.analysis.confirmation import make_intervention
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, cycle_of, max_queue_wait_s, part_us, setting_of
-from howfar.bottleneck.evidence import gather
+from howfar.bottleneck.evidence import gather_evidence
 from howfar.bottleneck.limit import Intervention, find_limit
 from howfar.bottleneck.rules import RuleFinding, cpu_residence, judge
-from howfar.bottleneck.traffic import carried, carried_payload, ceilings, network_series
+from howfar.bottleneck.traffic import carried_from_interface_count, carried_from_payload, ceilings, network_series
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.receipt import HopsReceipt, ReplicationReceipt, ReplicationWindow, TrialReceipt
-from howfar.experiments.bandwidth.analysis import verdict
+from howfar.experiments.bandwidth.analysis import conclude
 from howfar.experiments.registry import summarise
 from howfar.model.facts import unevenness
 from howfar.model.resource import Resource
 from howfar.plan.types import Workload
 from howfar.stats.host_cpus import forwarder_share
-from howfar.stats.trials import others_in, trial_table
+from howfar.stats.trials import others_cpus_in_trial, trial_table
 from howfar.store.records import Arm, MachineLoad, RunInfo
 
 MIB = 2**20
@@ -258,8 +258,8 @@ def test_ceilings_of_a_rate(rate_bps: float, mtu: int, interface: float, payload
 
 def test_full_frames_at_the_ceiling_fill_the_wire() -> None:
     interface = ceilings(1e9).interface
-    assert carried(interface, interface / 1514).wire == pytest.approx(1e9 / 8)
-    assert carried_payload(ceilings(1e9).payload, 0).wire == pytest.approx(1e9 / 8)
+    assert carried_from_interface_count(interface, interface / 1514).wire == pytest.approx(1e9 / 8)
+    assert carried_from_payload(ceilings(1e9).payload, 0).wire == pytest.approx(1e9 / 8)
 
 
 def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes() -> None:
@@ -280,7 +280,7 @@ def test_a_trial_that_nobody_watched_does_not_thin_out_what_was_counted() -> Non
     }
     case = Case(tps=200, connections=4, retransmits=80, timeouts=8, counters=counters, fsync_us=100.0)
     alone = case.evidence()
-    both = gather([case.trial(0), replace(case, window=False).trial(1)], case.setting())
+    both = gather_evidence([case.trial(0), replace(case, window=False).trial(1)], case.setting())
     assert both.transactions == 2 * alone.transactions
     for counted in ("retransmits", "timeouts", "fsyncs", "commits", "lock_waits", "lock_s", "retransmit_share"):
         assert getattr(both, counted) == pytest.approx(getattr(alone, counted)), counted
@@ -515,11 +515,10 @@ def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such(
     summary = summarise(run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 120), (2, 200))]))
     cell = summary.cells[1]
     assert cell.limit is not None and cell.limit.resource is Resource.LATENCY, cell.limit
-    found = intervention(cell, cell.limit, summary.environment)
+    found = make_intervention(cell, cell.limit, summary.environment)
     assert isinstance(found, Intervention) and found.changed.startswith("rate 100mbit")
     assert 1.1 < found.predicted < 1.5
     assert summary.advice[0].action.startswith("Send fewer bytes, or use a faster link")
-    assert "% of the cycle in bytes on the wire" in summary.verdict
 
 
 def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
@@ -529,12 +528,12 @@ def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
     assert cells[1].limit is not None and cells[1].limit.resource is Resource.SERVER_CPU
     divided = cells[1].model_copy(update={"limit": cells[1].limit.model_copy(update={"divided": True})})
     table = trial_table(run)
-    assert advise(cells, table, floors(table))[0].action.startswith("Give the server more CPU")
-    assert advise([cells[0], divided], table, floors(table))[0].action.startswith(
+    assert advise(cells, table, measure_noise_floors(table))[0].action.startswith("Give the server more CPU")
+    assert advise([cells[0], divided], table, measure_noise_floors(table))[0].action.startswith(
         "Measure again with separate CPUs for load, emulator"
     )
-    evidence = RunEvidence(table, (cells[0], divided), (), floors(table), "")
-    assert "the CPUs are the limit, and no single program uses most of them" in verdict(evidence)
+    evidence = RunEvidence(table, (cells[0], divided), (), measure_noise_floors(table), frozenset())
+    assert [finding.id for finding in conclude(evidence)] == ["divided-cpu"]
 
 
 # ---------------------------------------------------------------- what attribution reads from records
@@ -565,14 +564,14 @@ def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
     assert trial.window is not None
     window = trial.window.model_copy(update={"looks_cpu_ns": trial.window.length_ns // 10})
     looked_at = trial.model_copy(update={"window": window})
-    evidence = gather([looked_at], case.setting())
+    evidence = gather_evidence([looked_at], case.setting())
     assert evidence.server_cpus.owners["others"] == pytest.approx(0.35)
     assert evidence.client_cpus.owners["others"] == 0
     load = MachineLoad(
         psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=5, busy_cpus=0.82
     )
-    assert others_in(looked_at.model_copy(update={"load": load})) == pytest.approx(0.32)
-    assert others_in(trial.model_copy(update={"load": load})) == pytest.approx(0.42)
+    assert others_cpus_in_trial(looked_at.model_copy(update={"load": load})) == pytest.approx(0.32)
+    assert others_cpus_in_trial(trial.model_copy(update={"load": load})) == pytest.approx(0.42)
 
 
 def test_a_cpu_worked_no_less_than_this_load_did_on_it() -> None:
@@ -580,7 +579,7 @@ def test_a_cpu_worked_no_less_than_this_load_did_on_it() -> None:
     trial = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}).trial()
     assert trial.window is not None
     ticks = trial.window.model_copy(update={"cpus_busy": {0: 0.22, 1: 0.05}})
-    evidence = gather([trial.model_copy(update={"window": ticks})], Case().setting())
+    evidence = gather_evidence([trial.model_copy(update={"window": ticks})], Case().setting())
     assert evidence.server_cpus.used == pytest.approx(0.5)
     assert evidence.client_cpus.used == pytest.approx(0.1)
     assert evidence.server_cpus.owners["others"] == 0
@@ -619,10 +618,10 @@ def test_without_a_window_the_machine_s_load_says_what_others_had() -> None:
     load = MachineLoad(
         psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=5, busy_cpus=1.9
     )
-    evidence = gather([case.trial().model_copy(update={"load": load})], case.setting())
+    evidence = gather_evidence([case.trial().model_copy(update={"load": load})], case.setting())
     assert evidence.server_cpus.owners["others"] == pytest.approx(0.75)
     assert evidence.server_cpus.used == pytest.approx(1.05)
-    unknown = gather([case.trial()], case.setting())
+    unknown = gather_evidence([case.trial()], case.setting())
     assert "others" not in unknown.server_cpus.owners
 
 

@@ -80,7 +80,7 @@ def run(
 
 def bars(*runs: Run, point: LinkPoint = GIGABIT, privileged: bool = True) -> dict[str, tuple[bool, bool]]:
     """By bar: whether the median meets it, and whether the best run does."""
-    found = figures.row(point, "packet", runs, privileged, None)
+    found = figures.make_row(point, "packet", runs, privileged, None)
     return {bar.bar: (bar.met, bar.met_at_best) for bar in found.bars}
 
 
@@ -115,7 +115,7 @@ def shown(found: LinkBench, columns: int = 200) -> str:
 
 def test_a_row_has_the_medians_and_keeps_every_run() -> None:
     runs = [run(p50=10.0 + extra, gbit=0.9 + extra) for extra in (0.00, 0.01, 0.04)]
-    row = figures.row(GIGABIT, "packet", runs, True, ("toxiproxy", "whole ms", [run(core=0.2, drops=None)]))
+    row = figures.make_row(GIGABIT, "packet", runs, True, ("toxiproxy", "whole ms", [run(core=0.2, drops=None)]))
     assert row.obtained.rtt_ms_p50 == 10.01
     assert row.obtained.goodput_ratio == pytest.approx(0.91 * 1538 / 1448)
     assert row.cpu_core_per_gbit == 0.3
@@ -202,8 +202,8 @@ def test_goodput_beyond_the_rate_is_off_too() -> None:
 
 
 def test_a_miss_is_marked_in_its_line_and_named_below() -> None:
-    good = figures.row(GIGABIT, "packet", [run()], True, None)
-    bad = figures.row(LinkPoint(rtt_ms=1, rate_gbit=10), "packet", [run(p50=1.2, p99=1.3, drops=3)], True, None)
+    good = figures.make_row(GIGABIT, "packet", [run()], True, None)
+    bad = figures.make_row(LinkPoint(rtt_ms=1, rate_gbit=10), "packet", [run(p50=1.2, p99=1.3, drops=3)], True, None)
     text = shown(bench_of((good, bad)))
     lines = {line[:15].strip(): line for line in text.splitlines()}
     assert "!" not in lines["10ms 1gbit"]
@@ -215,7 +215,7 @@ def test_a_miss_is_marked_in_its_line_and_named_below() -> None:
 def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
     note = "asked for 0 ms: it knows whole ms only"
     rows = tuple(
-        figures.row(point, "packet", [run()], True, ("toxiproxy", note_of_peer, [run(drops=None)]))
+        figures.make_row(point, "packet", [run()], True, ("toxiproxy", note_of_peer, [run(drops=None)]))
         for point, note_of_peer in ((LinkPoint(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
     )
     extra = Extra(name="redis", what="redis GET", unit="requests/s", skipped="redis-server not found")
@@ -247,7 +247,7 @@ def test_the_back_ends_are_named_once() -> None:
 
 
 def test_pings_fit_and_are_never_too_few() -> None:
-    times = Times(pings_ns=10**9, pings_least=50, pings_most=500, transfer_ns=10**9)
+    times = Times(pings_ns=10**9, min_pings=50, max_pings=500, transfer_ns=10**9)
     assert [times.pings(rtt) for rtt in (0, 1_000_000, 10_000_000, 85_000_000)] == [500, 500, 100, 50]
     warmup_ns, _ = FULL_TIMES.transfer(LinkPoint(rtt_ms=85, rate_gbit=10))
     assert warmup_ns == 5_000_000_000, "10 Gb/s x 85 ms is judged after 5 s, no later"
@@ -329,7 +329,7 @@ class FakeShaped:
 
 
 class FakeCable:
-    def probed(self) -> ProbedLink:
+    def probed_link(self) -> ProbedLink:
         return ProbedLink("cable", 2, Launcher())
 
 
@@ -367,7 +367,7 @@ def test_the_bare_cable_is_reset_for_the_extras(monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setattr(Extras, effect, lambda extras: None)
     for step in extras.steps():
         step()
-    unlimited, redis, *_ = extras.found("packet", True)
+    unlimited, redis, *_ = extras.results("packet", True)
     assert went == ({"ours", "cable", "peer"} if delays else {"ours", "cable"})
     assert set(shaped) == {link_bench.UNLIMITED}
     assert [(bar.bar, bar.met) for bar in unlimited.bars] == [
@@ -450,7 +450,7 @@ def test_each_run_starts_the_effects_with_a_new_seed(monkeypatch: pytest.MonkeyP
             step()
     assert link.shaped == [kind(seed) for seed in (7, 8, 9) for kind in (link_with_loss, link_with_jitter)]
     assert link.armed == 6
-    loss, jitter = extras.found("packet", True)[-2:]
+    loss, jitter = extras.results("packet", True)[-2:]
     assert (loss.name, jitter.name) == ("loss", "jitter")
     assert loss.ours is not None and loss.ours.runs == (1.0, 1.0, 1.0)
     assert jitter.ours is not None and jitter.ours.median == 2.0
@@ -461,7 +461,7 @@ def test_a_back_end_without_effects_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     link, extras = effects_of(monkeypatch, "none")
     for step in extras.steps():
         step()
-    loss, jitter = extras.found("none", True)[-2:]
+    loss, jitter = extras.results("none", True)[-2:]
     assert link.armed == 0
     assert loss.ours is None and "no effect" in str(loss.skipped)
     assert jitter.ours is None and jitter.bars == ()

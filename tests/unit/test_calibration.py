@@ -52,24 +52,24 @@ def test_the_step_is_that_of_the_histogram(value_ns: int) -> None:
 def test_the_limit_is_who_never_sleeps(
     client: float, server: float, waiting: float, shared: bool, expected: Limit
 ) -> None:
-    assert calibration.limit(client, server, waiting, shared=shared) is expected
+    assert calibration.find_limit(client, server, waiting, shared=shared) is expected
 
 
 def test_the_floor_compares_block_by_block() -> None:
     """Blocks in which everything was twice as slow change neither the ratio nor its interval."""
     bare = [exchange(3000 * factor) for factor in (1, 1, 2, 1, 2, 1)]
     ours = [load(3600 * factor) for factor in (1, 1, 2, 1, 2, 1)]
-    floor = calibration.floor("together", bare, ours)
+    floor = calibration.make_floor("together", bare, ours)
     ratio = floor.engine_over_ping_pong
     assert ratio.value == pytest.approx(1.2)
     assert ratio.low == pytest.approx(1.2)
     assert not floor.within_bar
-    assert calibration.floor("together", bare, [load(one.p50_ns * 11 // 10) for one in bare]).within_bar
+    assert calibration.make_floor("together", bare, [load(one.p50_ns * 11 // 10) for one in bare]).within_bar
 
 
 def test_every_arm_is_measured_once_a_block() -> None:
-    two = calibration.arms("tcp", apart=True)
-    one = calibration.arms("tcp", apart=False)
+    two = calibration.arms("tcp", has_separate_cpus=True)
+    one = calibration.arms("tcp", has_separate_cpus=False)
     assert len(set(two)) == len(two) == 6
     assert [(arm.cpus, arm.connections) for arm in one] == [
         ("together", None),
@@ -81,19 +81,19 @@ def test_every_arm_is_measured_once_a_block() -> None:
 
 def made_up() -> Calibration:
     blocks = 6
-    floors = (calibration.floor("together", [exchange()] * blocks, [load()] * blocks),)
+    floors = (calibration.make_floor("together", [exchange()] * blocks, [load()] * blocks),)
     return Calibration(
         setting=calibration.Setting(
             howfar="0", kernel="Linux", client_cpus=(1,), server_cpus=(0,), blocks=blocks, block_ns=10**9
         ),
-        clock=calibration.clock([exchange()]),
+        clock=calibration.make_clock([exchange()]),
         transports=(
             calibration.OverTransport(
                 transport="socket",
                 floors=floors,
-                ceiling=calibration.ceiling(64, [load(client_busy=0.99)] * blocks, shared=False),
+                ceiling=calibration.make_ceiling(64, [load(client_busy=0.99)] * blocks, shared=False),
                 histogram_step_ns=calibration.histogram_step_ns(calibration.lowest_p50_ns(floors)),
-                cpu_per_query=(calibration.query_cost(64, [load()] * blocks),),
+                cpu_per_query=(calibration.make_query_cost(64, [load()] * blocks),),
             ),
         ),
     )

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
 
-from howfar.recording.changes import PossibleChange, changes
+from howfar.recording.changes import PossibleChange, find_changes
 from howfar.recording.facts import NameCost, RecordingFacts
 from howfar.recording.kinds import TripKind, classify_round_trip
-from howfar.recording.layout import cost_pages
+from howfar.recording.page_costs import cost_pages
 from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
 from howfar.recording.recording import Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
-from howfar.recording.replay import script
+from howfar.recording.replay import make_script
 from howfar.recording.summary import document as summary_document
 from howfar.recording.summary import summarize
 from howfar.report import terminal
@@ -38,11 +38,11 @@ def run(text: str, keys: int) -> Step:
 
 
 def advised(steps: Sequence[Step], folder: Path, pages: int = 1) -> list[PossibleChange]:
-    return changes(cost_pages(made(folder / "a.recording", steps, pages=pages), NOW, FAR))
+    return find_changes(cost_pages(made(folder / "a.recording", steps, pages=pages), NOW, FAR))
 
 
 def found_changes(recording: Recording, kind: str) -> list[PossibleChange]:
-    return [one for one in changes(cost_pages(recording, NOW, FAR)) if one.kind == kind]
+    return [one for one in find_changes(cost_pages(recording, NOW, FAR)) if one.kind == kind]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_run_of_statements_has_one_row_whatever_its_length(tmp_path: Path) -> 
     steps = [Step(f"SELECT a FROM t{number} WHERE id = ?", keys=1) for number in range(22)]
     shorter, longer = made(tmp_path / "s.recording", steps[:21]), made(tmp_path / "l.recording", steps)
     laid = {"front": [page for one in (shorter, longer) for page in cost_pages(one, NOW, FAR)["front"]]}
-    (one,) = (one for one in changes(laid) if one.kind == "pipeline")
+    (one,) = (one for one in find_changes(laid) if one.kind == "pipeline")
     assert one.count == 21.5
 
 
@@ -124,7 +124,7 @@ def test_an_answer_of_several_rounds_of_slow_start_could_have_fewer_bytes(tmp_pa
     """[app-25] 319 kB take five rounds: four RTTs of waiting, less the time in which bytes are sent meanwhile."""
     far = costs(20_000, label="remote", rtt_ns=20_000_000)
     laid = cost_pages(made(tmp_path / "b.recording", [Step("SELECT body", to_client=319_000)], pages=1), NOW, far)
-    (one,) = changes(laid)
+    (one,) = find_changes(laid)
     assert (one.kind, one.count) == ("bytes", 1)
     assert 60 < one.low_ms < 80
     assert one.high_ms > one.low_ms
@@ -141,13 +141,15 @@ def test_a_request_in_two_writes_waits_for_a_round_trip_more(tmp_path: Path) -> 
     assert page.bottom_up.p50_ms.value == pytest.approx(20 * each_ms, rel=0.005)
     assert page.parts_now.server_ms == pytest.approx(20 * 0.08, rel=0.1)
     assert page.curve_ms[100_000_000] == pytest.approx(20 * (each_ms + 100), rel=0.005)
-    first, *others = changes(laid)
+    first, *others = find_changes(laid)
     assert (first.kind, first.count) == ("nagle", 20)
     assert first.low_ms == pytest.approx(20 * 90, rel=0.01)
     assert all(one.high_ms < 20 * 51 for one in others)
-    answer = document(found, changes(laid), laid).blocks[0]
+    answer = document(found, find_changes(laid), laid).blocks[0]
     assert isinstance(answer, Answer) and "TCP_NODELAY" in answer.text and "loop" not in answer.text
-    assert sum(step.server_ns for step in script(laid["front"][0], NOW).steps) == pytest.approx(20 * 40.08e6, rel=0.01)
+    assert sum(step.server_ns for step in make_script(laid["front"][0], NOW).steps) == pytest.approx(
+        20 * 40.08e6, rel=0.01
+    )
     (near,) = analyze(recording, NOW, NOW.model_copy(update={"by_socket": True})).pages
     assert near.bottom_up.p50_ms.value == pytest.approx(20 * 0.2, rel=0.05)
 
@@ -184,7 +186,7 @@ def test_no_saving_exceeds_its_page(
     path = tmp_path_factory.mktemp("made") / "a.recording"
     recording = made(path, steps, pages=pages, jitter=jitter, connect=connect)
     whole_ms = analyze(recording, NOW, FAR).pages[0].bottom_up.p50_ms.value
-    for one in changes(cost_pages(recording, NOW, FAR)):
+    for one in find_changes(cost_pages(recording, NOW, FAR)):
         assert 0 <= one.low_ms <= one.high_ms <= max(whole_ms, 0)
 
 
@@ -324,7 +326,7 @@ def test_what_to_change_is_one_table_however_long_its_texts_are(width: int, tmp_
     name = "/a/page/with/a/name/that/is/longer/than/any/screen/is/wide/and/goes/on"
     recording = made(tmp_path / "n.recording", steps, pages=4, name=name)
     found, laid = analyze(recording, NOW, FAR), cost_pages(recording, NOW, FAR)
-    lines = terminal.render(document(found, changes(laid), laid), width, colour=False).splitlines()
+    lines = terminal.render(document(found, find_changes(laid), laid), width, colour=False).splitlines()
     table = lines[lines.index("What to change") + 1 :]
     assert all(word in table[0] for word in ("what", "where", "saves", "times", "page"))
     rows = table[3 : table.index("", 1)] if "" in table[1:] else table[3:]

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import pytest
 from jsonschema import Draft202012Validator
+from tests.rarely import rarely_but
 from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
 from tests.unit.rendered import GOLDEN, is_golden
 
@@ -44,8 +45,10 @@ def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLab
     monkeypatch.setattr(session, "open_testbed", lambda plan, begins: nullcontext(fake))
     monkeypatch.setattr(session, "instruments", lambda: instruments)
     monkeypatch.setattr("time.monotonic_ns", fake.clock)
-    monkeypatch.setattr("howfar.lab.idle.cannot_poll", lambda: None)  # whether or not this kernel has an idle driver
-    monkeypatch.setattr("howfar.report.html._drawing", lambda *_: "<svg></svg>")  # commands are tested, not pictures
+    monkeypatch.setattr(
+        "howfar.lab.idle.polling_obstacle", lambda: None
+    )  # whether or not this kernel has an idle driver
+    monkeypatch.setattr("howfar.report.html._draw", lambda *_: "<svg></svg>")  # commands are tested, not pictures
     monkeypatch.chdir(tmp_path)
     return fake, engine
 
@@ -244,7 +247,9 @@ def test_report_formats(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None
     assert next(cell["arm"] for cell in document["cells"]) == "socket"
     rows = list(csv.DictReader(howfar("report", "a.howfar", "--csv")[1].splitlines()))
     assert len(rows) == 5
-    assert howfar("report", "a.howfar", "--md")[1].startswith("# howfar: paths")
+    assert howfar("report", "a.howfar", "--md")[1].startswith(
+        "# What do TCP and a second machine cost?\n\npaths, quick"
+    )
     assert howfar("report", "a.howfar", "--html")[1] == "a.html\n"
     assert howfar("report", "a.howfar", "--html=c.html")[1] == "c.html\n"
     assert (tmp_path / "a.html").read_text() == (tmp_path / "c.html").read_text()
@@ -354,6 +359,7 @@ def test_version_without_an_engine(howfar: Howfar, monkeypatch: pytest.MonkeyPat
     assert out.endswith("commit unknown\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_went_away_is_no_error_message() -> None:
     script = "import sys; from howfar.cli import main; sys.argv = ['howfar', 'plans']; sys.exit(main())"
     read_end, write_end = os.pipe()
@@ -496,7 +502,10 @@ def test_the_json_of_a_wrapped_program_is_its_own(howfar: Howfar) -> None:
     assert howfar("slope", "--blocks", "0", "--", "true", "--json")[:2] == (2, "")
 
 
-@pytest.mark.parametrize("words", ["version", "plans", "links --json", "--json 127.0.0.1:1", "nosuch --json"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", rarely_but(["links --json"], ["version", "plans", "links --json", "--json 127.0.0.1:1", "nosuch --json"])
+)
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
 def test_a_result_that_cannot_be_written_is_an_error(words: str, redirection: str) -> None:
     done = subprocess.run(
@@ -505,12 +514,16 @@ def test_a_result_that_cannot_be_written_is_an_error(words: str, redirection: st
     assert done.returncode == 6 and "writing the output failed" in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_a_closed_stdout_does_not_change_an_ending_without_output() -> None:
     done = subprocess.run(["sh", "-c", '"$0" -c "$1" nosuch >&-', sys.executable, PROGRAM], capture_output=True)
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("kilobytes", [20_000, 110_000, 150_000, 180_000, 240_000, 300_000, 400_000])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kilobytes", rarely_but([110_000], [20_000, 110_000, 150_000, 180_000, 240_000, 300_000, 400_000])
+)
 def test_a_limit_of_memory_ends_with_its_own_code_or_changes_nothing(kilobytes: int) -> None:
     """[cli-9]"""
     command = f'ulimit -v {kilobytes}; exec "$0" -c "{PROGRAM}" report --example --csv'
@@ -519,7 +532,8 @@ def test_a_limit_of_memory_ends_with_its_own_code_or_changes_nothing(kilobytes: 
     assert "Traceback" not in done.stderr and ("not have enough memory" in done.stderr) is bool(done.returncode)
 
 
-@pytest.mark.parametrize("files", [6, 8])
+@pytest.mark.slow
+@pytest.mark.parametrize("files", rarely_but([8], [6, 8]))
 def test_a_limit_of_open_files_is_called_that(files: int) -> None:
     command = f'ulimit -n {files}; exec "$0" -c "{PROGRAM}" --json redis://127.0.0.1:1'
     done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True)

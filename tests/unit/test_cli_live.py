@@ -20,11 +20,11 @@ from howfar.cli.progress import (
     LineProgress,
     PictureProgress,
     Progress,
-    end_text,
-    number,
-    observer,
-    ratio,
-    time_left,
+    describe_end,
+    format_number,
+    format_ratio,
+    format_time,
+    make_observer,
 )
 from howfar.contract.messages import LoadJob
 from howfar.plan.load import LoadedPlan, load_plan
@@ -173,7 +173,7 @@ def test_without_a_terminal_there_is_a_line_after_each_trial(tmp_path: Path, clo
     assert text.count("after block") == 8
     assert "\nblock 1, 1/7 socket: 30,000 queries/s\n" in text
     assert "\nblock 2, 3/7 socket (again): void: the link was too slow\n" in text
-    assert not end_text(StopReason.TIME, 0, 158e9).startswith("Done")
+    assert not describe_end(StopReason.TIME, 0, 158e9).startswith("Done")
 
 
 def test_the_expected_end_is_calm() -> None:
@@ -197,7 +197,7 @@ def test_the_opening_is_there_at_once_and_the_picture_takes_its_place(
     assert stream.getvalue().startswith("paths on mariadb\nWhat do TCP and")
     show_opening(plan, 7)
     assert stream.getvalue().count("\n") == lines, "the process in the sandbox finds it there"
-    with observer(plan, True, 7) as picture:
+    with make_observer(plan, True, 7) as picture:
         assert isinstance(picture, PictureProgress) and picture._began_ns == 5
     assert f"\x1b[{lines}A\r\x1b[J" in stream.getvalue()
     assert take_over(7) == (0, 7), "nothing is left"
@@ -220,16 +220,22 @@ def test_a_picture_is_handed_over_or_taken_back(clock: FakeClock) -> None:
 
 
 def test_times_are_read_at_a_glance() -> None:
-    found = [time_left(seconds * 10**9) for seconds in (0, 59, 60, 250, 3600, 7260)]
+    found = [format_time(seconds * 10**9) for seconds in (0, 59, 60, 250, 3600, 7260)]
     assert found == ["0 s", "59 s", "1 min 00 s", "4 min 10 s", "1 h 00 min", "2 h 01 min"]
-    assert time_left(-5) == "0 s"
+    assert format_time(-5) == "0 s"
 
 
 def test_figures_have_separators_and_three_digits() -> None:
-    assert [number(value) for value in (26108.4, 123.4, 14.72, 0.9351, 3.0)] == ["26,108", "123", "14.7", "0.94", "3"]
+    assert [format_number(value) for value in (26108.4, 123.4, 14.72, 0.9351, 3.0)] == [
+        "26,108",
+        "123",
+        "14.7",
+        "0.94",
+        "3",
+    ]
 
 
 @pytest.mark.parametrize(("half", "expected"), [(None, "0.780"), (0.0412, "0.780 ±4.1 %"), (147.0, "0.780 (> ±100 %)")])
 def test_an_interval_wider_than_the_ratio_is_no_figure(half: float | None, expected: str) -> None:
     arm = ArmProgress("tcp", ArmRole.CONTENDER, None, "socket", Estimate(value=0.78, low=None, high=None), half, None)
-    assert ratio(arm) == expected
+    assert format_ratio(arm) == expected

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.made import latency, made, made_trial, with_receipt
 from tests.unit.made_replication import MS, run_of
 
+from howfar.analysis.answer import UNRESOLVED
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import DirectionStats
 from howfar.contract.receipt import (
@@ -20,13 +22,16 @@ from howfar.contract.receipt import (
     TrialReceipt,
     WritersReceipt,
 )
-from howfar.experiments.cluster.analysis import ClusterCost
+from howfar.contract.receipt_messages import CpuUse, Histogram
+from howfar.experiments.cluster.analysis import ClusterCost, conclude
 from howfar.experiments.cluster.report import conflict_tables, draw_rates_over_distance, main_table
 from howfar.experiments.registry import document, experiment_of, summarise
-from howfar.plan.agreement import agreement_s, read_s
+from howfar.plan.agreement import agreement_s, read_wait_s
 from howfar.plan.distances import rtts_ns
 from howfar.report.terminal import render
-from howfar.store.records import Arm, ArmRole, CpuRecord, HistogramRecord, Measured, Trial
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import Resolution
+from howfar.store.records import Arm, ArmRole, Measured, Trial
 
 EQUAL = "10ms,10ms,10ms"
 
@@ -59,7 +64,7 @@ def test_an_agreement_takes_what_its_messages_take(mode: str, consistency: str, 
 def test_a_read_waits_for_one_message_where_it_has_to_be_ordered() -> None:
     rtts = {pair: ns / 1e9 for pair, ns in rtts_ns(EQUAL, 3).items()}
     seen = {
-        (mode, level): round(read_s(mode, level, rtts) * 1e3)
+        (mode, level): round(read_wait_s(mode, level, rtts) * 1e3)
         for mode in ("galera", "group", "group-leader")
         for level in ("eventual", "before", "after", "before-and-after")
     }
@@ -88,7 +93,7 @@ def _trial(number: int, arm: str, commit_ns: int, rtts: dict[str, int]) -> Trial
         transactions=count,
         queries=count,
         elapsed_ns=count * commit_ns,
-        histograms=(latency(HistogramRecord, "transaction", [commit_ns], count),),
+        histograms=(latency(Histogram, "transaction", [commit_ns], count),),
     )
     receipt = TrialReceipt(replication=ReplicationReceipt(rtt_at_rest_ns={**rtts}))
     return made_trial(number, arm, block=number % 6, measured=measured, receipt=receipt)
@@ -112,17 +117,24 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
         _trial(6 * index + block, arm.name, *times[arm.name]) for index, arm in enumerate(arms) for block in range(6)
     ]
     summary = summarise(run_of("mariadb", arms, trials, "cluster"))
-    found = summary.found(ClusterCost)
+    found = summary.find_findings(ClusterCost)
     assert found is not None and experiment_of(summary).name == "cluster"
     points = {point.arm: point for point in found.points}
     assert points["near"].predicted_ms is None, "the model is made of it"
     assert points["far"].error == pytest.approx(0, abs=0.002)
     assert (points["near"].agreement_ms, points["far"].agreement_ms) == pytest.approx((1.5, 85.5), abs=1e-3)
-    assert (
-        summary.verdict.startswith("The median commit of one connection takes: ")
-        and "farthest node each: 11.8)" in summary.verdict
-    )
-    assert f"{points['far'].p50_ms.value:.3g} [" in summary.verdict, "nothing is said without its interval"
+    far_finding, near_finding = summary.answer.findings
+    assert (far_finding.id, near_finding.id) == ("slowed", "elsewhere")
+    assert far_finding.estimate == points["far"].p50_ms and near_finding.estimate == points["near"].p50_ms
+    assert far_finding.parameters["alone_ms"] == pytest.approx(0.5, rel=0.01)
+    clusters = [point for point in found.points if point.mode != "none"]
+    other = points["near"].model_copy(update={"mode": "group"})
+    without = conclude(found.model_copy(update={"points": (*clusters, other)}), partial(_always, Resolution.SLOWER))
+    assert [(finding.id, finding.subject) for finding in without] == [
+        ("takes", "Galera"),
+        ("elsewhere", "Group Replication"),
+        ("elsewhere", "Galera"),
+    ]
     assert len(main_table(found).rows) == 3
     assert (points["near"].second_ms, points["far"].second_ms, points["alone"].second_ms) == (1, 85, None)
     drawing = draw_rates_over_distance(found, 900)
@@ -178,7 +190,7 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
                 6 * index + block, arm.name, times[arm.name], {"alone": {}, "far": beyond}.get(arm.name, rtts)
             )
             assert trial.measured is not None
-            busy = made(CpuRecord, role="replica_link", cpu_ns=2 * 50 * MS * trial.measured.transactions)
+            busy = made(CpuUse, role="replica_link", cpu_ns=2 * 50 * MS * trial.measured.transactions)
             measured = trial.measured.model_copy(
                 update={"warmup_transactions": 250, "cpu": (busy,) if arm.name == "crowded" else ()}
             )
@@ -192,7 +204,7 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
     run = run_of("mariadb", arms, trials, "cluster-rows")
     info = run.info.model_copy(update={"environment": RunEnvironment(cpu_count=2)})
     summary = summarise(run.model_copy(update={"info": info}))
-    found = summary.found(ClusterCost)
+    found = summary.find_findings(ClusterCost)
     assert found is not None
     points = {point.arm: point for point in found.points}
     slow, crowded = points["slow"], points["crowded"]
@@ -209,6 +221,10 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
     assert (
         "2.5 MB" in printed and "sent 2.5 times the bytes of a large row" in printed and "CPUs of their own" in printed
     )
+
+
+def _always(verdict: Resolution, arm: str, ratio: Estimate) -> Resolution:
+    return verdict
 
 
 def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:
@@ -236,7 +252,7 @@ def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:
             measured = trial.measured.model_copy(update={"errors": errors})
             trials.append(with_receipt(trial, **parts).model_copy(update={"measured": measured}))
     summary = summarise(run_of("mariadb", arms, trials, "cluster-conflicts"))
-    found = summary.found(ClusterCost)
+    found = summary.find_findings(ClusterCost)
     assert found is not None and experiment_of(summary).name == "cluster"
     points = {point.arm: point for point in found.points}
     own_rows, same = points["own-rows"].writers, points["same-row"].writers
@@ -246,5 +262,10 @@ def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:
     assert same.repeated_percent.value == pytest.approx((5 * 25 + 100 / 3) / 6)
     assert same.to_own_rows is not None and 0.5 < same.to_own_rows.value <= 0.751
     assert (points["same-row"].conflicts, same.aborted, same.starved) == (42, 18, 1)
+    for verdict, name in ((Resolution.SLOWER, "same-row"), (Resolution.NOT_RESOLVED, UNRESOLVED)):
+        findings = conclude(found, partial(_always, verdict))
+        assert [finding.id for finding in findings] == [name, "refused", "starved"]
+        assert findings[0].estimate == same.to_own_rows and findings[2].parameters["starved"] == 1
+    assert {finding.id for finding in summary.answer.findings} >= {"refused", "starved"}
     (table,) = conflict_tables(found)
     assert len(table.rows) == 2 and table in document(summary).blocks

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.bench import comparison, meter
-from howfar.bench.comparison import Comparison, ComparisonRequest, Setting, splits
+from howfar.bench.comparison import Comparison, ComparisonRequest, Setting, cpu_shares
 from howfar.bench.meter import Trial
 from howfar.cli import bench as bench_command
 from howfar.cli.bench import bench
@@ -50,7 +50,7 @@ def compared(connections: int = 64) -> Comparison:
         blocks=8,
         seconds=2.0,
     )
-    return Comparison(setting=setting, rows=(comparison.row(connections, ours, peer),))
+    return Comparison(setting=setting, rows=(comparison.make_row(connections, ours, peer),))
 
 
 def test_ratios_are_formed_within_blocks() -> None:
@@ -72,16 +72,16 @@ def test_a_side_is_the_median_of_its_blocks() -> None:
 def test_missed_bars_are_named() -> None:
     (met,) = compared().rows
     assert met.misses == ()
-    missed = comparison.row(2048, [trial(qps=10_000)] * 8, [trial()] * 8).misses
+    missed = comparison.make_row(2048, [trial(qps=10_000)] * 8, [trial()] * 8).misses
     assert [sentence.split()[0] for sentence in missed] == ["client", "memory", "throughput"]
-    assert comparison.row(3, [trial()] * 8, [trial()] * 8).misses == (), "no bar stands for 3 connections"
+    assert comparison.make_row(3, [trial()] * 8, [trial()] * 8).misses == (), "no bar stands for 3 connections"
 
 
 def test_a_bar_within_the_interval_is_not_resolved() -> None:
     """The bar at 64 connections is 0.35."""
 
     def row(*cpu: float) -> comparison.Row:
-        return comparison.row(64, [trial(10 * share) for share in cpu], [trial(10, qps=40_000, mib=32)] * len(cpu))
+        return comparison.make_row(64, [trial(10 * share) for share in cpu], [trial(10, qps=40_000, mib=32)] * len(cpu))
 
     around = row(*[0.30, 0.42] * 4)
     assert (around.misses, [sentence.split(" 0.")[0] for sentence in around.unresolved]) == ((), ["client CPU"])
@@ -102,7 +102,7 @@ def test_the_ratios_can_be_reckoned_again_from_the_blocks_in_the_json() -> None:
     assert len(ratios) == 8
     assert median(ratios) == pytest.approx(row["cpu_ratio"]["value"])
     again = [comparison.Block.model_validate(block) for block in row["blocks"]]
-    assert comparison.row(64, [one.ours for one in again], [one.peer for one in again]) == compared().rows[0]
+    assert comparison.make_row(64, [one.ours for one in again], [one.peer for one in again]) == compared().rows[0]
 
 
 def test_json_has_the_rows_that_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +134,11 @@ def test_connections_are_a_list_of_numbers(text: str) -> None:
 
 def test_placements_are_what_they_are_called() -> None:
     cpus = set(os.sched_getaffinity(0))
-    shared = splits("shared")
+    shared = cpu_shares("shared")
     assert set(shared.client) == set(shared.server) == cpus
-    one = splits("one-cpu")
+    one = cpu_shares("one-cpu")
     assert one.client == one.server and len(one.client) == 1
-    assert len(cpus) == 1 or not splits("apart").shared
+    assert len(cpus) == 1 or not cpu_shares("apart").overlap
 
 
 def test_the_cpu_clock_is_that_of_the_process_with_threads_that_ended() -> None:

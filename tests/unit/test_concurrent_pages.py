@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.made_recording import costs
 
-from howfar.recording.changes import changes
+from howfar.recording.changes import find_changes
 from howfar.recording.facts import RecordingFacts
-from howfar.recording.layout import cost_pages
+from howfar.recording.page_costs import cost_pages
 from howfar.recording.predict import PagePrediction, analyze
 from howfar.recording.prediction_report import document
 from howfar.recording.recording import Connection, Digest, Recording, RoundTrip, TimedPage
@@ -103,7 +103,7 @@ def test_the_report_says_why_it_is_a_range_and_what_is_sure_to_be_saved() -> Non
     recording = recorded(simulated([[(200_000 * (1 + number), 50_000)] * 6 for number in range(3)], NOW_NS, None, None))
     now, far = costs(NOW_NS / 1e3), costs(5000, rtt_ns=5_000_000)
     found, laid = analyze(recording, now, far), cost_pages(recording, now, far)
-    report = terminal.render(document(found, changes(laid), laid), 100, colour=False)
+    report = terminal.render(document(found, find_changes(laid), laid), 100, colour=False)
     assert "longest chain of one connection" in " ".join(report.split())
-    for one in changes(laid):
+    for one in find_changes(laid):
         assert one.low_ms <= 5 * 5 + 0.1, "a chain has six round trips"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.fake_lab import COUNTED, FAKE_SERVER, RATES, FakeClock, FakeLaboratory, conducted, fake_info, fakes
 
+from howfar.analysis.answer import not_yet
 from howfar.analysis.diagnostics import Diagnostic
 from howfar.contract.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
@@ -20,7 +21,7 @@ from howfar.report.frame import warning_lines
 from howfar.runner.run import execute_run
 from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, MAX_CONSECUTIVE_VOIDS
 from howfar.stats.trials import trial_table
-from howfar.store.records import StopReason, Trial, TrialStatus, left_out, plan_part
+from howfar.store.records import StopReason, Trial, TrialStatus, left_out_trials, plan_part
 from howfar.store.run_file import RunFile, create, read_run
 
 ARMS = 5
@@ -122,7 +123,7 @@ def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) 
     assert [trial.arm for trial in again[:4]] == [trial.arm for trial in run.trials[:4]], "in the same order"
     assert len(run.trials) == 40 + 4
     assert laboratory.blocks[:3] == [0, 4, 4 + ARMS], "each attempt is calibrated anew"
-    assert left_out(run) == {0, 1, 2}
+    assert left_out_trials(run) == {0, 1, 2}
     summary = summarise(run)
     assert (summary.void_trials, summary.left_out_trials) == (1, 3)
     assert {0, 1, 2}.isdisjoint(point.number for point in summary.trials)
@@ -149,7 +150,7 @@ def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
     run = conducted(tmp_path / "a.howfar", laboratory, instruments)
     first = [trial for trial in run.trials if trial.block == 0]
     assert sum(trial.attempt == ATTEMPTS_PER_BLOCK - 1 for trial in first) == ARMS
-    assert all(trial.number in left_out(run) for trial in first if trial.status is TrialStatus.OK)
+    assert all(trial.number in left_out_trials(run) for trial in first if trial.status is TrialStatus.OK)
     assert all(0 not in blocks for blocks in trial_table(plan_part(run)).good.values())
     assert any(trial.block == 1 for trial in run.trials)
     assert Diagnostic.DISTURBED not in summarise(run).warnings
@@ -167,7 +168,7 @@ def test_a_spoiled_block_counts_for_no_arm_however_few_the_others_are(tmp_path: 
     good = trial_table(plan_part(run)).good
     assert {arm: sorted(blocks) for arm, blocks in good.items()} == {arm.name: [1, 2, 3] for arm in run.info.arms}
     summary = summarise(run)
-    assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet.")
+    assert summary.answer.findings == (not_yet(3),)
     assert all(cell.qps.low is None and len(cell.qps.points) == 3 for cell in summary.cells)
     assert Diagnostic.DISTURBED not in summary.warnings
 
@@ -200,7 +201,7 @@ def test_a_file_of_before_keeps_all_good_trials(tmp_path: Path) -> None:
     laboratory, _engine, instruments = fakes()
     laboratory.trouble = lambda path, number: ("the server spoke TLS",) if number == 3 else ()
     run = conducted(tmp_path / "a.howfar", laboratory, instruments)
-    assert not left_out(run.model_copy(update={"info": run.info.model_copy(update={"whole_blocks": False})}))
+    assert not left_out_trials(run.model_copy(update={"info": run.info.model_copy(update={"whole_blocks": False})}))
 
 
 @pytest.mark.parametrize("error", [LabError("the server died"), EngineError("the engine died")])

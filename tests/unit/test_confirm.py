@@ -14,9 +14,9 @@ import pytest
 from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info, fakes
 
 from howfar.analysis.cells import BytesPerTxn, CellSummary
-from howfar.analysis.confirmation import choose, intervention, is_as_predicted, is_refuted
+from howfar.analysis.confirmation import choose_tests, is_as_predicted, is_refuted, make_intervention
 from howfar.analysis.summary import Summary
-from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit
+from howfar.bottleneck.limit import RATE_FACTOR, Confirmation, Intervention, Limit
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import LoadJob
 from howfar.contract.receipt import HopsReceipt, TrialReceipt
@@ -24,7 +24,7 @@ from howfar.errors import LabError
 from howfar.experiments import registry
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
-from howfar.plan.estimate import cost
+from howfar.plan.estimate import estimate_cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.figures import unconfirmed_line
 from howfar.report.sections import confirmation_outcome as outcome
@@ -157,7 +157,7 @@ def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote
     cell, summary = remote
     busier = used * GBIT / 8 * cell.queries_per_txn / cell.qps.value
     cell = cell.model_copy(update={"bytes_per_txn": BytesPerTxn(to_server=1.0, to_client=busier), "network": None})
-    found = intervention(cell, limit(Resource.SERVER_CPU), summary.environment)
+    found = make_intervention(cell, limit(Resource.SERVER_CPU), summary.environment)
     if tried:
         assert isinstance(found, Intervention)
         assert (found.changed, found.rules_out) == ("rate 1gbit -> 1.5gbit", "the link")
@@ -171,14 +171,14 @@ def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote
 def test_an_rtt_of_nothing_is_not_halved(remote: Remote, threads: int, changed: str) -> None:
     """A link with only a rate has the latency of its hosts, which cannot be changed."""
     cell, summary = with_factors(remote, rtt_ns=0, threads=threads)
-    found = intervention(cell, limit(Resource.LATENCY), summary.environment)
+    found = make_intervention(cell, limit(Resource.LATENCY), summary.environment)
     assert (found if isinstance(found, str) else found.changed) == changed
 
 
 @pytest.mark.parametrize(("threads", "share"), [(16, 1 / 2), (5, 2 / 5), (3, 1 / 3)])
 def test_half_of_an_odd_number_of_connections_is_less(remote: Remote, threads: int, share: float) -> None:
     cell, summary = with_factors(remote, rtt_ns=0, threads=threads)
-    found = intervention(cell, limit(Resource.LATENCY), summary.environment)
+    found = make_intervention(cell, limit(Resource.LATENCY), summary.environment)
     assert isinstance(found, Intervention) and found.predicted == pytest.approx(share)
 
 
@@ -190,15 +190,15 @@ def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us
     cell = cell.model_copy(update={"rest_rtt_ns": rest_us * 1000.0, "turns_per_txn": 10.0, "qps": qps})
     free = cell.cpu_us_per_query.client.model_copy(update={"value": 0.0})
     cpu = cell.cpu_us_per_query.model_copy(update={"server": free, "client": free, "link": None})
-    found = intervention(
+    found = make_intervention(
         cell.model_copy(update={"cpu_us_per_query": cpu}), limit(Resource.LATENCY), summary.environment
     )
     assert isinstance(found, Intervention)
     assert (found.changed, found.factors["rtt_ns"]) == ("RTT 0.1ms -> 50us", 50_000)
-    assert found.predicted == pytest.approx(min(2000 / (2000 - 10 * goes_us / 2), FASTER))
+    assert found.predicted == pytest.approx(min(2000 / (2000 - 10 * goes_us / 2), RATE_FACTOR))
 
 
-@pytest.mark.parametrize(("side", "predicted"), [("client_side", 1.25), ("server_side", FASTER)])
+@pytest.mark.parametrize(("side", "predicted"), [("client_side", 1.25), ("server_side", RATE_FACTOR)])
 def test_a_program_in_between_takes_room_on_the_host_it_runs_on(remote: Remote, side: str, predicted: float) -> None:
     """The program uses 0.8 CPUs: a host with one CPU allows 1.25 times the throughput, one with three more than is tested."""
     cell, summary = remote
@@ -212,7 +212,7 @@ def test_a_program_in_between_takes_room_on_the_host_it_runs_on(remote: Remote, 
         }
     )
     cpus = RunEnvironment(client_cpus=[0], server_cpus=[1, 2, 3])
-    found = intervention(busier, limit(Resource.LINK_TO_CLIENT), summary.environment.updated(cpus))
+    found = make_intervention(busier, limit(Resource.LINK_TO_CLIENT), summary.environment.updated(cpus))
     assert isinstance(found, Intervention)
     assert found.predicted == pytest.approx(predicted)
 
@@ -222,7 +222,7 @@ def test_what_is_changed_of_each_limit_is_what_the_method_says(remote: Remote) -
     cell, summary = with_factors(remote, rtt_ns=1_000_000, threads=16)
     changed: dict[str, set[Resource]] = {}
     for resource in Resource:
-        found = intervention(cell, limit(resource), summary.environment)
+        found = make_intervention(cell, limit(resource), summary.environment)
         changed.setdefault("nothing" if isinstance(found, str) else found.changed.partition(" ")[0], set()).add(
             resource
         )
@@ -326,7 +326,7 @@ def test_its_time_is_kept_free(tmp_path: Path, named: dict[str, Resource]) -> No
     assert len(plan_part(run).trials) == 2 * 3
     assert found.blocks == 4
     assert there.laboratory.clock() - began <= 150 * 10**9
-    assert cost(loaded(time_budget="150s").plan).least_ns <= 150 * 10**9
+    assert estimate_cost(loaded(time_budget="150s").plan).min_ns <= 150 * 10**9
 
 
 def test_one_that_the_time_cuts_short_says_so(tmp_path: Path, named: dict[str, Resource]) -> None:
@@ -417,8 +417,8 @@ def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str,
     run = read_run(tmp_path / "a.howfar")
     names = [arm.name for arm in run.info.arms if arm.role is ArmRole.CONTENDER]
     named |= dict.fromkeys(names, Resource.LINK_TO_CLIENT) | {names[-1]: Resource.SERVER_CPU}
-    chosen = choose(with_limits(run, named).cells, run).interventions
-    assert [intervention.arm for intervention in chosen] == [names[0], names[-1], names[1]]
+    chosen = choose_tests(with_limits(run, named).cells, run).interventions
+    assert [make_intervention.arm for make_intervention in chosen] == [names[0], names[-1], names[1]]
 
 
 def confirmation(low: float, high: float, predicted: float = 1.5, otherwise: float = 1.0) -> Confirmation:

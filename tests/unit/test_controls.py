@@ -9,7 +9,7 @@ import pytest
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.cells import Metric, floors
+from howfar.analysis.cells import Metric, measure_noise_floors
 from howfar.analysis.controls import controls
 from howfar.analysis.diagnostics import Diagnostic
 from howfar.experiments.registry import summarise
@@ -122,10 +122,10 @@ def test_an_arm_is_judged_by_the_floor_of_its_own_kind() -> None:
     both = run.model_copy(update={"info": info, "trials": tuple(trials)})
     known = controls(both)
     assert [(control.name, control.reference) for control in known] == [("A/A", "socket, polling")]
-    floor = floors(trial_table(both), known)
-    own, other = floor.of(found).floor, floor.of(base.factors).floor
+    floor = measure_noise_floors(trial_table(both), known)
+    own, other = floor.threshold(found).floor, floor.threshold(base.factors).floor
     assert own is not None and other is not None and own > 2 * other
-    assert floors(trial_table(run)).of(found).floor == other, "of an older run file"
+    assert measure_noise_floors(trial_table(run)).threshold(found).floor == other, "of an older run file"
 
 
 def test_many_connections_have_a_pair_with_one_beside_the_same_cell_again() -> None:
@@ -234,17 +234,17 @@ def test_the_controls_of_a_cluster_are_its_arm_again_and_the_pair() -> None:
     arms = tuple(arm.model_copy(update={"factors": factors.get(arm.name, arm.factors)}) for arm in run.info.arms)
     cluster_fields = run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})
     same, longer = controls(cluster_fields)
-    assert (same.arm, same.reference, same.put_in) == ("remote (again)", "remote", 1)
-    assert (longer.reference, longer.put_in, longer.unit) == ("remote, 1 thread", 50, "µs per commit")
-    assert longer.apart == "semi-sync AFTER_SYNC, replica RTT 1ms"
-    assert floors(trial_table(cluster_fields), (same, longer)).of(galera).floor is not None
+    assert (same.arm, same.reference, same.injected) == ("remote (again)", "remote", 1)
+    assert (longer.reference, longer.injected, longer.unit) == ("remote, 1 thread", 50, "µs per commit")
+    assert longer.distinguishing_levels == "semi-sync AFTER_SYNC, replica RTT 1ms"
+    assert measure_noise_floors(trial_table(cluster_fields), (same, longer)).threshold(galera).floor is not None
 
 
 def test_what_was_put_in_is_found() -> None:
     same, longer = controls(_with_controls(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS))
-    assert same.put_in == 1 and same.found.value == pytest.approx(1) and same.recovered is not False
-    assert longer.put_in == 10 and longer.unit == "µs per round trip"
-    assert longer.found.value == pytest.approx(10, rel=1e-3) and longer.reference == "remote"
+    assert same.injected == 1 and same.measured.value == pytest.approx(1) and same.recovered is not False
+    assert longer.injected == 10 and longer.unit == "µs per round trip"
+    assert longer.measured.value == pytest.approx(10, rel=1e-3) and longer.reference == "remote"
 
 
 @pytest.mark.parametrize(("excess_ns", "recovered"), [(MORE_NS, True), (4_000, False)])
@@ -253,10 +253,10 @@ def test_a_pair_of_its_own_says_whether_what_was_put_in_was_found_and_with_how_m
 ) -> None:
     run = _with_pair(synthetic_run(blocks=8, void_every=0, samples=10), excess_ns)
     same, longer = controls(run)
-    assert (same.arm, same.reference, same.apart) == ("remote (again)", "remote", "")
+    assert (same.arm, same.reference, same.distinguishing_levels) == ("remote (again)", "remote", "")
     assert (longer.arm, longer.reference) == ("remote, 1 thread (RTT +5%)", "remote, 1 thread")
-    assert (longer.name, longer.put_in, longer.apart) == ("RTT +10 µs", 10, "1 thread")
-    assert longer.found.value == pytest.approx(excess_ns / 1e3, rel=0.1) and longer.recovered is recovered
+    assert (longer.name, longer.injected, longer.distinguishing_levels) == ("RTT +10 µs", 10, "1 thread")
+    assert longer.measured.value == pytest.approx(excess_ns / 1e3, rel=0.1) and longer.recovered is recovered
     text = controls_text(summarise(run)).split("; ")[1]
     assert text.startswith("an RTT increase of 10 µs, in a pair of arms of its own (1 thread), measured as ")
     assert text.endswith(", which is wrong") is not recovered
@@ -266,7 +266,7 @@ def test_a_pair_of_its_own_says_whether_what_was_put_in_was_found_and_with_how_m
 @pytest.mark.parametrize(("excess_ns", "recovered"), [(9_700, True), (9_300, False)])
 def test_two_connections_may_hide_four_percent_of_the_effect(excess_ns: float, recovered: bool) -> None:
     longer = controls(_with_controls(synthetic_run(blocks=8, void_every=0, samples=10), excess_ns))[1]
-    assert longer.found.value == pytest.approx(excess_ns / 1e3, rel=1e-2) and longer.recovered is recovered
+    assert longer.measured.value == pytest.approx(excess_ns / 1e3, rel=1e-2) and longer.recovered is recovered
 
 
 def test_few_transactions_are_timed_and_not_counted() -> None:
@@ -282,7 +282,7 @@ def test_few_transactions_are_timed_and_not_counted() -> None:
         return trial.model_copy(update={"measured": trial.measured.model_copy(update=seen)})
 
     longer = controls(run.model_copy(update={"trials": tuple(map(few, run.trials))}))[1]
-    assert longer.found.value == pytest.approx(50 * MORE_NS / 1e3)
+    assert longer.measured.value == pytest.approx(50 * MORE_NS / 1e3)
 
 
 def test_a_pair_of_its_own_is_in_no_comparison() -> None:
@@ -297,7 +297,7 @@ def test_the_duplicate_of_a_baseline_over_a_link_is_the_control_without_a_change
     arms = tuple(arm.model_copy(update={"role": roles[arm.name]}) for arm in run.info.arms if arm.name in roles)
     found = controls(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
     assert [control.arm for control in found] == ["remote (again)", "remote (RTT +5%)"]
-    assert found[0].put_in == 1 and found[0].found.value == pytest.approx(1)
+    assert found[0].injected == 1 and found[0].measured.value == pytest.approx(1)
 
 
 def test_a_bias_is_shown() -> None:
@@ -313,7 +313,7 @@ def test_a_bias_is_shown() -> None:
 def test_an_aa_over_the_link_that_excludes_1_is_called_wrong() -> None:
     run = _with_controls(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS, 0.05, again_ns=20_000)
     same = controls(run)[0]
-    assert same.found.high is not None and same.found.high < 1 and same.recovered is False
+    assert same.measured.high is not None and same.measured.high < 1 and same.recovered is False
     summary = summarise(run)
     own, longer = controls_text(summary).split("; ")
     assert "remote against itself 0.9" in own and own.endswith(", which is wrong")
@@ -332,11 +332,11 @@ def test_each_figure_of_a_link_arm_has_the_larger_floor_of_both_aa_arms() -> Non
         return trial.model_copy(update={"measured": trial.measured.model_copy(update={"cpu": cpu})})
 
     dearer = run.model_copy(update={"trials": tuple(dear(trial) for trial in run.trials)})
-    found = floors(trial_table(dearer), controls(dearer))
+    found = measure_noise_floors(trial_table(dearer), controls(dearer))
     link = next(arm.factors for arm in run.info.arms if arm.name == "remote")
-    assert found.of(link, Metric.CPU).floor == pytest.approx(3, rel=0.01)
-    assert found.of({"path": "tcp"}, Metric.CPU).floor == found.floor(Metric.CPU) != found.floor()
-    assert found.of(link).floor == found.floor(), "that of throughput is the baseline's"
+    assert found.threshold(link, Metric.CPU).floor == pytest.approx(3, rel=0.01)
+    assert found.threshold({"path": "tcp"}, Metric.CPU).floor == found.noise_floor(Metric.CPU) != found.noise_floor()
+    assert found.threshold(link).floor == found.noise_floor(), "that of throughput is the baseline's"
     before, after = ({cell.arm: cell.cpu_resolution for cell in summarise(each).cells} for each in (run, dearer))
     assert before["remote"] is before["tcp"] is Resolution.SLOWER
     assert after == before | dict.fromkeys(("remote", "forwarded-socket"), Resolution.NOT_RESOLVED)
@@ -359,7 +359,9 @@ def test_the_truth_is_in_nineteen_of_twenty_intervals() -> None:
     held = [controls(_with_controls(run, MORE_NS, 0.3, seed))[1] for seed in range(200)]
     mean = float(np.exp(0.3**2 / 2)) * 10
     inside = sum(
-        each.found.low is not None and each.found.high is not None and each.found.low <= mean <= each.found.high
+        each.measured.low is not None
+        and each.measured.high is not None
+        and each.measured.low <= mean <= each.measured.high
         for each in held
     )
     assert 0.88 <= inside / 200 <= 0.99

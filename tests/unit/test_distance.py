@@ -21,11 +21,19 @@ from tests.unit import made_distance
 from howfar.contract.messages import Asked, Opened
 from howfar.distance import requests
 from howfar.distance.limits import METRICS, judge, parse_limit
-from howfar.distance.meaning import PAGE_REQUESTS, explain, named_rtts
-from howfar.distance.path import host_of, path_facts
-from howfar.distance.record import MAX_CONNECTS, MAX_COUNT, MAX_REQUESTS, Latencies, interval, percentile, supports
+from howfar.distance.meaning import PAGE_REQUESTS, add_meaning, named_rtts
+from howfar.distance.path import endpoint_host, path_facts
+from howfar.distance.record import (
+    MAX_CONNECTS,
+    MAX_COUNT,
+    MAX_REQUESTS,
+    Latencies,
+    percentile,
+    percentile_interval,
+    supports_percentile,
+)
 from howfar.distance.requests import Identity, identify
-from howfar.distance.resolve import NameFailed, lookup
+from howfar.distance.resolve import NameFailed, look_up_name
 from howfar.doctor.peer_location import PeerFact, PeerLocation
 from howfar.doctor.procfs import Process
 from howfar.engine.process import parse_event
@@ -45,8 +53,8 @@ def test_a_percentile_is_a_sample_that_so_many_do_not_exceed(samples: list[int],
 
 
 def test_a_percentile_needs_three_samples_beyond_it() -> None:
-    assert [supports(count, 0.95) for count in (59, 60)] == [False, True]
-    assert [supports(count, 0.99) for count in (299, 300)] == [False, True]
+    assert [supports_percentile(count, 0.95) for count in (59, 60)] == [False, True]
+    assert [supports_percentile(count, 0.99) for count in (299, 300)] == [False, True]
     few = Latencies.from_samples("x", range(1, 60))
     assert (few.p95_ns, few.p99_ns) == (None, None)
     many = Latencies.from_samples("x", range(1, 321))
@@ -60,16 +68,16 @@ def test_an_interval_of_a_percentile_holds_it_as_often_as_it_says(share: float) 
     truth = -math.log(1 - share) * 1e6
     held = 0
     for _ in range(2000):
-        found = interval(sorted(round(generator.expovariate(1e-6)) for _ in range(120)), share)
+        found = percentile_interval(sorted(round(generator.expovariate(1e-6)) for _ in range(120)), share)
         assert found[0] is not None and found[1] is not None
         held += found[0] <= truth <= found[1]
     assert 0.94 <= held / 2000 <= 0.985
 
 
 def test_too_few_samples_bound_a_percentile_on_one_side_or_none() -> None:
-    assert interval([1, 2, 3, 4, 5], 0.5) == (None, None)
-    assert interval(list(range(6)), 0.5) == (0, 5)
-    low, high = interval(list(range(320)), 0.99)
+    assert percentile_interval([1, 2, 3, 4, 5], 0.5) == (None, None)
+    assert percentile_interval(list(range(6)), 0.5) == (0, 5)
+    low, high = percentile_interval(list(range(320)), 0.99)
     assert low is not None and low < 317 and high is None, "368 samples bound p99 from above"
 
 
@@ -103,7 +111,7 @@ def test_other_servers_say_who_they_are() -> None:
         [[["# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1"]], [["id=3 addr=[::1]:40000 laddr=[::1]:6379"]]],
     )
     assert (redis.product, redis.connection_id, redis.client_address) == ("Valkey 8.0.1", 3, "[::1]:40000")
-    assert identify("redis", [[["redis_version:7.0.15"]], [["id=3 addr=/run/redis.sock:0"]]]).by_socket
+    assert identify("redis", [[["redis_version:7.0.15"]], [["id=3 addr=/run/redis.sock:0"]]]).is_by_socket
     assert identify("memcached", [[["VERSION 1.6.18"]]]).product == "Memcached 1.6.18"
 
 
@@ -157,10 +165,10 @@ def between(one: Opened, identity: Identity, query_us: float = 100, ping_us: flo
         (opened(), Identity(client_address="10.0.9.9:40000"), ["NAT"]),
         (opened(), Identity(client_address="app1.example:40000"), []),
         (opened(), Identity(client_address="[::ffff:10.0.7.3]:40000"), []),
-        (opened(), Identity(by_socket=True), ["a proxy"]),
+        (opened(), Identity(is_by_socket=True), ["a proxy"]),
         (opened(), Identity(server_address="172.17.0.2:3306"), ["a proxy or NAT"]),
-        (opened(), Identity(between="ProxySQL"), ["ProxySQL"]),
-        (opened(local=None, peer="/s"), Identity(by_socket=True), []),
+        (opened(), Identity(proxy_name="ProxySQL"), ["ProxySQL"]),
+        (opened(local=None, peer="/s"), Identity(is_by_socket=True), []),
         (opened(local=None, peer="/s"), Identity(client_address="127.0.0.1:40000"), ["a forwarder"]),
     ],
 )
@@ -196,8 +204,8 @@ def test_a_forwarder_that_listens_is_named() -> None:
 
 
 def test_hosts_are_compared_without_what_only_writing_adds() -> None:
-    assert host_of("[::ffff:10.0.0.1]:80") == host_of("10.0.0.1:80") == "10.0.0.1"
-    assert host_of("[fe80::1%eth0]:80") == "fe80::1"
+    assert endpoint_host("[::ffff:10.0.0.1]:80") == endpoint_host("10.0.0.1:80") == "10.0.0.1"
+    assert endpoint_host("[fe80::1%eth0]:80") == "fe80::1"
 
 
 # ---------------------------------------------------------------- interpretation
@@ -227,10 +235,10 @@ def test_the_named_links_are_in_the_order_of_distance() -> None:
 
 def test_by_its_socket_a_request_takes_what_tcp_costs_less() -> None:
     plain = made_distance.pooler()
-    other = explain(plain, 8_000).elsewhere[0]
+    other = add_meaning(plain, 8_000).elsewhere[0]
     assert plain.request is not None
     assert other.rtt_ns is None and other.kept_ns[1] == 60 * (plain.request.mean_ns - 8_000)
-    most = explain(plain, 10**9).elsewhere[0]
+    most = add_meaning(plain, 10**9).elsewhere[0]
     assert most.kept_ns[1] == 60 * (plain.request.mean_ns - (plain.network_ns or 0)), "TCP costs no more than it does"
 
 
@@ -286,11 +294,13 @@ class _Session:
 
 @given(st.integers(10_000, 300_000_000), st.sampled_from([1, 6, 72, 368]))
 def test_pings_go_in_turn_with_the_requests_that_they_are_compared_with(each_ns: int, least: int) -> None:
-    from howfar.distance.measure import _PROBE_COUNT, Effort, _Measurement
+    from howfar.distance.measure import _PROBE_COUNT, MeasurementOptions, _Measurement
 
     session = _Session(each_ns)
     server: Any = SimpleNamespace(service="mysql")
-    doing = _Measurement(server, Effort(min_count=least), cast(Any, session), time.monotonic(), made_distance.silent())
+    doing = _Measurement(
+        server, MeasurementOptions(min_count=least), cast(Any, session), time.monotonic(), made_distance.silent()
+    )
     samples = doing._send_requests()
     assert len(session.sent) <= _PROBE_COUNT + MAX_COUNT and len(samples.query) >= least
     if samples.ping:
@@ -362,19 +372,19 @@ def test_a_limit_that_cannot_be_read_is_refused_with_what_can(text: str) -> None
 
 
 def test_a_name_is_looked_up_with_its_time() -> None:
-    took_ns, addresses = lookup("localhost", 3306, 5)
+    took_ns, addresses = look_up_name("localhost", 3306, 5)
     assert took_ns > 0 and set(addresses) <= {"127.0.0.1", "::1"} and addresses
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b", "x" * 70 + ".invalid"])
 def test_a_name_that_is_not_known_is_a_failure_of_its_own(name: str) -> None:
     with pytest.raises(NameFailed, match="is not known"):
-        lookup(name, 3306, 5)
+        look_up_name(name, 3306, 5)
 
 
 def test_a_resolver_that_does_not_answer_costs_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [] if over.wait(60) else None)
     with pytest.raises(NameFailed, match=r"within 0\.05 s"):
-        lookup("db.internal", 3306, 0.05)
+        look_up_name("db.internal", 3306, 0.05)
     over.set()

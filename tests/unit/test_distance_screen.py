@@ -23,8 +23,8 @@ from tests.unit.rendered import GOLDEN, is_golden
 from howfar.cli.main import cli
 from howfar.distance.formats import csv_text, prometheus_text
 from howfar.distance.record import Distance, schema_text
-from howfar.distance.screen import LINES, WIDTH, failure, plain, render, shown
-from howfar.distance.watch import Moment, WatchResults, frame, summary, window_line
+from howfar.distance.screen import LINES, WIDTH, failure_lines, format_number, format_time, render
+from howfar.distance.watch import Moment, WatchResults, log_line, render_screen, summary_lines
 
 SCREENS: dict[str, Callable[[], Distance]] = {
     "remote": made_distance.remote,
@@ -70,11 +70,11 @@ def test_a_screen_fits_a_narrow_terminal_and_keeps_its_figures(name: str, width:
 def test_the_text_has_no_time_that_json_lacks(name: str) -> None:
     """Every time on the screen is a field of the record, or a difference that is labelled as one."""
     distance = SCREENS[name]()
-    numbers = {shown(ns) for ns in _integers(json.loads(distance.model_dump_json()))}
+    numbers = {format_time(ns) for ns in _integers(json.loads(distance.model_dump_json()))}
     request, network = distance.request, distance.network_ns
     assert request is not None and distance.connection is not None
     lookup = distance.name.took_ns if distance.name is not None else 0
-    numbers |= {shown(request.middle_ns - (network or 0)), shown(distance.connection.took_ns + lookup)}
+    numbers |= {format_time(request.middle_ns - (network or 0)), format_time(distance.connection.took_ns + lookup)}
     numbers |= {f"{other.rtt_ns / 1e6:g} ms" for other in distance.elsewhere if other.rtt_ns is not None}
     numbers |= {
         address.why.rpartition("in ")[2]
@@ -95,13 +95,13 @@ def _integers(value: object) -> list[int]:
 
 def _with_unit_of_p50(distance: Distance) -> set[str]:
     assert distance.request is not None
-    unit = shown(distance.request.middle_ns).rpartition(" ")[2]
+    unit = format_time(distance.request.middle_ns).rpartition(" ")[2]
     factor = {"µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
-    return {f"{plain(distance.request.mean_ns / factor)} {unit}"}
+    return {f"{format_number(distance.request.mean_ns / factor)} {unit}"}
 
 
 def test_a_failure_says_what_worked_and_what_to_do() -> None:
-    is_golden(GOLDEN / "distance-silent.txt", "\n".join(failure(made_distance.silent())) + "\n")
+    is_golden(GOLDEN / "distance-silent.txt", "\n".join(failure_lines(made_distance.silent())) + "\n")
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
@@ -161,7 +161,7 @@ def test_the_schema_is_current() -> None:
      (85_100_000, "85 ms"), (999_900_000, "1,000 ms"), (5_123_000_000, "5.1 s")],
 )  # fmt: skip
 def test_times_have_two_significant_digits(ns: int, text: str) -> None:
-    assert shown(ns) == text
+    assert format_time(ns) == text
 
 
 BEGAN = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
@@ -177,11 +177,11 @@ def _watched(until: int = 400) -> WatchResults:
     watched = WatchResults(title="mysql://app@db.internal:3306/shop: SELECT 1", interval_ns=1_000_000_000)
     for second in range(until):
         if 200 <= second < 203:
-            watched.was_lost(BROKE if second == 200 else "no connection", _at(second))
-            watched.unreachable("refused")
+            watched.record_loss(BROKE if second == 200 else "no connection", _at(second))
+            watched.record_unreachable()
             continue
         if second == 203:
-            watched.back(_at(202.9))
+            watched.record_recovery(_at(202.9))
         latency_ns = 420_000 + 1_000 * (second * 37 % 60) + (2_000_000 if second == 300 else 0)
         watched.record_answer(latency_ns, _at(second))
     watched.skipped = 2
@@ -190,25 +190,25 @@ def _watched(until: int = 400) -> WatchResults:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
 def test_the_live_screen_fits_and_is_as_read(width: int, height: int) -> None:
-    text = frame(_watched(), None, _at(400).ns, width, height)
+    text = render_screen(_watched(), None, _at(400).ns, width, height)
     assert len(text.splitlines()) < height
     assert max(map(len, text.splitlines())) <= width
     is_golden(GOLDEN / f"distance-watch-{width}.txt", text + "\n")
 
 
 def test_a_request_that_hangs_shows_its_age() -> None:
-    assert "waiting for 3.0 s" in frame(_watched(), 3_000_000_000, _at(400).ns, 80, 24)
-    assert "waiting" not in frame(_watched(), 300_000, _at(400).ns, 80, 24)
+    assert "waiting for 3.0 s" in render_screen(_watched(), 3_000_000_000, _at(400).ns, 80, 24)
+    assert "waiting" not in render_screen(_watched(), 300_000, _at(400).ns, 80, 24)
 
 
 def test_a_watch_that_has_seen_nothing_has_a_screen() -> None:
     empty = WatchResults(title="x", interval_ns=1_000_000_000)
-    assert "no answer yet" in frame(empty, None, 0, 80, 24)
-    assert "0 requests: 0 answered" in "\n".join(summary(empty, 0))
+    assert "no answer yet" in render_screen(empty, None, 0, 80, 24)
+    assert "0 requests: 0 answered" in "\n".join(summary_lines(empty, 0))
 
 
 def test_an_outage_and_slow_requests_stay_in_the_summary_with_their_time() -> None:
-    lines = list(summary(_watched(), _at(400).ns))
+    lines = list(summary_lines(_watched(), _at(400).ns))
     assert "400 requests" not in lines[1] and "397 answered, 3 lost, 2 skipped" in lines[1]
     assert f"2026-11-28 12:03:20 to 12:03:22  unreachable for 2.9 s, 3 lost: {BROKE}" in lines
     assert "2026-11-28 12:05:00  slow: 2.4 ms" in lines
@@ -216,18 +216,18 @@ def test_an_outage_and_slow_requests_stay_in_the_summary_with_their_time() -> No
 
 def test_an_outage_that_goes_on_is_the_first_thing_on_every_line() -> None:
     watched, now = _watched(202), _at(210)
-    assert "now    unreachable for 10 s" in frame(watched, None, now.ns, 80, 24)
-    assert "12:03:20 to now  unreachable for 10 s, 2 lost" in frame(watched, None, now.ns, 80, 24)
-    assert window_line(watched, now).startswith("12:03:30  unreachable for 10 s  200 answered, 2 lost")
+    assert "now    unreachable for 10 s" in render_screen(watched, None, now.ns, 80, 24)
+    assert "12:03:20 to now  unreachable for 10 s, 2 lost" in render_screen(watched, None, now.ns, 80, 24)
+    assert log_line(watched, now).startswith("12:03:30  unreachable for 10 s  200 answered, 2 lost")
 
 
 def test_errors_are_an_outage_of_another_name_that_ends_with_the_next_answer() -> None:
     watched = WatchResults(title="x", interval_ns=1)
     for second in range(3):
-        watched.was_lost("an error: LOADING", _at(second))
+        watched.record_loss("an error: LOADING", _at(second))
     watched.record_answer(1, _at(3))
     (outage,) = watched.outages
-    assert (outage.kind, outage.lost, outage.took_ns(0), watched.outage) == ("errors", 3, 3_000_000_000, None)
+    assert (outage.kind, outage.lost, outage.duration_ns(0), watched.outage) == ("errors", 3, 3_000_000_000, None)
 
 
 @given(st.lists(st.sampled_from(["answered", "lost", "back"]), max_size=30))
@@ -236,11 +236,11 @@ def test_every_lost_request_is_in_exactly_one_outage(happened: list[str]) -> Non
     runs = 0
     for second, (what, before) in enumerate(zip(happened, ["back", *happened], strict=False)):
         if what == "lost":
-            watched.was_lost("why", _at(second))
+            watched.record_loss("why", _at(second))
         elif what == "answered":
             watched.record_answer(1, _at(second))
         else:
-            watched.back(_at(second))
+            watched.record_recovery(_at(second))
         runs += what == "lost" != before
     assert watched.outage_count + (watched.outage is not None) == runs
     kept = [*watched.outages, *([] if watched.outage is None else [watched.outage])]

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.made_doctor import PORT, SOCKET, client, found, looked, server
 
-from howfar.cli.doctor import _target_of_dsn as named_server
+from howfar.cli.doctor import _target_from_dsn as named_server
 from howfar.cli.doctor import screen
 from howfar.doctor import procfs
 from howfar.doctor.candidates import Candidate, ListenAddress, server_kind_of
@@ -27,9 +27,9 @@ from howfar.doctor.discovery import (
     IdentifiedServer,
     SessionFacts,
     WatchedServer,
-    clients,
+    group_clients,
     identify,
-    options,
+    short_options,
 )
 from howfar.doctor.examine import _how_to_log_in, _watched_server
 from howfar.doctor.findings import (
@@ -45,11 +45,11 @@ from howfar.doctor.findings import (
     Unseen,
     schema_text,
 )
-from howfar.doctor.floors import interval, savings
+from howfar.doctor.kind import product_name
+from howfar.doctor.minimum_latency import make_median, median_saving
 from howfar.doctor.procfs import Process
-from howfar.doctor.proposals import by_socket, family, unique_socket_paths
+from howfar.doctor.proposals import client_socket_changes, language_of, unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS, session
-from howfar.doctor.protocols.mysql import named
 from howfar.doctor.protocols.session import Counters, Endpoint, Greeting, NoValidAnswer, Owner, UnexpectedListener
 from howfar.doctor.targets import Consent, Logins, TargetLogin
 from howfar.errors import UsageError
@@ -65,8 +65,8 @@ def test_the_schema_is_what_the_types_say() -> None:
 def idle(as_found_ns: float, polling_ns: float, noise_ns: float = 100) -> IdleCost:
     rounds = [as_found_ns - polling_ns + noise_ns * (number % 5 - 2) for number in range(24)]
     return IdleCost(
-        transport=Transport.SOCKET, as_found=interval([as_found_ns] * 24), polling=interval([polling_ns] * 24),
-        waking=interval(rounds), driver="haltpoll", governor="haltpoll",
+        transport=Transport.SOCKET, as_found=make_median([as_found_ns] * 24), polling=make_median([polling_ns] * 24),
+        waking=make_median(rounds), driver="haltpoll", governor="haltpoll",
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_a_loopback_client_gets_its_lines_and_the_gain() -> None:
         server(listeners=(PORT,)),
         server(client(), listeners=(PORT,), listeners_complete=False),
         server(client(bundle_looks=1, by="socket", connects_seen=9)),
-        server(client(bundle_looks=9, by="socket"), bundle_ns=interval([25e6])),
+        server(client(bundle_looks=9, by="socket"), bundle_ns=make_median([25e6])),
         server(rates=Rates(connects=30, statements=60, tls_connects=0)),
         server(rates=Rates(connects=300, statements=90_000, tls_connects=0)),
         server(rates=None),
@@ -127,7 +127,7 @@ def test_a_correct_setup_has_no_findings(seen: Server) -> None:
 
 def test_an_exporter_is_no_replica_and_a_router_no_shell() -> None:
     assert found(server(client(program="mysqld_exporter"))) == {"loopback-tcp"}
-    assert found(server(client(program="mysqlrouter"))) == set() and family("mysql") == "shell"
+    assert found(server(client(program="mysqlrouter"))) == set() and language_of("mysql") == "shell"
 
 
 def test_a_hidden_process_is_only_a_note() -> None:
@@ -170,7 +170,7 @@ def bundled(program: str, reads: int, connects: int, kind: Kind = Kind.MYSQL) ->
     reader = client(
         program=program, by="socket", connects_seen=9, bundle_looks=9, bundle_reads=reads, bundle_connects=connects
     )
-    return server(reader, kind=kind, bundle_ns=interval([25e6]))
+    return server(reader, kind=kind, bundle_ns=make_median([25e6]))
 
 
 def test_the_bundle_is_charged_to_connects_only_where_both_coincide() -> None:
@@ -203,7 +203,9 @@ def test_a_forwarder_is_not_blamed_for_what_others_encrypt() -> None:
 def test_the_account_may_differ_over_tcp() -> None:
     (finding,) = looked(server(client()))
     assert "CREATE USER IF NOT EXISTS 'USER'@'localhost'" in finding.changes[0].lines[1]
-    assert not any("CREATE USER" in line for change in by_socket(Kind.REDIS, "/x", []) for line in change.lines)
+    assert not any(
+        "CREATE USER" in line for change in client_socket_changes(Kind.REDIS, "/x", []) for line in change.lines
+    )
 
 
 def test_one_reconnect_does_not_make_a_client_the_cause() -> None:
@@ -216,9 +218,11 @@ def test_one_reconnect_does_not_make_a_client_the_cause() -> None:
 
 def test_processes_of_one_connection_each_are_one_client_that_connects_again() -> None:
     sight = SessionFacts(sessions=(), listeners=(PORT,), never_tls=True, socket=None)
-    holders = [Holder(pid, 0, None, connections=1, at_once=2, ports={pid}, bundle_looks=1) for pid in range(10, 20)]
+    holders = [
+        Holder(pid, 0, None, connections=1, program_connections=2, ports={pid}, bundle_looks=1) for pid in range(10, 20)
+    ]
     programs = {pid: procfs.Process(pid, "mariadb", 0, ()) for pid in range(10, 20)}
-    (made,) = clients(holders, programs, sight)
+    (made,) = group_clients(holders, programs, sight)
     assert (made.connections, made.connects_seen, made.bundle_looks) == (2, 10, 10)
 
 
@@ -378,7 +382,7 @@ def test_a_server_is_recognised_by_each_of_its_names(name: str, kind: Kind) -> N
     ],
 )
 def test_memcacheds_options(arguments: tuple[str, ...], requested: set[str]) -> None:
-    assert options(arguments) == requested
+    assert short_options(arguments) == requested
 
 
 @pytest.mark.parametrize(
@@ -416,8 +420,9 @@ def test_a_password_is_in_no_repr() -> None:
 
 
 def test_versions_are_named() -> None:
-    assert named("5.5.5-10.11.19-MariaDB-0+deb12u1") == "MariaDB 10.11.19"
-    assert named("11.8.6-MariaDB-log") == "MariaDB 11.8.6" and named("9.7.4") == "MySQL 9.7.4"
+    assert product_name("mysql", "5.5.5-10.11.19-MariaDB-0+deb12u1") == "MariaDB 10.11.19"
+    assert product_name("mysql", "11.8.6-MariaDB-log") == "MariaDB 11.8.6"
+    assert product_name("mysql", "9.7.4") == "MySQL 9.7.4"
 
 
 def test_rates_leave_out_what_the_doctor_asked() -> None:
@@ -427,14 +432,16 @@ def test_rates_leave_out_what_the_doctor_asked() -> None:
 
 @given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60))
 def test_an_interval_holds_its_median(values: list[float]) -> None:
-    made = interval(values)
+    made = make_median(values)
     assert (made.low is None) == (len(values) < 6)
     if made.low is not None and made.high is not None:
         assert min(values) <= made.low <= made.value <= made.high <= max(values)
 
 
 def test_clients_of_postgresql_name_the_directory_and_the_port() -> None:
-    changes = by_socket(Kind.POSTGRESQL, "/run/a b/.s.PGSQL.5433", [client(program="psql"), client(program="orders")])
+    changes = client_socket_changes(
+        Kind.POSTGRESQL, "/run/a b/.s.PGSQL.5433", [client(program="psql"), client(program="orders")]
+    )
     lines = [line for change in changes for line in change.lines]
     assert "psql -h /run/a b -p 5433 …" in lines and "host=/run/a b port=5433 dbname=DB user=USER" in lines
     assert "scram-sha-256" in lines[0], "before the client changes over"
@@ -442,21 +449,21 @@ def test_clients_of_postgresql_name_the_directory_and_the_port() -> None:
 
 def test_differences_are_within_rounds() -> None:
     drifting = [float(number) for number in range(24)]
-    assert savings([value + 5 for value in drifting], drifting) == Median(value=5, low=5, high=5)
-    assert savings([], []) is None and savings([1.0], [1.0, 2.0]) is None
+    assert median_saving([value + 5 for value in drifting], drifting) == Median(value=5, low=5, high=5)
+    assert median_saving([], []) is None and median_saving([1.0], [1.0, 2.0]) is None
 
 
 def test_a_median_keeps_its_name_in_json() -> None:
-    assert interval([5.0] * 8).model_dump(by_alias=True) == {"median": 5, "low": 5, "high": 5}
+    assert make_median([5.0] * 8).model_dump(by_alias=True) == {"median": 5, "low": 5, "high": 5}
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_lines_hold_the_path_and_no_placeholder(kind: Kind) -> None:
-    for change in by_socket(kind, "/run/a b.sock", [client(program="unseen")]):
+    for change in client_socket_changes(kind, "/run/a b.sock", [client(program="unseen")]):
         text = "\n".join(change.lines)
         assert "{" not in text.replace("{ socket: { path:", "").replace("redis.Options{", "") or kind is not Kind.MYSQL
         assert "/run/a b.sock" in text or kind is Kind.POSTGRESQL or "in SQL" in change.where
-    assert family("php-fpm8.2") == "php" and family("unseen") is None and family("orders") == "native"
+    assert language_of("php-fpm8.2") == "php" and language_of("unseen") is None and language_of("orders") == "native"
 
 
 # ---------------------------------------------------------------- the doctor and programs that are not servers
@@ -757,6 +764,6 @@ def test_a_full_server_refuses_and_is_there(kind: Kind, answer: bytes, tmp_path:
 def test_a_port_that_may_be_anothers_is_not_taken_for_its_own(shared: bool) -> None:
     with answering(GREETING + b"\0\x02" + b"\0" * 40) as (port, _):
         process = Process(os.getpid(), "mysqld", os.geteuid(), ())
-        address = ListenAddress(None, "127.0.0.1", port, shared=shared)
+        address = ListenAddress(None, "127.0.0.1", port, is_shared=shared)
         known = identify(Candidate(Kind.MYSQL, process, (address,), False), Logins(NOBODY, NOBODY, NOBODY), None)
     assert (known is None) == shared

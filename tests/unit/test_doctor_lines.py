@@ -14,7 +14,7 @@ from howfar.doctor.proposals import changes_to_socket
 from howfar.services import SERVICES
 
 _FORWARDERS = ("socat", "haproxy", "nginx", "proxysql", "maxscale", "stunnel", "pgbouncer")
-_SQL_KINDS = [kind for kind in Kind if SERVICES[kind].accounts]
+_SQL_KINDS = [kind for kind in Kind if SERVICES[kind].account_lines]
 
 
 def _changes(using: Client, kind: Kind) -> tuple[Change, ...]:

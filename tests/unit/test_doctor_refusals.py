@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from howfar.doctor import floors
+from howfar.doctor import minimum_latency
 from howfar.doctor.candidates import Candidate, ListenAddress
 from howfar.doctor.discovery import IdentifiedServer, identify
 from howfar.doctor.examine import _how_to_log_in, _ServerState, _unseen
@@ -111,7 +111,7 @@ def test_another_account_is_advised_only_where_it_would_help(why: Exception, rem
             raise why
 
     endpoints = {Transport.TLS: Endpoint(None, "127.0.0.1", 1)}
-    _, reasons = floors.measure(GuardedProtocol(Kind.MYSQL, Closed()), endpoints, TargetLogin("", ""))  # type: ignore[arg-type]
+    _, reasons = minimum_latency.measure(GuardedProtocol(Kind.MYSQL, Closed()), endpoints, TargetLogin("", ""))  # type: ignore[arg-type]
     assert reasons[Transport.TLS][1] == remedy
 
 
@@ -120,11 +120,11 @@ def test_a_user_of_another_kind_of_server_gives_way_to_the_own_account(monkeypat
 
     class Postgresql:
         def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
-            refused = None if login.of_server else f"role {login.user} does not exist"
+            refused = None if login.is_default_user else f"role {login.user} does not exist"
             return Greeting("PostgreSQL 15", "none", "none", refused)
 
     monkeypatch.setitem(PROTOCOLS, Kind.POSTGRESQL, GuardedProtocol(Kind.POSTGRESQL, Postgresql()))  # type: ignore[arg-type]
     known = _found(Kind.POSTGRESQL, 5432, TargetLogin("doctor", "hush"))
-    assert not known.refusals and known.login.of_server and known.login.user != "doctor"
+    assert not known.refusals and known.login.is_default_user and known.login.user != "doctor"
     assert "hush" not in known.login.password
     assert _how_to_log_in(replace(known, login=TargetLogin("x", "hush"))).startswith("another account")

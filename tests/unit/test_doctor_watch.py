@@ -6,7 +6,7 @@ import pytest
 from tests.unit.made_doctor import PORT, client, looked, server
 
 from howfar.doctor import procfs
-from howfar.doctor.discovery import ConnectionWatch, SessionFacts, WatchedServer, clients
+from howfar.doctor.discovery import ConnectionWatch, SessionFacts, WatchedServer, group_clients
 from howfar.doctor.examine import _uncaught
 from howfar.doctor.findings import Client, Rates
 from howfar.doctor.procfs import ESTABLISHED, TIME_WAIT, Process, TcpRow
@@ -36,13 +36,13 @@ def _watched(
         monkeypatch.setattr(procfs, "tcp_rows", lambda rows=rows: rows)
         seen = watch.watch_for(0)
     sight = SessionFacts(sessions=(), listeners=(PORT,), never_tls=True, socket=None)
-    return clients(list(seen.holders[0].values()), watch.programs, sight)
+    return group_clients(list(seen.holders[0].values()), watch.programs, sight)
 
 
 def test_connections_that_ended_are_not_called_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """[doc-4] Their processes may still run, and be named a few lines above."""
     (found,) = _watched(monkeypatch, _rows(ESTABLISHED, 40000, uid=33, inode=5))
-    assert found.named == "connections that ended before they were identified (www-data)"
+    assert found.description == "connections that ended before they were identified (www-data)"
     says = {each.says for each in looked(server(found.model_copy(update={"may_use_socket": True})))}
     assert any("identified (www-data) connect over TCP" in each for each in says)
 

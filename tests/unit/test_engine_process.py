@@ -24,7 +24,7 @@ from howfar.contract.messages import (
 )
 from howfar.engine import process
 from howfar.engine.process import EngineFailed, EngineProcess, engine_info, find_engine
-from howfar.engine.run_load import longest_s, run_load
+from howfar.engine.run_load import max_duration_s, run_load
 from howfar.errors import EngineError, MissingError, UsageError
 
 JOB = LoadJob(
@@ -150,7 +150,7 @@ def test_a_page_job_may_open_one_service_after_the_other() -> None:
     )
     job = PageJob(application=script, workers=1, seed=1, warmup_ns=0, measure_ns=1)
     php = job.model_copy(update={"application": FastCgi(target=UnixTarget(path="/s"), parameters={})})
-    waits = [longest_s(one) for one in (JOB, php, job)]
+    waits = [max_duration_s(one) for one in (JOB, php, job)]
     opening_s = JOB.connect_timeout_ns / 1e9
     assert [longest - waits[0] for longest in waits] == pytest.approx([0, opening_s, 3 * opening_s])
 
@@ -166,6 +166,6 @@ def test_text_that_is_not_utf_8_is_refused_before_the_engine_starts(monkeypatch:
 def test_text_that_the_locale_cannot_decode_is_sent_as_utf_8() -> None:
     in_c_locale = "pässword".encode().decode("ascii", "surrogateescape")
     for given in ("pässword", in_c_locale):
-        assert json.loads(process._line_of(JOB.model_copy(update={"password": given})))["password"] == "pässword"
+        assert json.loads(process._encode_line(JOB.model_copy(update={"password": given})))["password"] == "pässword"
     passwords.learn(in_c_locale)
     assert passwords.without_passwords("refused: pässword") == "refused: ***"

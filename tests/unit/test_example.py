@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from howfar.cli.main import cli
 from howfar.cli.report import _EXAMPLES
-from howfar.report.drawing import UNDRAWN
+from howfar.report.drawing import NOT_DRAWN
 
 MAX_BYTES = 500_000
 
@@ -48,7 +48,7 @@ def test_without_what_draws_charts_the_page_says_so_and_keeps_its_tables(
     done = CliRunner().invoke(cli, ["report", "--example", "--html"], catch_exceptions=False)
     page = Path("howfar-paths-example.html").read_text()
     assert "has no charts" in done.output and "extra `report`" in done.output
-    assert "<svg" not in page and page.count(UNDRAWN) == drawn.count("<figure>")
+    assert "<svg" not in page and page.count(NOT_DRAWN) == drawn.count("<figure>")
     assert page.count("<table") == drawn.count("<table")
 
 

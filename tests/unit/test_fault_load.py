@@ -18,7 +18,7 @@ from howfar.engine.run_load import LoadOutcome
 from howfar.errors import EngineError, LabError
 from howfar.lab.replication import ReplicaSet, ReplicationSpec
 from howfar.plan.factors import Fault
-from howfar.runner.fault.crash import FAILOVER_NS, FAULTS, apply_fault, mend
+from howfar.runner.fault.crash import FAILOVER_NS, FAULTS, apply_fault, restore_links
 from howfar.runner.fault.under_load import BackgroundLoad, with_key_log
 
 JOB = LoadJob(
@@ -111,7 +111,7 @@ def stand_in(done: list[Any]) -> ReplicaSet:
 
     def link(number: int) -> Any:
         return SimpleNamespace(
-            cut=lambda directions: done.append((number, directions)), mend=lambda: done.append((number, "mended"))
+            cut=lambda directions: done.append((number, directions)), restore=lambda: done.append((number, "mended"))
         )
 
     primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))
@@ -140,5 +140,5 @@ def test_each_fault_is_done_in_its_order(fault: Fault, wanted: list[Any]) -> Non
     assert (done, others) == (wanted, None)
     assert broken.fault_ns <= broken.dead_ns
     done.clear()
-    mend(replica_set, FAULTS[fault])
+    restore_links(replica_set, FAULTS[fault])
     assert done == ([(1, "mended"), (2, "mended")] if "cut" in fault else [])

@@ -12,14 +12,14 @@ from tests.unit.fake_lab import fake_info, finish, receipt
 from howfar.contract.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
-from howfar.lab.replicated_group import SERVERS_TIMEOUT_MS
+from howfar.lab.replicated_group import DEFAULT_ACK_TIMEOUT_MS
 from howfar.lab.replication.binary_log import MysqlReplication
 from howfar.plan.cells import cells
-from howfar.plan.fitting import with_instead
+from howfar.plan.fitting import with_replacements
 from howfar.plan.load import load_plan
 from howfar.plan.types import FALLBACK_NS
-from howfar.runner.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
-from howfar.runner.jobs import measured
+from howfar.runner.fault.fallback import ABSENCE_AFTER_TIMEOUT_NS, LEAVE_AFTER_NS, MIN_RECOVERY_NS
+from howfar.runner.jobs import make_measured
 from howfar.runner.stopping import run_progress, why_stop
 from howfar.store.records import Run, StopReason
 
@@ -33,7 +33,7 @@ def test_each_mode_meets_each_fault(quick: bool, faults: int) -> None:
 
 def test_each_cluster_meets_each_fault() -> None:
     plan = load_plan("cluster-crash").plan
-    theirs = with_instead(plan, "replication", MysqlReplication.instead).plan
+    theirs = with_replacements(plan, "replication", MysqlReplication.replacements).plan
     for found, modes in ((cells(plan), 1), (cells(theirs), 2)):
         assert len({(cell.factors["replication"], cell.factors["fault"]) for cell in found}) == len(found) == 5 * modes
 
@@ -60,7 +60,7 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
             info.arms[number % len(info.arms)].name,
             block=number // len(info.arms),
             position=number % len(info.arms),
-            measured=measured(job, outcome),
+            measured=make_measured(job, outcome),
         )
         for number in range(blocks * len(info.arms))
     )
@@ -109,7 +109,7 @@ def test_a_fault_that_no_trial_could_do_is_refused_at_once(
 
 
 def test_the_shortest_window_of_a_fallback_is_that_of_the_trial() -> None:
-    assert FALLBACK_NS == LEAVES_NS + SERVERS_TIMEOUT_MS * 10**6 + AWAY_NS + AFTERWARDS_NS
+    assert FALLBACK_NS == LEAVE_AFTER_NS + DEFAULT_ACK_TIMEOUT_MS * 10**6 + ABSENCE_AFTER_TIMEOUT_NS + MIN_RECOVERY_NS
 
 
 def test_a_fault_without_keys_to_look_for_is_refused(tmp_path: Path) -> None:

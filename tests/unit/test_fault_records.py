@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from howfar.contract.receipt import PrimaryEnd
+from howfar.contract.receipt import PrimaryState
 from howfar.engine.acknowledged import RECORD, KeyLog, KeyOutcome
 from howfar.errors import LabError
 from howfar.lab.replication.status import MariadbPositions
-from howfar.lab.replication.watch import Write
+from howfar.lab.replication.watch import AcknowledgedCommit
 from howfar.runner.fault.crash import (
-    EARLIEST,
     LOST_KEYS_KEPT,
+    MIN_FAULT_SHARE,
     FaultTimeline,
     StateBeforeFault,
     Survivor,
     cluster_fields,
     crash_record,
     fault_after_ns,
-    slow,
+    slow_down,
 )
-from howfar.runner.fault.fallback import Absence, EndsReading, fallback_record
+from howfar.runner.fault.fallback import Absence, ReplicationReading, fallback_record
 from howfar.store.records import CrashRecord, FallbackRecord, JoinRecord
 
 SECOND = 1_000_000_000
@@ -134,12 +134,12 @@ def test_the_moment_is_the_runs_own() -> None:
     moments = [fault_after_ns(7, block, 0, "async", 2 * SECOND) for block in range(200)]
     assert moments == [fault_after_ns(7, block, 0, "async", 2 * SECOND) for block in range(200)]
     assert len(set(moments)) == 200
-    assert min(moments) >= EARLIEST * 2 * SECOND and max(moments) < 2 * SECOND
+    assert min(moments) >= MIN_FAULT_SHARE * 2 * SECOND and max(moments) < 2 * SECOND
     assert fault_after_ns(7, 0, 0, "cut", SECOND) != fault_after_ns(7, 0, 1, "cut", SECOND)
 
 
-def write(node: str, sent_ms: int) -> Write:
-    return Write(node, ORIGIN + sent_ms * MS, ORIGIN + (sent_ms + 10) * MS)
+def write(node: str, sent_ms: int) -> AcknowledgedCommit:
+    return AcknowledgedCommit(node, ORIGIN + sent_ms * MS, ORIGIN + (sent_ms + 10) * MS)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
 
 def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
     """The member is cut off from 2100 to 2600 ms: commits that it acknowledges then are its own, later ones the cluster's."""
-    broken = replace(BROKEN, mended_ns=ORIGIN + 2600 * MS, back_ns=40 * MS)
+    broken = replace(BROKEN, restored_ns=ORIGIN + 2600 * MS, back_ns=40 * MS)
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2700))
     writes = [write("replica2", 2450), write("replica2", 2800)]
-    found = cluster_fields(told, writes, broken, ORIGIN + 3000 * MS, {"replica2"}, lived=True)
+    found = cluster_fields(told, writes, broken, ORIGIN + 3000 * MS, {"replica2"}, primary_survived=True)
     assert found == {"stall_ns": 400 * MS, "by_itself": 1, "meanwhile_per_s": 4.0, "back_ns": 40 * MS, "joined": None}
 
 
@@ -185,9 +185,11 @@ def test_while_a_node_joined_its_clients_are_counted_until_the_primary_is_killed
         segments=1,
         packets=1,
     )
-    broken = replace(BROKEN, dead_ns=ORIGIN + 2700 * MS, mended_ns=ORIGIN + 2600 * MS, back_ns=500 * MS, joined=joined)
+    broken = replace(
+        BROKEN, dead_ns=ORIGIN + 2700 * MS, restored_ns=ORIGIN + 2600 * MS, back_ns=500 * MS, joined=joined
+    )
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2650))
-    found = cluster_fields(told, [write("replica1", 9000)], broken, ORIGIN + 9999 * MS, set(), lived=True)
+    found = cluster_fields(told, [write("replica1", 9000)], broken, ORIGIN + 9999 * MS, set(), primary_survived=True)
     assert found == {
         "stall_ns": 350 * MS,
         "by_itself": 0,
@@ -202,7 +204,7 @@ def test_a_slow_server_stops_and_goes_on_and_is_left_running() -> None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
     with subprocess.Popen(["sleep", "60"]) as child:
-        with slow(child.pid, 0.5):
+        with slow_down(child.pid, 0.5):
             seen: list[str] = []
             while len(set(seen)) < 2 or seen[-1] == "T":
                 seen.append(state(child.pid))
@@ -217,8 +219,8 @@ def test_a_cluster_that_never_goes_on_is_counted_to_the_end() -> None:
 # ---------------------------------------------------------------- fallback
 
 
-def sample(at_ms: int, on: bool, no_tx: int = 0, position: int = 10, received: int | None = 10) -> EndsReading:
-    end = PrimaryEnd(
+def sample(at_ms: int, on: bool, no_tx: int = 0, position: int = 10, received: int | None = 10) -> ReplicationReading:
+    end = PrimaryState(
         enabled=True,
         status=on,
         clients=1,
@@ -233,7 +235,7 @@ def sample(at_ms: int, on: bool, no_tx: int = 0, position: int = 10, received: i
         waiting=0,
     )
     received_at = None if received is None else f"0-1-{received}"
-    return EndsReading(ORIGIN + at_ms * MS, end, f"0-1-{position}", received_at)
+    return ReplicationReading(ORIGIN + at_ms * MS, end, f"0-1-{position}", received_at)
 
 
 ABSENCE = Absence(ORIGIN + 1000 * MS, ORIGIN + 3000 * MS)
@@ -257,7 +259,7 @@ COMMITS = log(
 )
 
 
-def fallback(looks: list[EndsReading], clients_log: KeyLog = COMMITS) -> FallbackRecord:
+def fallback(looks: list[ReplicationReading], clients_log: KeyLog = COMMITS) -> FallbackRecord:
     return fallback_record(ABSENCE, 1000, clients_log, looks, MariadbPositions(), ("OFF",))
 
 

@@ -29,7 +29,7 @@ RUNS = {
 FAST = {"paths-mariadb", "crash-mariadb"}
 """Runs whose reports are checked with the unit tests; those of the others are checked with the slow tests."""
 FORMS = {"json": ("--json",), "screen.txt": (), "details.txt": ("--details",)}
-LONG_FLOAT = re.compile(r"-?\d+\.\d{6,}(?:e[-+]?\d+)?|-?\d+(?:\.\d+)?e[-+]?\d+")
+LONG_FLOAT = re.compile(r"(?<![\w-])-?(?:\d+\.\d{6,}(?:e[-+]?\d+)?|\d+(?:\.\d+)?e[-+]?\d+)(?![\w-])")
 
 
 CLIP = re.compile(r"-clip\d+")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howfar.stats import hdr
-from howfar.stats.hdr import DIGITS, LONGEST_NS, Counts, decode, encode, highest, lowest
-from howfar.stats.histograms import merge_data, share_over, value_at
+from howfar.stats.hdr import MAX_NS, SIGNIFICANT_DIGITS, Counts, bucket_max_ns, bucket_min_ns, decode, encode
+from howfar.stats.histograms import merge_data, share_above, value_at
 
 VALUES = st.lists(
     st.tuples(st.integers(1, 1 << 46).map(lambda n: n >> (n % 46)), st.integers(1, 1 << 40)), min_size=1, max_size=60
@@ -23,7 +23,7 @@ PERCENTILES = (0, 1, 25, 50, 90, 95, 99, 99.9, 100)
 
 
 def library(samples: list[tuple[int, int]]) -> HdrHistogram:
-    found = HdrHistogram(1, LONGEST_NS, DIGITS)
+    found = HdrHistogram(1, MAX_NS, SIGNIFICANT_DIGITS)
     for value, count in samples:
         found.record_value(value, count)
     return found
@@ -53,24 +53,24 @@ def test_a_sum_is_that_of_the_library_which_reads_it_too(
 
 @given(st.integers(0, 1 << 47))
 def test_a_value_is_in_its_bucket(value: int) -> None:
-    theirs = HdrHistogram(1, 1 << 48, DIGITS)
+    theirs = HdrHistogram(1, 1 << 48, SIGNIFICANT_DIGITS)
     bucket = next(iter(np.flatnonzero(decode(_one(value)).by_bucket)))
-    assert (lowest(int(bucket)), highest(int(bucket))) == (
+    assert (bucket_min_ns(int(bucket)), bucket_max_ns(int(bucket))) == (
         theirs.get_lowest_equivalent_value(value),
         theirs.get_highest_equivalent_value(value),
     )
 
 
 def _one(value: int) -> str:
-    histogram = HdrHistogram(1, 1 << 48, DIGITS)
+    histogram = HdrHistogram(1, 1 << 48, SIGNIFICANT_DIGITS)
     histogram.record_value(value)
     return str(histogram.encode().decode())
 
 
 def test_shares_count_what_is_above() -> None:
     merged = decode(library([(1_000_000, 3), (2_000_000, 1)]).encode().decode())
-    assert share_over(merged, 1_500_000) == 0.25
-    assert share_over(hdr.empty(), 1) == 0 and value_at(hdr.empty(), 0.5) == 0
+    assert share_above(merged, 1_500_000) == 0.25
+    assert share_above(hdr.empty_counts(), 1) == 0 and value_at(hdr.empty_counts(), 0.5) == 0
 
 
 @settings(max_examples=300)
@@ -96,13 +96,13 @@ def _packed(inner: bytes) -> bytes:
 
 
 def test_a_histogram_that_unpacks_to_gigabytes_is_refused() -> None:
-    inner = struct.pack(">IIIIQQd", 0x1C849313, 1 << 28, 0, 3, 1, LONGEST_NS, 1.0) + bytes(1 << 28)
+    inner = struct.pack(">IIIIQQd", 0x1C849313, 1 << 28, 0, 3, 1, MAX_NS, 1.0) + bytes(1 << 28)
     with pytest.raises(ValueError, match="longer or shorter"):
         decode(base64.b64encode(_packed(inner)).decode())
-    wide = struct.pack(">IIIIQQd", 0x1C849313, 8, 0, 3, 1, LONGEST_NS, 1.0) + b"\xff" * 7 + b"\x7f"
+    wide = struct.pack(">IIIIQQd", 0x1C849313, 8, 0, 3, 1, MAX_NS, 1.0) + b"\xff" * 7 + b"\x7f"
     with pytest.raises(ValueError, match="too many buckets"):
         decode(base64.b64encode(_packed(wide)).decode())
 
 
 def test_counts_of_two_lengths_add_up() -> None:
-    assert Counts(np.array([1])).plus(Counts(np.array([1, 2]))).by_bucket.tolist() == [2, 2]
+    assert Counts(np.array([1])).add(Counts(np.array([1, 2]))).by_bucket.tolist() == [2, 2]

@@ -139,6 +139,7 @@ IN_BASH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_completes(tmp_path: Path) -> None:
     """A real bash sources the script; the script leaves files to bash, and a fake `compopt` answers its request."""

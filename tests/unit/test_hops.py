@@ -13,23 +13,35 @@ from tests.made import floors_of, latency, with_receipt
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
+from howfar.analysis.answer import UNRESOLVED, sentence
 from howfar.analysis.compare import compare
 from howfar.analysis.summary import Summary
-from howfar.cli.progress import ratio
+from howfar.cli.progress import format_ratio
 from howfar.contract.messages import LoadJob, UnixTarget
-from howfar.experiments.hops.report import HopCosts, find_pooler_payoffs, pooler_sentence, poolers_table, records
+from howfar.contract.receipt_messages import Histogram
+from howfar.experiments.hops.report import (
+    HopCosts,
+    conclude,
+    draw_poolers,
+    find_pooler_payoffs,
+    hop_finding,
+    pooler_finding,
+    poolers_table,
+    records,
+)
+from howfar.experiments.hops.texts import TEXTS
 from howfar.experiments.registry import experiment_of, render_in_terminal, summarise
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.report.figures import resolution_text
+from howfar.report.figures import noise_note, resolution_text
 from howfar.runner.observer import Observer
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import execute_run
 from howfar.runner.stopping import run_progress
 from howfar.stats.intervals import Resolution
 from howfar.stats.trials import trial_table
-from howfar.store.records import ArmRole, HistogramRecord, Run, Trial
+from howfar.store.records import ArmRole, Run, Trial
 from howfar.store.run_file import create, read_run
 
 PROGRAMS = {
@@ -70,7 +82,7 @@ def summary(run: Run) -> Summary:
 
 
 def test_a_spreadsheet_has_the_costs_of_each_path_with_a_program(summary: Summary) -> None:
-    found = summary.the(HopCosts)
+    found = summary.require_findings(HopCosts)
     lines = records(summary, found)
     assert {line["arm"] for line in lines} == {cell.arm for cell in summary.cells}
     for hop in found.hops:
@@ -114,12 +126,12 @@ def test_a_given_rate_is_compared_only_with_the_same_rate(run: Run) -> None:
     """The path without a program at 30 % of its throughput is not compared with its full throughput, and its width ends no run."""
     offered = {arm.name: offered_per_s(arm.factors) for arm in run.info.arms}
     now = run_progress(run, 6, 0.05)
-    over = {arm.arm: arm.over for arm in now.arms}
+    over = {arm.arm: arm.reference for arm in now.arms}
     alone = [name for name, rate in offered.items() if rate and over[name] is None]
     assert len(alone) == 1 and alone[0] not in {arm.arm for arm in now.compared}
     assert len([name for name in over.values() if name == alone[0]]) == 5 + 1, "its A/A arm too"
     assert all(offered[name] == offered[other] for name, other in over.items() if other is not None)
-    assert now.narrow_enough(1.0)
+    assert now.is_narrow_enough(1.0)
 
 
 def test_a_run_at_rates_stops_by_their_p99(run: Run) -> None:
@@ -128,7 +140,7 @@ def test_a_run_at_rates_stops_by_their_p99(run: Run) -> None:
     paced = next(arm for arm in run_progress(run, 6, 0.05).arms if arm.arm in at and arm.arm.startswith("haproxy"))
     expected = (CAPACITY["remote"] - at[paced.arm]) / (CAPACITY["haproxy"] - at[paced.arm])
     assert paced.ratio is not None and paced.ratio.value == pytest.approx(expected, rel=0.1)
-    assert paced.figure == "p99" and ratio(paced).startswith("p99 "), "no throughput"
+    assert paced.figure == "p99" and format_ratio(paced).startswith("p99 "), "no throughput"
 
 
 def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
@@ -144,7 +156,7 @@ def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
     changed = run.model_copy(update={"trials": tuple(map(queued, run.trials))})
     found = reports.findings_of(summarise(changed), HopCosts)
     assert found.per_s is None and {hop.added_p50_us for hop in found.hops} == {None}
-    now = {arm.arm: arm.over for arm in run_progress(changed, 6, 0.05).arms}
+    now = {arm.arm: arm.reference for arm in run_progress(changed, 6, 0.05).arms}
     assert now[slow] is None, "what queues has no time that could become narrow"
 
 
@@ -154,7 +166,7 @@ def test_a_run_of_few_transactions_stops_by_their_p50(run: Run) -> None:
     def few(trial: Trial) -> Trial:
         if trial.measured is None or trial.block > last:
             return trial
-        rare = [latency(HistogramRecord, "transaction", [1e6, 2e6, 3e6], 240)]
+        rare = [latency(Histogram, "transaction", [1e6, 2e6, 3e6], 240)]
         return trial.model_copy(update={"measured": trial.measured.model_copy(update={"histograms": tuple(rare)})})
 
     for last in (5, 0):
@@ -168,8 +180,8 @@ def test_two_runs_are_not_compared_by_a_rate_that_is_given(run: Run, summary: Su
     offered = {arm.name for arm in run.info.arms if offered_per_s(arm.factors) is not None}
     slower = run.model_copy(update={"trials": tuple(map(_slower, run.trials))})
     arms = compare(run, slower).arms
-    assert {arm.arm for arm in arms if arm.rate_given} >= {name for name in offered if "again" not in name}
-    assert all(arm.relative_to_baseline is None and not arm.qps_differs for arm in arms if arm.rate_given)
+    assert {arm.arm for arm in arms if arm.has_given_rate} >= {name for name in offered if "again" not in name}
+    assert all(arm.relative_to_baseline is None and not arm.qps_differs for arm in arms if arm.has_given_rate)
     alone = [cell for cell in summary.cells if cell.arm in offered and cell.ratio is None]
     assert alone and {resolution_text(cell) for cell in alone} == {"at a given rate"}
 
@@ -201,20 +213,44 @@ def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:
 
 
 def test_the_report_answers_with_it(summary: Summary) -> None:
+    """One finding for each hop, with the figure of the table."""
     assert experiment_of(summary).name == "hops"
-    shown = render_in_terminal(summary, 100, False, False, False)
-    assert "\n\nAgainst remote: haproxy leaves 0.8" in shown and "added p99" in shown
+    costs, findings = reports.findings_of(summary, HopCosts), summary.answer.findings
+    assert [(each.id, each.subject) for each in findings] == [("slower", path) for path in PROGRAMS]
+    assert [each.estimate for each in findings] == [hop.throughput_ratio for hop in costs.hops]
+    assert {each.parameters["baseline"] for each in findings} == {"remote"}
+
+
+def test_the_first_screens_are_as_a_person_has_read_them(summary: Summary, pooled: Summary) -> None:
+    for name, each in (("hops", summary), ("poolers", pooled)):
+        text = reports.terminal.render(each.model_copy(update={"created": "2026-01-01T00:00:00Z"}), 100, details=False)
+        reports.is_golden(reports.GOLDEN / f"terminal-{name}.txt", text)
+
+
+def test_an_added_time_is_said_where_the_throughput_shows_no_difference(summary: Summary) -> None:
+    costs = reports.findings_of(summary, HopCosts)
+    hop = costs.hops[0].model_copy(update={"resolution": Resolution.NOT_RESOLVED})
+    delay = hop_finding(hop, costs)
+    assert (delay.id, delay.estimate, delay.parameters) == ("delay", hop.added_p50_us, {"per_s": costs.per_s})
+    neither = hop_finding(hop.model_copy(update={"p50_resolution": Resolution.NOT_RESOLVED}), costs)
+    assert (neither.id, neither.estimate) == (UNRESOLVED, hop.throughput_ratio)
+    nothing = {"throughput_ratio": None, "resolution": None, "added_p50_us": None, "p50_resolution": None}
+    missing = hop.model_copy(update=nothing)
+    assert hop_finding(missing, costs).id == "unmeasured"
+    changed = costs.model_copy(update={"hops": (missing, hop, costs.hops[1])})
+    assert [each.id for each in conclude(changed)] == ["slower", "delay", "unmeasured"], "differences come first"
 
 
 def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
-    """Trials that scatter by a half: HAProxy's 0.8 is within the noise, and the answer states the noise floor."""
+    """Trials that scatter by a half: HAProxy's 0.8 is within the noise, and the report states the noise floor."""
     noise = random.Random(5)
     summary = summarise(_run("hops", tmp_path, lambda _: noise.uniform(0.5, 1.5)))
     assert summary.noise_floor is not None and summary.noise_floor > 0.3
     found = {hop.path: hop for hop in reports.findings_of(summary, HopCosts).hops}
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
-    shown = " ".join(render_in_terminal(summary, 400, False, False, False).split())
-    assert "of the throughput (not resolved)" in shown and "noise floor" in summary.verdict
+    finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
+    assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
+    assert noise_note(summary) in " ".join(render_in_terminal(summary, 400, False, False, False).split())
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
             assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"
@@ -302,19 +338,36 @@ def test_a_pooler_pays_from_where_its_ratio_rises_through_one(pooled: Summary) -
 
 
 def test_a_crossing_is_said_only_where_some_ratio_is_resolved(pooled_run: Run, pooled: Summary) -> None:
-    """Ratios of 0.45 to 3.6 rise through 1, but are noise under a noise floor of a factor of five. A crossing that is resolved but has
-    no interval says so."""
+    """Ratios of 0.45 to 3.6 rise through 1, but are noise under a noise floor of a factor of five."""
     table, costs = trial_table(pooled_run), reports.findings_of(pooled, HopCosts)
-    sentences, cells = [], []
+    said, cells = [], []
     for floor in (4.0, 0.02):
         found = find_pooler_payoffs(table, "remote", floors_of(floor))
         kept = found[0]
         assert kept.pays_from == pytest.approx(PAYS_FROM, rel=0.02) and kept.pays_from_interval is None
-        sentences.append(pooler_sentence(kept))
+        finding = pooler_finding(kept)
+        said.append((finding.id, finding.estimate and finding.estimate.value))
         cells.append(poolers_table(costs.model_copy(update={"poolers": found})).rows[0][2].text)
-    assert sentences[0].endswith("keep their connections, is not resolved (4 to 256 clients).")
-    assert sentences[1].endswith(f"pays from {kept.pays_from:.1f} (no interval) clients.")
-    assert cells == ["(not told apart)", f"{kept.pays_from:.1f}"]
+    assert said == [("unclear/persistent", None), ("pays-from/persistent", kept.pays_from)]
+    assert cells == ["unclear", f"{kept.pays_from:.1f}"]
+
+
+def test_without_an_answer_there_is_no_number_of_clients(pooled: Summary) -> None:
+    costs = reports.findings_of(pooled, HopCosts)
+    with_answer, without = (poolers_table(costs, has_answer).columns for has_answer in (True, False))
+    assert {column.head for column in with_answer} - {column.head for column in without} == {"pays off from"}
+
+
+@pytest.mark.parametrize(("always", "kind"), [("pays", "pays"), ("costs", "costs"), ("not told apart", "unclear")])
+def test_a_pooler_that_does_not_break_even_pays_or_costs_for_all_clients(
+    pooled: Summary, always: str, kind: str
+) -> None:
+    for pooler in reports.findings_of(pooled, HopCosts).poolers:
+        finding = pooler_finding(pooler.model_copy(update={"always": always, "pays_from": None}))
+        numbers = [ratio.threads for ratio in pooler.ratios]
+        assert (finding.id, finding.estimate) == (f"{kind}/{pooler.connect}", None)
+        assert (finding.parameters["fewest"], finding.parameters["most"]) == (numbers[0], numbers[-1])
+        assert sentence([finding], TEXTS)
 
 
 def test_the_costs_are_those_at_the_baselines_number_of_clients(pooled: Summary) -> None:
@@ -324,6 +377,10 @@ def test_the_costs_are_those_at_the_baselines_number_of_clients(pooled: Summary)
 
 
 def test_the_answer_names_the_number_of_clients(pooled: Summary) -> None:
-    pays_from = reports.findings_of(pooled, HopCosts).poolers[0].pays_from
-    shown = " ".join(render_in_terminal(pooled, 140, False, False, False).split())
-    assert f"pays from {pays_from:.1f} [" in shown and "pays at 4 to 32 clients" in shown
+    """Pooled paths are said by the number of clients only, not also at the baseline's."""
+    kept, each = pooled.answer.findings
+    found = reports.findings_of(pooled, HopCosts).poolers[0]
+    assert (kept.id, each.id) == ("pays-from/persistent", "pays/per-transaction")
+    assert kept.estimate is not None
+    assert (kept.estimate.value, (kept.estimate.low, kept.estimate.high)) == (found.pays_from, found.pays_from_interval)
+    assert f"'domain': [{4 / 1.3}" in str(draw_poolers(reports.findings_of(pooled, HopCosts), 600))

@@ -35,8 +35,8 @@ QUICK_S = 0.4
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "ANSWER_S", QUICK_S)
-    monkeypatch.setattr(peers, "SILENCE_S", QUICK_S / 2)
+    monkeypatch.setattr(peers, "ANSWER_TIMEOUT_S", QUICK_S)
+    monkeypatch.setattr(peers, "SILENCE_TIMEOUT_S", QUICK_S / 2)
 
 
 def at(peer: FakePeer) -> Endpoint:
@@ -201,7 +201,7 @@ def test_a_ping_that_drips_is_ended(impatient: None) -> None:
     with FakePeer(Kind.REDIS) as peer:
         session = PROTOCOLS[Kind.REDIS].open(at(peer), LOGIN)
         began = time.monotonic()
-        with session.peer.ends_within(0.3), suppress(NoValidAnswer, OSError):
+        with session.peer.shut_down_after(0.3), suppress(NoValidAnswer, OSError):
             while True:
                 session.ping()
         assert 0.25 < time.monotonic() - began < 3

@@ -22,7 +22,7 @@ from howfar.errors import EngineError, LabError, UsageError
 from howfar.fleet import ship
 from howfar.fleet.clocks import Clocks, Offset
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.ssh import ask, end_of_output
+from howfar.fleet.ssh import ask, tail_of_output
 
 pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")
 
@@ -55,7 +55,7 @@ def _fails(error: Exception) -> None:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> RemoteHost:
-    monkeypatch.setattr(remote, "leave_preload", lambda: None)
+    monkeypatch.setattr(remote, "clear_preload", lambda: None)
     monkeypatch.setattr("ray.get", lambda outcome, timeout: outcome)
     return RemoteHost("b", HERE, _agent=_Here(Agent()))
 
@@ -100,7 +100,7 @@ def test_a_lost_host_is_said_without_rays_names_and_the_reason_once(
 def test_an_engine_that_says_nothing_is_given_up() -> None:
     silent = Launcher(prefix=("sh", "-c", "exec sleep 60", "sh"))
     with pytest.raises(EngineError, match="did not end within 0 s"):
-        run_probe(RttJob(host="10.0.0.2", port=1, count=1), silent, longest_s=0.1)
+        run_probe(RttJob(host="10.0.0.2", port=1, count=1), silent, timeout_s=0.1)
 
 
 class _Engine:
@@ -136,12 +136,17 @@ class _Engine:
 
 def test_a_meter_that_has_stopped_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "EngineProcess", _Engine)
-    monkeypatch.setattr(load, "longest_s", lambda job: 0.3)
+    monkeypatch.setattr(load, "max_duration_s", lambda job: 0.3)
     launchers = {name: SimpleNamespace(host=RemoteHost(name, HERE)) for name in "ab"}
     told: dict[str, HostReport] = {}
     elsewhere: Mapping[str, Any] = {"b": (launchers["b"], ())}
     quiet = Clocks(Offset(0, 1), Offset(0, 1))
-    client = load.LoadHosts(launcher=launchers["a"], clocks=lambda host: quiet, elsewhere=elsewhere, host_reports=told)  # type: ignore[arg-type]
+    client = load.LoadHosts(
+        launcher=launchers["a"],  # type: ignore[arg-type]
+        clocks=lambda host: quiet,
+        observed_by_host=elsewhere,
+        host_reports=told,
+    )
     with pytest.raises(EngineError, match="did not end"):
         load.measure(job(), client, lambda event: None)
 
@@ -168,11 +173,11 @@ def test_a_cluster_that_another_command_uses_is_left_alone(monkeypatch: pytest.M
         exceptions=exceptions,
     )
     monkeypatch.setattr(ray_cluster, "ray", fake)
-    monkeypatch.setattr(ray_cluster, "_ENDS_S", 0.3)
+    monkeypatch.setattr(ray_cluster, "_RELEASE_TIMEOUT_S", 0.3)
     cluster = ray_cluster.ExistingCluster("10.0.0.1:6379")
-    with ray_cluster._alone(cluster):
+    with ray_cluster._exclude_other_commands(cluster):
         assert not ended
-        with pytest.raises(UsageError, match="in use by another command"), ray_cluster._alone(cluster):
+        with pytest.raises(UsageError, match="in use by another command"), ray_cluster._exclude_other_commands(cluster):
             pass
     assert ended == ["driver"]
 
@@ -183,7 +188,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(ship, "ray_version", lambda: "2.0")
+    monkeypatch.setattr(ship, "local_ray_version", lambda: "2.0")
     return tmp_path
 
 
@@ -215,7 +220,7 @@ def test_an_environment_is_made_once_with_the_python_of_this_version(home: Path)
     _python(home / "bin" / "python3", "3.1")
     for _ in range(2):
         ship._make_environment("b", HERE)
-    assert _environments(home) == [f"environment-{ship._environment()}"]
+    assert _environments(home) == [f"environment-{ship._environment_digest()}"]
     assert len((home / "pip.txt").read_text().splitlines()) == 1 and "ray==2.0" in (home / "pip.txt").read_text()
 
 
@@ -231,7 +236,7 @@ def test_another_python_is_refused_before_anything_is_installed(home: Path) -> N
 
 
 def test_an_environment_of_another_python_is_made_again(home: Path) -> None:
-    there = home / ship._HOME / f"environment-{ship._environment()}" / "bin"
+    there = home / ship._HOME / f"environment-{ship._environment_digest()}" / "bin"
     there.mkdir(parents=True)
     _python(there / "python", "3.1")
     _python(home / "bin" / f"python{MINOR}", MINOR)
@@ -250,16 +255,16 @@ def test_a_copy_that_fails_leaves_nothing(home: Path, monkeypatch: pytest.Monkey
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("howfar/__init__.py"))
-    monkeypatch.setattr(ship, "packed", lambda: ("0.1.0-abc", packed.getvalue()))
+    monkeypatch.setattr(ship, "build_archive", lambda: ("0.1.0-abc", packed.getvalue()))
     greeted: list[str] = []
-    monkeypatch.setattr(ship, "_greet", lambda name, host: greeted.append(name))
+    monkeypatch.setattr(ship, "_check_start", lambda name, host: greeted.append(name))
     _program(home / "bin" / "tar", 'touch "$4/half"; echo "No space left on device" >&2; exit 2')
     with pytest.raises(LabError, match="No space left on device"):
-        ship.bring("b", HERE)
+        ship.install_on_host("b", HERE)
     assert not list((home / ship._HOME).iterdir())
     (home / "bin" / "tar").unlink()
     for _ in range(2):
-        ship.bring("b", HERE)
+        ship.install_on_host("b", HERE)
     assert greeted == ["b", "b"]
     assert [path.name for path in (home / ship._HOME).iterdir()] == ["0.1.0-abc"]
     assert (home / ship._HOME / "0.1.0-abc" / "howfar" / "__init__.py").exists()
@@ -268,20 +273,20 @@ def test_a_copy_that_fails_leaves_nothing(home: Path, monkeypatch: pytest.Monkey
 def test_an_address_that_a_host_does_not_have_is_refused_before_ray_starts_there(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ship, "packed", lambda: ("0.1.0-abc", b""))
+    monkeypatch.setattr(ship, "build_archive", lambda: ("0.1.0-abc", b""))
     monkeypatch.setattr(ship, "check_versions", lambda name, there, ours: None)
-    ship._greet("b", HostSpec.model_construct(address="127.0.0.1", ssh="local"))
+    ship._check_start("b", HostSpec.model_construct(address="127.0.0.1", ssh="local"))
     with pytest.raises(LabError, match=r"192\.0\.2\.1 is on no interface of host b"):
-        ship._greet("b", HostSpec(address="192.0.2.1", ssh="local"))
+        ship._check_start("b", HostSpec(address="192.0.2.1", ssh="local"))
 
 
 def test_what_a_program_said_begins_with_a_line() -> None:
     long = "WARNING: " + "x" * 390
     assert (
-        end_of_output(f"{long}\n{long}\nERROR: no matching distribution\n".encode())
+        tail_of_output(f"{long}\n{long}\nERROR: no matching distribution\n".encode())
         == "ERROR: no matching distribution"
     )
-    assert end_of_output(b"y" * 1000) == "y" * 400 and end_of_output(b"") == "it said nothing"
+    assert tail_of_output(b"y" * 1000) == "y" * 400 and tail_of_output(b"") == "it said nothing"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from howfar.contract.receipt import ByDirection, LinkReceipt, QuantilesNs
 from howfar.errors import PlanError
 from howfar.experiments.registry import summarise
 from howfar.fleet.clocks import Offset
-from howfar.fleet.distances import entered
+from howfar.fleet.distances import enter_context
 from howfar.plan.cells import cells
 from howfar.plan.factors import node_rtts_ns
 from howfar.plan.fitting import with_link
@@ -39,18 +39,18 @@ _TRACKING = (
 
 
 def test_chronys_bound_is_offset_and_dispersion_and_half_the_delay() -> None:
-    said = distances.chrony(_TRACKING)
+    said = distances.parse_chrony(_TRACKING)
     assert (said.by, said.source) == ("chrony", "169.254.169.123")
     assert said.bound_s == pytest.approx(0.000012 + 0.000110 + 0.0002)
 
 
 @pytest.mark.parametrize("output", ["", "506 Cannot talk to daemon", _TRACKING.replace("Normal", "Not synchronised")])
 def test_a_clock_that_nobody_sets_is_unknown(output: str) -> None:
-    assert distances.chrony(output) is None and distances.ptp(output) is None
+    assert distances.parse_chrony(output) is None and distances.parse_ptp(output) is None
 
 
 def test_ptp_says_how_far_it_is_from_its_master() -> None:
-    assert distances.ptp("\tstepsRemoved 1\n\toffsetFromMaster -38.0\n") == ClockSync(by="PTP", offset_s=-38e-9)
+    assert distances.parse_ptp("\tstepsRemoved 1\n\toffsetFromMaster -38.0\n") == ClockSync(by="PTP", offset_s=-38e-9)
 
 
 def test_a_context_that_a_host_holds_is_left_when_it_is_dropped() -> None:
@@ -62,7 +62,7 @@ def test_a_context_that_a_host_holds_is_left_when_it_is_dropped() -> None:
         yield
         seen.append("left")
 
-    held = entered(kept, "awake")
+    held = enter_context(kept, "awake")
     assert seen == ["awake"]
     held.close()
     assert seen == ["awake", "left"]
@@ -70,10 +70,10 @@ def test_a_context_that_a_host_holds_is_left_when_it_is_dropped() -> None:
 
 def test_a_zone_is_what_cloud_init_wrote_and_else_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "instance-data.json"
-    monkeypatch.setattr(distances, "_CLOUD", file)
-    assert distances.cloud() == {}
+    monkeypatch.setattr(distances, "_CLOUD_INIT_FILE", file)
+    assert distances.read_cloud_location() == {}
     file.write_text(json.dumps({"v1": {"cloud_name": "aws", "region": "eu-west-1", "availability_zone": "eu-west-1a"}}))
-    assert distances.cloud() == {"cloud": "aws", "region": "eu-west-1", "zone": "eu-west-1a"}
+    assert distances.read_cloud_location() == {"cloud": "aws", "region": "eu-west-1", "zone": "eu-west-1a"}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_the_links_to_a_hop_and_from_it_are_named_beside_the_straight_one() -> N
 
 def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
     near, far = (
-        distances.real_link(
+        distances.real_link_receipt(
             RttResult(count=50, min_ns=least, p50_ns=p50, p99_ns=9 * p50, max_ns=9 * p50),
             one.model_copy(update={"rtt_ns": rtt}),
         )
@@ -196,7 +196,7 @@ def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
             (_apart("c", "b", 0, 10**8), 280_000, 300_000, QuantilesNs(min=270_000, p50=290_000, p99=1)),
         )
     )
-    whole = distances.combined_receipt(near, far)
+    whole = distances.combine_receipts(near, far)
     assert whole.rtt_at_rest_ns == QuantilesNs(p50=400_000, min=360_000) and whole.expected_rtt_ns == 380_000
     assert whole.rtt_ns == QuantilesNs(p50=380_000, min=340_000)
     assert whole.goodput_bps == ByDirection(to_server=10**8, to_client=2 * 10**8)
@@ -209,7 +209,7 @@ def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
 )
 def test_a_link_that_is_no_longer_the_runs_makes_the_trial_void(before_ns: int, now_ns: int, moved: bool) -> None:
     probe = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)
-    said = distances.rtt_violations(distances.real_link(probe, _apart("a", "b", before_ns, 10**9)))
+    said = distances.find_rtt_violations(distances.real_link_receipt(probe, _apart("a", "b", before_ns, 10**9)))
     assert bool(said) == moved
     assert not moved or "from host a to host b" in said[0]
 
@@ -222,14 +222,14 @@ def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
 
     def probe(now_ns: int, link: LinkReceipt) -> LinkReceipt:
         found = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)
-        receipt: LinkReceipt = distances.real_link(found, link)
+        receipt: LinkReceipt = distances.real_link_receipt(found, link)
         return receipt
 
     first = probe(200_000, links[0])
     first.others = [probe(210_000, links[1])]
-    assert distances.rtt_violations(first) == ()
+    assert distances.find_rtt_violations(first) == ()
     first.others = [probe(900_000, links[1])]
-    (said,) = distances.rtt_violations(first)
+    (said,) = distances.find_rtt_violations(first)
     assert "from host c to host b was 0.9ms" in said
 
 
@@ -239,7 +239,7 @@ def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
 def test_clients_that_are_not_equally_far_from_the_server_share_no_load(near_ns: int, far_ns: int, alike: bool) -> None:
     links = (_apart("a", "b", near_ns, 10**9), _apart("c", "b", far_ns, 10**9))
     with nullcontext() if alike else pytest.raises(PlanError, match=r"the replicas .* from a, .* from c"):
-        distances.check_alike(links, "replicas")
+        distances.check_similar_rtts(links, "replicas")
 
 
 def test_the_setup_names_all_clients_and_local_paths_only_where_there_are_some() -> None:
@@ -257,7 +257,7 @@ def test_what_ip_says_of_an_interface_that_invents_its_speed(tmp_path: Path, mon
     said = [{"ifname": "lo", "mtu": 1500, "qdisc": "noqueue", "linkinfo": {"info_kind": "veth"}}]
     monkeypatch.setattr(distances, "_json_of", lambda command: said if command[0] == "ip" else [])
     monkeypatch.setattr(distances.shutil, "which", lambda name: None)
-    card = distances.interface("10.0.0.1")
+    card = distances.read_interface("10.0.0.1")
     assert (card.kind, card.ethtool, card.speed_mbit) == ("veth", False, None)
     where = {"zone": "x", "rack": "x"}
     one = ShownHost("10.0.0.1", (), (), HostFacts(), where, card, Offset(0, 1000), distances.ClockSync())

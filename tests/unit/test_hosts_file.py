@@ -9,9 +9,17 @@ from click.testing import CliRunner
 
 from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
-from howfar.fleet.clocks import ClockServer, best_offset, read_clocks
+from howfar.fleet.clocks import ClockServer, choose_best_offset, read_clocks
 from howfar.fleet.hosts_file import parse_cpus, parse_hosts
-from howfar.fleet.roles import RoleHosts, assign_hosts, check_hop, for_pages, may_swap, with_clients, with_replicas
+from howfar.fleet.roles import (
+    RoleHosts,
+    add_client_role,
+    assign_hosts,
+    can_swap,
+    check_hop,
+    with_clients,
+    with_replicas,
+)
 from howfar.fleet.ship import check_versions
 
 TWO = """
@@ -69,7 +77,7 @@ def test_a_clock_that_is_closed_leaves_no_thread() -> None:
 
 def test_the_quickest_ping_bounds_the_offset() -> None:
     # Their clock is 5 s ahead; the answer to the second ping took 3 µs longer than the question.
-    offset = best_offset(
+    offset = choose_best_offset(
         [(0, 5_000_400_000, 900_000), (1_000_000, 5_001_001_000, 1_005_000), (2_000_000, 5_002_700_000, 2_800_000)]
     )
     assert offset.bound_ns == 2_500
@@ -178,7 +186,7 @@ def test_a_replica_without_a_host_is_refused(word: str | None, count: int, local
 def test_a_hop_has_a_host_only_where_it_is_named(word: str | None, chosen: RoleHosts) -> None:
     file = parse_hosts(THREE)
     found = assign_hosts(file, word)
-    assert found == chosen and may_swap(found, file) == (chosen.hop is None)
+    assert found == chosen and can_swap(found, file) == (chosen.hop is None)
     assert with_clients(found, file, found.client) == chosen, "as a run that goes on names them"
     check_hop(found, ["remote", "haproxy"])
 
@@ -204,15 +212,15 @@ def test_no_hop_is_a_replica_or_a_further_client() -> None:
         with pytest.raises(UsageError):
             with_clients(place, file, names)
     with pytest.raises(UsageError, match="0 hosts are left"):
-        with_replicas(place, file, 1, local=False)
+        with_replicas(place, file, 1, is_local_only=False)
 
 
 def test_the_client_of_pages_is_an_application() -> None:
     text = TWO.replace('"client"', '"application"')
-    file = for_pages(parse_hosts(text))
+    file = add_client_role(parse_hosts(text))
     for word in (None, "application=a,server=b", "client=a", "application=a"):
         assert assign_hosts(file, word, pages=True) == RoleHosts("a", "b")
-    assert assign_hosts(for_pages(parse_hosts(TWO)), "application=a", pages=True) == RoleHosts("a", "b")
+    assert assign_hosts(add_client_role(parse_hosts(TWO)), "application=a", pages=True) == RoleHosts("a", "b")
     with pytest.raises(UsageError, match="has no pages"):
         assign_hosts(parse_hosts(text), "application=a")
     with pytest.raises(UsageError, match="left to be the server"):

@@ -26,7 +26,7 @@ from howfar.contract.messages import (
 from howfar.engine.inserts import single_row_inserts
 from howfar.errors import LabError, PlanError
 from howfar.fleet.load import divide_job, merge_intervals, merge_results
-from howfar.stats.hdr import DIGITS, LONGEST_NS
+from howfar.stats.hdr import MAX_NS, SIGNIFICANT_DIGITS
 
 EXAMPLE = json.loads((Path(__file__).parents[2] / "schema" / "examples" / "event.finished.json").read_text())
 JOB = LoadJob(
@@ -43,7 +43,7 @@ JOB = LoadJob(
 
 
 def histogram(samples: list[int]) -> Histogram:
-    made = HdrHistogram(1, LONGEST_NS, DIGITS)
+    made = HdrHistogram(1, MAX_NS, SIGNIFICANT_DIGITS)
     for sample in samples:
         made.record_value(sample)
     percentiles = {f"p{share}_ns": made.get_value_at_percentile(share) for share in (50, 95, 99)}

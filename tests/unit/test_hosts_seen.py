@@ -11,13 +11,13 @@ from tests.unit.fake_lab import finish, receipt
 from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.contract.environment import DataFacts, HostFacts, RunEnvironment
 from howfar.contract.messages import Classes, KeyValue, LoadJob, Measuring, Ready, Sysbench, UnixTarget
-from howfar.contract.receipt import BothCounts
+from howfar.contract.receipt import StatementCounts
 from howfar.engine.run_load import LoadOutcome
 from howfar.fleet.hosts_file import parse_hosts
-from howfar.fleet.roles import RoleHosts, assign_hosts, may_swap
-from howfar.lab.counts import NOT_COUNTED, both_counts
+from howfar.fleet.roles import RoleHosts, assign_hosts, can_swap
+from howfar.lab.counts import NOT_COUNTED, compare_counts
 from howfar.lab.network import Shares
-from howfar.report.frame import host_lines
+from howfar.report.frame import host_note_lines
 from howfar.runner.jobs import load_facts
 from howfar.store.records import MachineLoad
 from howfar.store.server_metrics import ServerMetrics
@@ -51,7 +51,7 @@ def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> RunEnvironm
     place = RoleHosts(clients[0], list(boots)[-1], clients[1:])
     facts = {name: HostFacts(boot_id=boot, cpu_count=2) for name, boot in boots.items()}
     made = SimpleNamespace(
-        _first=place,
+        _initial_roles=place,
         _facts=facts,
         _shares={name: Shares((0, 1), (0, 1)) for name in boots},
         request=SimpleNamespace(placement="machines"),
@@ -83,18 +83,25 @@ def test_the_cpus_of_a_load_are_those_of_all_clients() -> None:
 )
 def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(clients: int, alone: bool, differ: bool) -> None:
     """If others may use the server, only a lower count by the server is a violation."""
-    counted, sentences = both_counts("mysql", ServerMetrics(statements=1000), LoadFacts(answered=clients), alone)
+    counted, sentences = compare_counts(
+        "mysql", ServerMetrics(statements=1000), LoadFacts(answered_statements=clients), alone
+    )
     assert bool(sentences) == differ
     rule = "equal" if alone else "at least"
-    assert counted == BothCounts(of="statements", clients=clients, server=1000, rule=rule)
+    assert counted == StatementCounts(of="statements", clients=clients, server=1000, rule=rule)
 
 
 @pytest.mark.parametrize(
     ("metrics", "facts", "of", "server"),
     [
-        (ServerMetrics(statements=12, requests=40), {"answered": 12}, "statements", 12),
-        (ServerMetrics(statements=10, lookup_hits=7), {"answered": 10}, "statements", 10),
-        (ServerMetrics(commits=9, transactions=10), {"answered": 160, "ended": 10}, "transactions", 10),
+        (ServerMetrics(statements=12, requests=40), {"answered_statements": 12}, "statements", 12),
+        (ServerMetrics(statements=10, lookup_hits=7), {"answered_statements": 10}, "statements", 10),
+        (
+            ServerMetrics(commits=9, transactions=10),
+            {"answered_statements": 160, "ended_transactions": 10},
+            "transactions",
+            10,
+        ),
         (ServerMetrics(requests=30), {"round_trips": {"mysql": 28}}, "requests", 30),
     ],
     ids=["redis", "memcached", "postgresql", "pages"],
@@ -102,8 +109,8 @@ def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(clients: i
 def test_each_server_is_held_to_what_it_counts(
     metrics: ServerMetrics, facts: dict[str, Any], of: str, server: int
 ) -> None:
-    counted, sentences = both_counts("mysql", metrics, LoadFacts(**facts), True)
-    assert isinstance(counted, BothCounts) and (counted.of, counted.server) == (of, server) and not sentences
+    counted, sentences = compare_counts("mysql", metrics, LoadFacts(**facts), True)
+    assert isinstance(counted, StatementCounts) and (counted.of, counted.server) == (of, server) and not sentences
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_each_server_is_held_to_what_it_counts(
     ids=["nothing", "others", "a lost connection"],
 )
 def test_what_is_not_counted_is_said_and_proves_nothing(metrics: ServerMetrics, answered: int | None) -> None:
-    assert both_counts("mysql", metrics, LoadFacts(answered=answered), True) == (NOT_COUNTED, ())
+    assert compare_counts("mysql", metrics, LoadFacts(answered_statements=answered), True) == (NOT_COUNTED, ())
 
 
 @pytest.mark.parametrize(
@@ -145,14 +152,14 @@ def test_answers_are_counted_as_the_server_counts_them(
     )
     outcome = LoadOutcome(ready, Measuring(unix_time_ns=0, warmup_transactions=0), (), finished)
     facts = load_facts(outcome, job, commits_per_transaction=0)
-    assert (facts.answered, facts.ended) == (answered, ended)
+    assert (facts.answered_statements, facts.ended_transactions) == (answered, ended)
 
 
 @pytest.mark.parametrize(("word", "swap"), [("client=a,server=b", True), ("client=a,server=c", False)])
 def test_only_hosts_that_may_be_both_swap_roles(word: str, swap: bool) -> None:
     file = parse_hosts(FILE)
     place = assign_hosts(file, word)
-    assert may_swap(place, file) is swap
+    assert can_swap(place, file) is swap
     assert (place.swapped.client, place.swapped.server) == (place.server, place.client)
 
 
@@ -161,6 +168,6 @@ def test_a_host_that_held_the_load_back_is_named() -> None:
         return HostNote(host="b", trials=2, of=9, **facts)
 
     notes = (note(what="late", most=3e6), note(what="clipped", most=4e6), note(what="limited", most=0.97))
-    late, clipped, limited = host_lines(HostsSeen(notes=notes, swapped=None, machines=None))
+    late, clipped, limited = host_note_lines(HostsSeen(notes=notes, swapped=None, machines=None))
     assert late.startswith("host b began late in 2 of 9 trials, by at most 3ms")
     assert "99th percentile up to 4ms" in clipped and "97% of a CPU" in limited

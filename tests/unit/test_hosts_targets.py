@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.cli import on_hosts
-from howfar.cli.on_hosts import OnHosts, check_plan, find_roles, find_user_server
+from howfar.cli.on_hosts import HostOptions, check_plan, find_roles, find_user_server
 from howfar.cli.run import run
 from howfar.errors import HowfarError, LabError, PlanError, UsageError
 from howfar.fleet import cluster as clusters
@@ -23,8 +23,8 @@ from howfar.plan.load import Override, load_plan
 pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")
 
 from howfar.fleet.load import LateStart
-from howfar.fleet.ray_cluster import existing_cluster, hosts_of
-from howfar.fleet.scale_out import SERVICE_NS, ScaleOutLoad, compare_division, counts, repeat_if_late
+from howfar.fleet.ray_cluster import hosts_from_nodes, parse_cluster_address
+from howfar.fleet.scale_out import SERVICE_NS, ScaleOutLoad, client_counts, compare_division, repeat_if_late
 from howfar.fleet.user_server import UserServer, find_server_host
 
 FOUR = "".join(f'[hosts.{name}]\naddress = "10.0.0.{number}"\n' for number, name in enumerate("abcd", 1))
@@ -32,7 +32,7 @@ TWO = '[hosts.a]\naddress = "10.0.0.1"\n[hosts.b]\naddress = "10.0.0.2"\n'
 
 
 def _given(dsn: str) -> UserServer:
-    found = find_user_server(OnHosts("hosts.toml", dsn=dsn), print)
+    found = find_user_server(HostOptions("hosts.toml", dsn=dsn), print)
     assert found is not None
     return found
 
@@ -102,7 +102,7 @@ def test_roles_that_cannot_be_are_refused_before_a_host_is_joined(
     place: str | None, clients: str | None, overrides: list[Override], word: str, tmp_path: Path
 ) -> None:
     (tmp_path / "hosts.toml").write_text(FOUR)
-    words = [word for each in overrides for word in (each.option, each.written)]
+    words = [word for each in overrides for word in (each.option, each.option_value)]
     words += [] if place is None else ["--place", place]
     words += [] if clients is None else ["--clients", clients]
     answer = CliRunner().invoke(run, ["paths", "--quick", "--on", str(tmp_path / "hosts.toml"), *words])
@@ -113,7 +113,7 @@ def test_a_command_that_joins_the_hosts_itself_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(clusters, "held_up", lambda cluster: nullcontext())
+    monkeypatch.setattr(clusters, "keep_up", lambda cluster: nullcontext())
     monkeypatch.setattr(clusters, "enter", lambda cluster: 0)
     (tmp_path / "hosts.toml").write_text(TWO)
     for is_up in (False, True):
@@ -124,7 +124,7 @@ def test_a_command_that_joins_the_hosts_itself_says_so(
 
 def test_the_example_of_several_clients_is_one() -> None:
     plan = load_plan("paths", True, [SHARED]).plan
-    assert find_roles(plan, parse_hosts(FOUR), None, "a,c", None) == RoleHosts("a", "b", others=("c",))
+    assert find_roles(plan, parse_hosts(FOUR), None, "a,c", None) == RoleHosts("a", "b", other_clients=("c",))
 
 
 def test_a_role_that_is_taken_is_not_given_twice() -> None:
@@ -140,13 +140,13 @@ def test_what_goes_with_hosts_needs_hosts(option: str) -> None:
 
 
 def test_a_program_of_this_machine_is_none_of_a_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("howfar.paths.path._given", {})
+    monkeypatch.setattr("howfar.paths.path._chosen_programs", {})
     answer = CliRunner().invoke(run, ["hops", "--on", "hosts.toml", "--hop-binary", "haproxy=/bin/true"])
     assert isinstance(answer.exception, UsageError) and "PATH of the host" in answer.exception.advice
 
 
 def test_clients_double_up_to_all() -> None:
-    assert [counts(number) for number in (1, 2, 4, 6)] == [(1,), (1, 2), (1, 2, 4), (1, 2, 4, 6)]
+    assert [client_counts(number) for number in (1, 2, 4, 6)] == [(1,), (1, 2), (1, 2, 4), (1, 2, 4, 6)]
 
 
 def _node(address: str, name: str, *resources: str, alive: bool = True) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _node(address: str, name: str, *resources: str, alive: bool = True) -> dict[
 
 
 def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> None:
-    file = hosts_of(
+    file = hosts_from_nodes(
         [
             _node("10.0.0.3", "db.example", "role:server"),
             _node("10.0.0.1", "load"),
@@ -181,7 +181,7 @@ def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> N
 def test_a_node_that_has_no_name_of_its_own_takes_none_of_another() -> None:
     """A name made from the address stays with its node, whatever nodes join or leave."""
     names = {"10.0.0.1": "load", "10.0.0.2": "node-1", "10.0.0.3": "load", "10.0.0.4": "node-10-0-0-1"}
-    file = hosts_of([_node(address, name) for address, name in names.items()])
+    file = hosts_from_nodes([_node(address, name) for address, name in names.items()])
     assert {name: host.address for name, host in file.hosts.items()} == {
         "node-10-0-0-1": "10.0.0.1",
         "node-1": "10.0.0.2",
@@ -201,13 +201,13 @@ def test_a_node_that_has_no_name_of_its_own_takes_none_of_another() -> None:
 )
 def test_a_cluster_without_two_nodes_that_reach_each_other_is_refused(nodes: list[dict[str, Any]]) -> None:
     with pytest.raises(LabError):
-        hosts_of(nodes)
+        hosts_from_nodes(nodes)
 
 
 @pytest.mark.parametrize("where", ["ray://", "ray://host", "ray://host:port"])
 def test_an_address_is_host_and_port(where: str) -> None:
     with pytest.raises(UsageError, match="ray://"):
-        existing_cluster(where)
+        parse_cluster_address(where)
 
 
 def _load(p50_ns: int = 1, p99_ns: int = 1) -> ScaleOutLoad:
@@ -244,4 +244,4 @@ def test_a_measurement_that_a_host_began_late_is_made_again() -> None:
 
 def test_a_server_is_named_once() -> None:
     with pytest.raises(UsageError, match="--dsn names the server"):
-        on_hosts.check_options(OnHosts("hosts.toml", None, None, "mysql://u@10.0.0.2/d", None), (), {"--server"})
+        on_hosts.check_options(HostOptions("hosts.toml", None, None, "mysql://u@10.0.0.2/d", None), (), {"--server"})

@@ -16,11 +16,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.rarely import rarely_but
 
 from howfar.errors import LabError, UsageError
 from howfar.fleet import cluster as clusters
 from howfar.fleet import node
-from howfar.fleet.cluster import FileCluster, check_paths_visible, down, enter, held_up, up
+from howfar.fleet.cluster import FileCluster, bring_up, check_paths_visible, enter, keep_up, take_down
 from howfar.fleet.guard import parse_message
 from howfar.fleet.hosts_file import parse_hosts
 from howfar.fleet.node import NodeMessage
@@ -52,7 +53,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileCluster:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "guard").write_text(_GUARD)
     (tmp_path / "guard").chmod(0o755)
-    monkeypatch.setattr(clusters, "bring", lambda name, host: None)
+    monkeypatch.setattr(clusters, "install_on_host", lambda name, host: None)
     monkeypatch.setattr(clusters, "sys", SimpleNamespace(executable=str(tmp_path / "guard"), argv=["howfar"]))
     return FileCluster(tmp_path / "hosts.toml", parse_hosts(TWO), "10.0.0.1")
 
@@ -61,20 +62,20 @@ def test_the_guard_ends_with_the_command_unless_it_stays(
     cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOWFAR_PASSWORD", "a secret")
-    with held_up(cluster):
+    with keep_up(cluster):
         assert cluster.is_up() and not cluster.is_coming_up()
-        with pytest.raises(UsageError, match="are up already"), up(cluster):
+        with pytest.raises(UsageError, match="are up already"), bring_up(cluster):
             pass
     assert not cluster.is_up()
-    with pytest.raises(KeyboardInterrupt), up(cluster):
+    with pytest.raises(KeyboardInterrupt), bring_up(cluster):
         raise KeyboardInterrupt
     assert not cluster.is_up()
-    with up(cluster) as guard:
+    with bring_up(cluster) as guard:
         guard.stay()
     assert cluster.is_up()
     environment = json.loads((cluster.directory / "environment.json").read_text())
     assert "HOWFAR_PASSWORD" not in environment
-    down(cluster)
+    take_down(cluster)
     assert not cluster.is_up()
     guard.process.wait()
 
@@ -87,11 +88,11 @@ def test_while_one_command_joins_hosts_others_do_not(cluster: FileCluster, monke
         assert go_on.wait(TIMEOUT_S)
         return {}
 
-    monkeypatch.setattr(clusters, "bring", slow)
+    monkeypatch.setattr(clusters, "install_on_host", slow)
     joined, may_end = threading.Event(), threading.Event()
 
     def first() -> None:
-        with up(cluster):
+        with bring_up(cluster):
             joined.set()
             assert may_end.wait(TIMEOUT_S)
 
@@ -99,13 +100,13 @@ def test_while_one_command_joins_hosts_others_do_not(cluster: FileCluster, monke
     thread.start()
     assert begun.wait(TIMEOUT_S)
     for other in (
-        lambda: down(cluster),
+        lambda: take_down(cluster),
         lambda: enter(cluster),
-        lambda: held_up(cluster).__enter__() or enter(cluster),
+        lambda: keep_up(cluster).__enter__() or enter(cluster),
     ):
         with pytest.raises(UsageError, match="another command is joining"):
             other()
-    with pytest.raises(UsageError, match="another command is joining"), up(cluster):
+    with pytest.raises(UsageError, match="another command is joining"), bring_up(cluster):
         pass
     go_on.set()
     assert joined.wait(TIMEOUT_S)
@@ -121,17 +122,17 @@ def test_hosts_that_could_not_be_joined_may_be_joined_again(
     def fail(name: str, host: object) -> None:
         raise LabError(f"host {name} cannot be reached")
 
-    monkeypatch.setattr(clusters, "bring", fail)
+    monkeypatch.setattr(clusters, "install_on_host", fail)
     for _ in range(2):
-        with pytest.raises(LabError, match="cannot be reached"), up(cluster):
+        with pytest.raises(LabError, match="cannot be reached"), bring_up(cluster):
             pass
         assert not cluster.is_up()
 
 
 def test_hosts_in_use_or_of_a_file_that_changed_are_not_entered(cluster: FileCluster, tmp_path: Path) -> None:
     changed = FileCluster(cluster.path, parse_hosts(TWO.replace("10.0.0.2", "10.0.0.3")), cluster.address)
-    with held_up(cluster):
-        with pytest.raises(UsageError, match="has changed"), held_up(changed):
+    with keep_up(cluster):
+        with pytest.raises(UsageError, match="has changed"), keep_up(changed):
             enter(changed)
         with (cluster.directory / "used").open("w") as used:
             fcntl.flock(used, fcntl.LOCK_EX)
@@ -140,14 +141,14 @@ def test_hosts_in_use_or_of_a_file_that_changed_are_not_entered(cluster: FileClu
 
 
 def test_hosts_in_use_are_taken_down_only_by_force(cluster: FileCluster) -> None:
-    with up(cluster) as guard:
+    with bring_up(cluster) as guard:
         guard.stay()
     with (cluster.directory / "used").open("w") as used:
         fcntl.flock(used, fcntl.LOCK_EX)
         with pytest.raises(UsageError, match="in use by another command") as refused:
-            down(cluster)
+            take_down(cluster)
         assert "--force" in refused.value.advice and cluster.is_up()
-        down(cluster, force=True)
+        take_down(cluster, force=True)
     assert not cluster.is_up()
     guard.process.wait()
 
@@ -157,12 +158,12 @@ def test_a_command_whose_cluster_went_down_names_its_run_file(
 ) -> None:
     def killed(*_: object, **__: object) -> int:
         cluster.record_run_file(Path("mine.howfar"))
-        down(cluster, force=True)
+        take_down(cluster, force=True)
         return 137
 
     monkeypatch.setattr(clusters, "_command_inside", lambda cluster: [])
     monkeypatch.setattr(clusters, "run_forwarding_signals", killed)
-    with up(cluster) as guard:
+    with bring_up(cluster) as guard:
         guard.stay()
     with pytest.raises(LabError, match="went down") as ended:
         enter(cluster)
@@ -177,9 +178,9 @@ def test_a_guard_that_has_ended_needs_no_end(cluster: FileCluster) -> None:
     (cluster.directory / "pid").write_text(str(gone.pid))
     with (cluster.directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        down(cluster)
+        take_down(cluster)
     with pytest.raises(UsageError, match="are not up"):
-        down(cluster)
+        take_down(cluster)
 
 
 @pytest.mark.parametrize("words", [["run", "--out", "/dev/shm/x.howfar"], ["run", "--out=/dev/shm/x.howfar"]])
@@ -222,10 +223,10 @@ def test_a_child_that_another_thread_has_reaped_ends_no_watch(monkeypatch: pytes
 _CHILD = """
 import os, signal, sys, time
 from howfar.lab.kernel import die_with_parent
-from howfar.lab.sandbox import heed_signals
+from howfar.lab.sandbox import install_signal_handlers
 die_with_parent()
 try:
-    heed_signals()
+    install_signal_handlers()
     print("up", flush=True)
     time.sleep(30)
 except KeyboardInterrupt:
@@ -241,6 +242,7 @@ os._exit(child.wait())
 """Behaves like nsenter, which a signal kills together with its child."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_for_the_command_inside(kill: Callable[[int, int], None], number: signal.Signals) -> None:
@@ -260,11 +262,12 @@ def test_a_signal_is_for_the_command_inside(kill: Callable[[int, int], None], nu
         process.wait()
 
 
+@pytest.mark.slow
 def test_the_guard_ends_itself_when_its_lifeline_does() -> None:
     program = (
         "import os, signal, sys, threading; from howfar.fleet import guard; "
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); "
-        "threading.Thread(target=guard._follow, args=(int(sys.argv[1]),), daemon=True).start(); "
+        "threading.Thread(target=guard._follow_lifeline, args=(int(sys.argv[1]),), daemon=True).start(); "
         "print('up', flush=True); sys.exit(3 if signal.sigtimedwait({signal.SIGTERM}, 1.0) else 4)"
     )
 
@@ -282,7 +285,8 @@ def test_the_guard_ends_itself_when_its_lifeline_does() -> None:
     assert (ended(b""), ended(b"\n")) == (3, 4)
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("unbuffered", rarely_but([""], ["", "1"]))
 def test_what_holds_our_stderr_goes_on_writing_there_when_rays_output_goes_to_a_file(
     unbuffered: str, tmp_path: Path
 ) -> None:
@@ -290,9 +294,9 @@ def test_what_holds_our_stderr_goes_on_writing_there_when_rays_output_goes_to_a_
     script = """
 import os, sys
 from pathlib import Path
-from howfar.fleet.ray_driver import quiet
+from howfar.fleet.ray_driver import redirect_stderr
 held = sys.stderr
-quiet(Path(sys.argv[1]))
+redirect_stderr(Path(sys.argv[1]))
 print("held", file=held)
 print("new", file=sys.stderr)
 os.write(2, b"of Ray")

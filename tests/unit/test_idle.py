@@ -15,11 +15,11 @@ import pytest
 from tests.made import with_receipt
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.idle import idle_states, waking
+from howfar.analysis.idle import idle_states, waking_cost
 from howfar.contract.receipt import IdleReceipt
 from howfar.errors import LabError
 from howfar.lab import idle
-from howfar.lab.idle import Halts, IdleWatch, cannot_poll, polling
+from howfar.lab.idle import HaltCounts, IdleWatch, keep_polling, polling_obstacle
 from howfar.plan.cells import cells
 from howfar.plan.factors import IDLE
 from howfar.plan.fitting import without_levels
@@ -85,7 +85,7 @@ def test_a_cell_is_compared_with_the_baseline_under_its_own_condition() -> None:
 
 def test_what_waking_takes_is_the_ratio_of_the_ratios() -> None:
     """1000, 815, 251 and 213 transactions per second; all trials of a block share its disturbance."""
-    found = waking(_table())
+    found = waking_cost(_table())
     assert found is not None
     socket, remote = found.paths
     assert socket.speed.value == pytest.approx(1000 / 815, rel=1e-3) and socket.of_reference is None
@@ -96,7 +96,7 @@ def test_what_waking_takes_is_the_ratio_of_the_ratios() -> None:
 
 
 def test_one_level_alone_says_nothing_of_waking() -> None:
-    assert waking(trial_table(synthetic_run(blocks=2, samples=10))) is None
+    assert waking_cost(trial_table(synthetic_run(blocks=2, samples=10))) is None
 
 
 def test_the_levels_are_told_apart() -> None:
@@ -107,9 +107,9 @@ def test_the_levels_are_told_apart() -> None:
 
 
 def test_a_rate_is_the_growth_over_the_time() -> None:
-    before, after = Halts(10**9, {0: 100, 1: 7}), Halts(3 * 10**9, {0: 500, 1: 7, 2: 9})
-    assert after.per_s(before) == {0: 200.0, 1: 0.0}
-    assert before.per_s(before) == {}
+    before, after = HaltCounts(10**9, {0: 100, 1: 7}), HaltCounts(3 * 10**9, {0: 500, 1: 7, 2: 9})
+    assert after.rates_per_s(before) == {0: 200.0, 1: 0.0}
+    assert before.rates_per_s(before) == {}
 
 
 @pytest.mark.parametrize(
@@ -156,30 +156,30 @@ def test_between_hosts_each_of_them_polls_and_is_recorded(monkeypatch: pytest.Mo
         yield
         polling_now.pop()
 
-    monkeypatch.setattr(testbed, "polling", polls)
+    monkeypatch.setattr(testbed, "keep_polling", polls)
     monkeypatch.setattr(testbed, "cpus_of", lambda host: (0,))
     hosts = [_HostHere(name) for name in "abc"]
     with ExitStack() as ledger:
         states = testbed._RemoteIdle.hold("polling", hosts[0], hosts, ledger)
         assert len(polling_now) == 3
         states.begin()
-        receipt = states.receipt()
+        receipt = states.collect_receipt()
     assert not polling_now and set(receipt.hosts) == {"a", "b", "c"} and receipt.level == "polling"
 
 
 def test_where_polling_cannot_be_held_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "_SYSTEM", tmp_path)
-    assert "no idle driver" in str(cannot_poll())
+    assert "no idle driver" in str(polling_obstacle())
     states = [tmp_path / f"cpu{cpu}" / "cpuidle" / "state0" for cpu in os.sched_getaffinity(0)]
     for state in states:
         state.mkdir(parents=True)
         (state / "name").write_text("WFI\n")
-    assert "no state in which a CPU polls" in str(cannot_poll()), "as on ARM"
+    assert "no state in which a CPU polls" in str(polling_obstacle()), "as on ARM"
     for state in states:
         (state / "name").write_text("POLL\n")
     monkeypatch.setattr(idle, "DEVICE", tmp_path / "absent")
-    assert "--device" in str(cannot_poll())
-    with pytest.raises(LabError, match="cannot be kept polling"), polling():
+    assert "--device" in str(polling_obstacle())
+    with pytest.raises(LabError, match="cannot be kept polling"), keep_polling():
         pass
 
 
@@ -199,10 +199,10 @@ def test_a_plan_of_before_was_measured_as_found() -> None:
 
 
 def test_a_held_limit_shows_in_the_receipt_and_ends_with_it() -> None:
-    if reason := cannot_poll():
+    if reason := polling_obstacle():
         pytest.skip(reason)
     cpus = sorted(os.sched_getaffinity(0))
-    with polling():
+    with keep_polling():
         # The limit takes effect when a CPU next becomes idle.
         for cpu in cpus:
             os.sched_setaffinity(0, {cpu})
@@ -210,7 +210,7 @@ def test_a_held_limit_shows_in_the_receipt_and_ends_with_it() -> None:
         os.sched_setaffinity(0, cpus)
         watch = IdleWatch("polling", cpus)
         time.sleep(0.2)
-        receipt = watch.receipt()
+        receipt = watch.collect_receipt()
     assert receipt.limit_us == 0 and receipt.violations() == ()
-    assert IDLE.of({}) == "as-found"
-    assert IdleWatch("as-found", cpus).receipt().limit_us != 0
+    assert IDLE.level_in({}) == "as-found"
+    assert IdleWatch("as-found", cpus).collect_receipt().limit_us != 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from howfar.address import parse
 from howfar.contract.messages import TcpTarget
 from howfar.errors import UsageError
-from howfar.recording.insertion import Insertion, NamedServer, insertion
+from howfar.recording.insertion import Insertion, NamedServer, make_insertion
 
 _TAP = TcpTarget(host="127.0.0.9", port=42747)
 
@@ -23,7 +23,9 @@ def _inserted(server: str) -> Insertion:
     is_name = host.islower() and ":" not in host
     protocol = {"3306": "mysql", "5432": "postgresql"}[port]
     number = "127.0.0.1" if host == "localhost" else "10.0.0.2" if is_name else host.strip("[]")
-    return insertion(NamedServer(TcpTarget(host=number, port=int(port)), host if is_name else None, protocol), _TAP)
+    return make_insertion(
+        NamedServer(TcpTarget(host=number, port=int(port)), host if is_name else None, protocol), _TAP
+    )
 
 
 def _environment(server: str, monkeypatch: pytest.MonkeyPatch, **variables: str) -> dict[str, str]:
@@ -190,9 +192,9 @@ def test_an_address_in_any_form_names_the_tap_if_it_named_the_server(
         port=f":{port}" if port else "",
         pair=f"{apart}port={port}" if port else "",
     )
-    rewriting = _inserted("dbhost:5432").rewriting
-    assert rewriting is not None
-    changed = rewriting.text(text)
+    rewriter = _inserted("dbhost:5432").rewriter
+    assert rewriter is not None
+    changed = rewriter.rewrite_text(text)
     try:
         before = parse(text)
     except UsageError:
@@ -223,7 +225,7 @@ def test_what_was_replaced_is_not_said_to_stay_where_the_tap_has_the_servers_hos
     """[rec-5] In a host and port pair, only the port changes then."""
     monkeypatch.setattr("os.environ", {"DB_HOST": "127.0.0.1", "DB_PORT": "3306", "PGHOST": "127.0.0.1"})
     server, tap = TcpTarget(host="127.0.0.1", port=3306), TcpTarget(host="127.0.0.1", port=42747)
-    inserted = insertion(NamedServer(server, None, "mysql"), tap)
+    inserted = make_insertion(NamedServer(server, None, "mysql"), tap)
     advice = inserted.advice(["app", "-h", "127.0.0.1", "-P", "3306", "postgres://127.0.0.1:3306/d"])
     assert "not replaced in PGHOST: it stands there without its port" in advice
     monkeypatch.delitem(os.environ, "PGHOST")
@@ -233,7 +235,7 @@ def test_what_was_replaced_is_not_said_to_stay_where_the_tap_has_the_servers_hos
 def test_a_name_that_was_replaced_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """[rec-18] The tap's address removes the cost of its lookup."""
     monkeypatch.setattr("os.environ", {"A": "postgres://localhost:5432/"})
-    of_localhost = _inserted("localhost:5432").rewriting
+    of_localhost = _inserted("localhost:5432").rewriter
     assert of_localhost is not None and of_localhost.replaced_host_names(
         ["app"], {"A": "postgres://localhost:5432/"}
     ) == ["localhost"]
@@ -258,10 +260,10 @@ def test_a_name_that_was_replaced_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("is_one", [True, False])
 def test_the_port_beside_another_host_is_another_servers(words: str, expected: str, is_one: bool) -> None:
     """[rec-6] Both as one argument, as for a shell, and as several."""
-    rewriting = _inserted("10.0.0.2:3306").rewriting
-    assert rewriting is not None
+    rewriter = _inserted("10.0.0.2:3306").rewriter
+    assert rewriter is not None
     given = [words] if is_one else words.split(" ")
-    assert " ".join(rewriting.rewrite_arguments(given)) == expected
+    assert " ".join(rewriter.rewrite_arguments(given)) == expected
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,14 @@ from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, client_opti
 from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab import awake as module
-from howfar.lab.awake import awake, run_spinners
+from howfar.lab.awake import keep_cpus_awake, run_spinners
 from howfar.lab.certificates import make_certificates, pinned_context
-from howfar.lab.connected_server import HopWatch, child_count, fork_violations, hop_reader
+from howfar.lab.connected_server import HopWatch, count_children, fork_violations, hop_reader
 from howfar.lab.network import Host, format_cpus, share_cpus, usable_cpus
 from howfar.lab.servers import CertificatePaths, ready_timeout_s
 from howfar.lab.servers.contents import CHUNK_ROWS, find_rows, row_chunk, row_chunks
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.table_store import LOADED, template_name
+from howfar.lab.servers.table_store import LOADED_TEMPLATES, template_name
 from howfar.paths.path import Hop
 from howfar.plan.factors import Content
 from howfar.plan.quantities import RateBps, RttNs, read_option
@@ -65,10 +65,10 @@ def _policy(pid: int) -> int | None:
 
 
 def test_processors_are_kept_awake_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cannot_poll", lambda: "this one is no root")
+    monkeypatch.setattr(module, "polling_obstacle", lambda: "this one is no root")
     cpu = min(os.sched_getaffinity(0))
     before = _spinners()
-    with awake([cpu]):
+    with keep_cpus_awake([cpu]):
         deadline = time.monotonic() + 20
         while not (found := _spinners() - before):
             assert time.monotonic() < deadline, "no spinner came"
@@ -83,7 +83,7 @@ def test_processors_are_kept_awake_and_let_go(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel does not group processes by session")
 def test_spinners_are_of_one_light_group_also_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without root, the weight of only one group may be lowered per 100 ms, so ten groups would have to wait."""
-    monkeypatch.setattr(module, "cannot_poll", lambda: "this one is no root")
+    monkeypatch.setattr(module, "polling_obstacle", lambda: "this one is no root")
     without_root = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")
     prefix = without_root if os.geteuid() == 0 else ()
 
@@ -93,7 +93,7 @@ def test_spinners_are_of_one_light_group_also_without_root(monkeypatch: pytest.M
     monkeypatch.setattr(module, "run_spinners", start)
     cpus = sorted(os.sched_getaffinity(0))[:2]
     before = _spinners()
-    with awake(cpus), awake(cpus):
+    with keep_cpus_awake(cpus), keep_cpus_awake(cpus):
         deadline = time.monotonic() + 20
         while len(found := _spinners() - before) < 2 * len(cpus):
             assert time.monotonic() < deadline, f"{len(found)} spinners came"
@@ -112,10 +112,10 @@ def test_nothing_spins_where_idle_cpus_can_poll(monkeypatch: pytest.MonkeyPatch)
         yield
         held.append("off")
 
-    monkeypatch.setattr(module, "cannot_poll", lambda: None)
-    monkeypatch.setattr(module, "polling", hold)
+    monkeypatch.setattr(module, "polling_obstacle", lambda: None)
+    monkeypatch.setattr(module, "keep_polling", hold)
     before = _spinners()
-    with awake([min(os.sched_getaffinity(0))]):
+    with keep_cpus_awake([min(os.sched_getaffinity(0))]):
         assert (held, _spinners()) == (["on"], before)
     assert held == ["on", "off"]
 
@@ -268,7 +268,7 @@ def _watch(name: str, process: subprocess.Popen[str]) -> HopWatch:
     return HopWatch({name: sample})
 
 
-@pytest.mark.skipif(child_count(os.getpid()) is None, reason="this kernel does not list a process's children")
+@pytest.mark.skipif(count_children(os.getpid()) is None, reason="this kernel does not list a process's children")
 def test_the_most_children_at_once_are_kept_after_they_have_gone() -> None:
     script = "sleep 100 & sleep 100 & sleep 100 & echo up; read line; kill %1 %2 %3; wait; echo gone; read line"
     with subprocess.Popen(
@@ -280,7 +280,7 @@ def test_the_most_children_at_once_are_kept_after_they_have_gone() -> None:
         watch = _watch("server_side", parent)
         print("go", file=parent.stdin, flush=True)
         assert parent.stdout.readline() == "gone\n"
-        assert child_count(parent.pid) == 0
+        assert count_children(parent.pid) == 0
         assert watch.finish() == watch.finish() == {"server_side": {"processes": 3}}
         parent.stdin.close()
 
@@ -288,7 +288,7 @@ def test_the_most_children_at_once_are_kept_after_they_have_gone() -> None:
 def test_a_process_that_is_gone_is_unknown() -> None:
     process = subprocess.Popen(["true"], text=True)
     process.wait()
-    assert child_count(process.pid) is None
+    assert count_children(process.pid) is None
     assert _watch("client_side", process).finish() == {"client_side": {}}
 
 
@@ -311,7 +311,7 @@ def test_hosts_get_equal_shares_that_overlap_only_on_one_cpu(cpus: list[int]) ->
     shares = share_cpus(cpus)
     assert len(shares.client) == len(shares.server) >= 1
     assert set(shares.client) | set(shares.server) <= set(cpus)
-    assert shares.shared == (len(cpus) == 1)
+    assert shares.overlap == (len(cpus) == 1)
     left = set(cpus) - set(shares.client) - set(shares.server)
     assert len(left) == (len(cpus) % 2 if len(cpus) > 1 else 0)
 
@@ -512,7 +512,7 @@ def test_only_the_very_templates_count(
     monkeypatch.setattr(preflight, "memory_bytes", lambda what: 10**12)
     monkeypatch.setattr(preflight, "memory_limit", lambda membership, root: float("inf"))
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 0}))
-    shelf = tmp_path / "howfar" / LOADED
+    shelf = tmp_path / "howfar" / LOADED_TEMPLATES
     other = Program(kind="mariadb", path=Path("/fake/mariadbd"), version="11.4.2", key="mariadb-11.4.2-cd")
     for content in there:
         (shelf / template_name(PROGRAM, 20, 2_000_000, find_rows(content))).mkdir(parents=True)

@@ -97,21 +97,22 @@ def _session(name: str) -> Receipt:
 
 
 def _reached(name: str, received: int, *violations: str) -> ConnectedServer:
-    def proof(session: Receipt | None, *_: object) -> ServerProof:
+    def collect_proof(session: Receipt | None, *_: object) -> ServerProof:
         violations_found = () if session == _session(name) else ("the session is another one",)
         metrics = ServerMetrics(bytes_received=received, bytes_sent=0)
         return ServerProof(ServerReceipt(kind=name), None, metrics, (*violations_found, *violations))
 
     return cast(
         ConnectedServer,
-        SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(spec=SessionSpec()), view=SessionView()),
+        SimpleNamespace(
+            name=name, collect_proof=collect_proof, started=SimpleNamespace(spec=SessionSpec()), view=SessionView()
+        ),
     )
 
 
 def _environment(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabTrialEnvironment:
     """An environment over a link that carried `carried` bytes to the server."""
     monkeypatch.setattr(trial_environment, "link_receipt", lambda *_: LinkReceipt())
-    monkeypatch.setattr(trial_environment, "link_violations", lambda *_: ())
     direction = SimpleNamespace(packets=9, wire_bytes=carried)
     link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=direction, to_client=direction))
     server_group = SimpleNamespace(
@@ -120,7 +121,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0)
     values: dict[str, Any] = dict.fromkeys(LabTrialEnvironment.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "server_group": server_group, "tcp": TcpSettings()}
     values |= {"auxiliary_servers": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
-    values |= {"link": link, "at_rest": "measured", "idle": IdleWatch("as-found", ())}
+    values |= {"link": link, "rtt_at_rest": "measured", "idle": IdleWatch("as-found", ())}
     return LabTrialEnvironment(**values)
 
 
@@ -158,7 +159,7 @@ def test_of_a_load_that_was_not_finished_too_the_cpus_must_have_polled(
     monkeypatch.setattr(environment.main, "mismatches", lambda session: (), raising=False)
     monkeypatch.setattr(environment.server_group, "precheck", CollectedReceipt, raising=False)
     seen = IdleReceipt(level="polling", driver=None, governor=None, limit_us=0, halts_per_s={"1": 900.0})
-    monkeypatch.setattr(environment, "idle", SimpleNamespace(receipt=lambda: seen))
+    monkeypatch.setattr(environment, "idle", SimpleNamespace(collect_receipt=lambda: seen))
     begun = environment.precheck(session)
     assert begun.receipt.idle == seen
     assert len(begun.violations) == accused and all("CPU 1 was to poll" in each for each in begun.violations)

@@ -16,7 +16,7 @@ from howfar.lab.environment import LoadWatch, busy_cpus, cpu_ticks, machine_fact
 from howfar.lab.laboratory import LabRequest
 from howfar.lab.network import host_batch, loopback_batch, middle_batch, tcp_memory_warning
 from howfar.lab.sandbox import TCP_MEMORY
-from howfar.lab.servers.table_store import from_template, tidy
+from howfar.lab.servers.table_store import copy_or_build_template, remove_unfinished_templates
 
 
 def test_a_template_is_built_once(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_a_template_is_built_once(tmp_path: Path) -> None:
         where.mkdir()
         (where / "file").write_text("content")
 
-    assert not from_template(tmp_path / "shelf", "t", tmp_path / "a", build)
-    assert from_template(tmp_path / "shelf", "t", tmp_path / "b", build)
+    assert not copy_or_build_template(tmp_path / "shelf", "t", tmp_path / "a", build)
+    assert copy_or_build_template(tmp_path / "shelf", "t", tmp_path / "b", build)
     assert built == [tmp_path / "a"]
     assert (tmp_path / "b" / "file").read_text() == "content"
 
@@ -39,14 +39,14 @@ def test_a_failed_build_leaves_no_template(tmp_path: Path) -> None:
         raise LabError("broken")
 
     with pytest.raises(LabError):
-        from_template(tmp_path / "shelf", "t", tmp_path / "a", build)
+        copy_or_build_template(tmp_path / "shelf", "t", tmp_path / "a", build)
     assert {item.name for item in (tmp_path / "shelf").iterdir()} == {"lock"}
 
 
 def test_half_made_templates_of_the_dead_are_removed(tmp_path: Path) -> None:
     stale = tmp_path / "shelf" / "building-99"
     stale.mkdir(parents=True)
-    from_template(tmp_path / "shelf", "t", tmp_path / "a", lambda where: where.mkdir())
+    copy_or_build_template(tmp_path / "shelf", "t", tmp_path / "a", lambda where: where.mkdir())
     assert not stale.exists()
 
 
@@ -55,7 +55,7 @@ def test_what_goes_away_while_a_shelf_is_measured_takes_nothing(tmp_path: Path) 
     old = tmp_path / "shelf" / "old"
     old.mkdir(parents=True)
     (old / "gone").symlink_to(tmp_path / "nothing")
-    assert not from_template(tmp_path / "shelf", "t", tmp_path / "a", lambda where: where.mkdir())
+    assert not copy_or_build_template(tmp_path / "shelf", "t", tmp_path / "a", lambda where: where.mkdir())
     assert old.is_dir()
 
 
@@ -65,7 +65,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
         with (where / "sparse").open("wb") as file:
             file.truncate(64 * 2**20)
 
-    from_template(tmp_path / "shelf", "t", tmp_path / "a", build)
+    copy_or_build_template(tmp_path / "shelf", "t", tmp_path / "a", build)
     kept = (tmp_path / "shelf" / "t" / "sparse").stat()
     assert kept.st_size == 64 * 2**20
     assert kept.st_blocks * 512 < 2**20
@@ -198,9 +198,9 @@ def test_what_a_killed_builder_left_goes_unless_somebody_builds(tmp_path: Path) 
     for shelf in ("empty", "loaded"):
         (tmp_path / shelf / "building-1" / "mysql").mkdir(parents=True)
     with lock(tmp_path / "empty" / "lock", exclusive=True):
-        tidy(tmp_path)
+        remove_unfinished_templates(tmp_path)
     assert [path.parent.name for path in tmp_path.glob("*/building-1")] == ["empty"]
-    tidy(tmp_path)
+    remove_unfinished_templates(tmp_path)
     assert not list(tmp_path.glob("*/building-1"))
 
 

@@ -26,7 +26,7 @@ from howfar.runner import preflight
 from howfar.runner.preflight import _check_paths, _uncarried_paths, _without_uncarried_paths
 
 _SOCKET = ClientEndpoint(socket="/w/s.sock", peer_pid=77)
-_REMOTE = ClientEndpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
+_REMOTE = ClientEndpoint(host="10.77.0.2", port=3306, expected_client_host="10.77.0.1", server_port=3306)
 _GOOD_SOCKET = made(Receipt, address_family="unix", peer_address="/w/s.sock", peer_pid=77)
 _GOOD_REMOTE = made(Receipt, address_family="inet", peer_address="10.77.0.2:3306")
 
@@ -178,7 +178,7 @@ def test_sessions_that_a_pooler_does_not_let_through_are_refused(
 
 
 def test_a_given_program_is_taken_and_what_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("howfar.paths.path._given", {})
+    monkeypatch.setattr("howfar.paths.path._chosen_programs", {})
     (tmp_path / "envoy").write_text("#!/bin/sh\n")
     (tmp_path / "envoy").chmod(0o755)
     command = click.Command("lab")
@@ -203,7 +203,7 @@ class _Context:
         self.sides: set[str] = set()
         self.written = ""
 
-    def within(self, side: str, function: Any) -> Any:
+    def run_on(self, side: str, function: Any) -> Any:
         self.sides.add(side)
         return 100  # a program, its version, and how many files it may open
 
@@ -230,7 +230,7 @@ def test_a_program_with_a_host_of_its_own_is_there_and_nowhere_else(path: Networ
     context = _Context("10.0.0.3")
     endpoint = path.open(cast(PathContext, context))
     assert context.sides == {"hop"} and [hop.label for hop in endpoint.hops] == ["hop_side"]
-    assert (endpoint.host, endpoint.port, endpoint.seen_from) == ("10.0.0.3", 23307, "10.0.0.3")
+    assert (endpoint.host, endpoint.port, endpoint.expected_client_host) == ("10.0.0.3", 23307, "10.0.0.3")
     assert endpoint.server_port == 23306
     assert all(address in context.written for address in ("10.0.0.3", "10.0.0.2")) and "10.0.0.1" not in context.written
 
@@ -241,7 +241,7 @@ def test_without_one_it_is_where_the_path_says(path: NetworkPath) -> None:
     endpoint = path.open(cast(PathContext, context))
     (side,) = context.sides
     addresses = {"client": ("127.0.0.1", "10.0.0.1"), "server": ("10.0.0.2", "127.0.0.1")}
-    assert (endpoint.host, endpoint.seen_from) == addresses[side]
+    assert (endpoint.host, endpoint.expected_client_host) == addresses[side]
 
 
 def test_only_a_program_that_is_alone_and_has_tcp_on_both_sides_is_movable() -> None:

@@ -32,12 +32,12 @@ from howfar.contract.receipt import ApplicationReceipt
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import (
-    PhpAnswer,
-    ask,
-    check,
-    keys_of,
+    PhpReply,
+    check_supported,
+    count_keys_read,
+    count_round_trips,
     require_complete_page,
-    round_trips_of,
+    send_request,
     shorten_for_proof,
 )
 
@@ -65,21 +65,21 @@ def script(*values: Values, **changes: object) -> PageScript:
 
 
 def test_turns_and_keys_of_a_page() -> None:
-    assert round_trips_of(script()) == {"mysql": 15, "redis": 10, "memcached": 5}
-    assert keys_of(script()) == {"redis": 100, "memcached": 5}
+    assert count_round_trips(script()) == {"mysql": 15, "redis": 10, "memcached": 5}
+    assert count_keys_read(script()) == {"redis": 100, "memcached": 5}
 
 
 def test_a_page_for_the_proof_has_its_turns_and_does_not_compute() -> None:
     like = shorten_for_proof(script())
     assert like is not None and like.rounds == 2
-    assert round_trips_of(like) == {"mysql": 6, "redis": 4, "memcached": 2}
+    assert count_round_trips(like) == {"mysql": 6, "redis": 4, "memcached": 2}
     assert not any(isinstance(step, CpuStep) for step in like.steps)
     assert shorten_for_proof(script(steps=(CpuStep(cpu_ns=1),))) is None
 
 
 def test_what_plans_ask_is_taken() -> None:
-    check(script(IntegerValues(high=10), TextValues(length=3)))
-    check(script(mysql=Service(target=FAR, tls=Tls(ca_file="ca.pem", verify="full", server_name="x"))))
+    check_supported(script(IntegerValues(high=10), TextValues(length=3)))
+    check_supported(script(mysql=Service(target=FAR, tls=Tls(ca_file="ca.pem", verify="full", server_name="x"))))
 
 
 ZIPF = Distribution(kind="zipfian")
@@ -99,7 +99,7 @@ ZIPF = Distribution(kind="zipfian")
 )
 def test_what_php_would_do_otherwise_is_refused(requested: PageScript, says: str) -> None:
     with pytest.raises(PlanError) as found:
-        check(requested)
+        check_supported(requested)
     assert says in found.value.message and 'application = "engine"' in found.value.advice
 
 
@@ -134,9 +134,9 @@ def test_an_answer_in_pieces_with_padding(tmp_path: Path) -> None:
     head = b"Status: 200 OK\r\nX-Howfar-Page: cpu_ns=12,mysql_turns=3\r\n\r\nbo"
     reply = record(6, head, 5) + record(7, b"a warning") + record(6, b"dy\n") + record(6, b"") + record(3, bytes(8))
     with responder(tmp_path / "s", reply) as came:
-        answer = ask(tmp_path / "s", {"SHORT": "a", "LONG": "b" * 70_000}, 10.0)
-    assert (answer.status, answer.body, answer.complaints) == (200, "body\n", "a warning")
-    assert answer.reported == {"cpu_ns": 12, "mysql_turns": 3}
+        answer = send_request(tmp_path / "s", {"SHORT": "a", "LONG": "b" * 70_000}, 10.0)
+    assert (answer.status, answer.body, answer.stderr) == (200, "body\n", "a warning")
+    assert answer.counts == {"cpu_ns": 12, "mysql_turns": 3}
     assert came[0].startswith(record(1, b"\x00\x01\x00" + bytes(5))) and came[0].count(b"b") == 70_000
 
 
@@ -145,50 +145,50 @@ def test_an_answer_that_ends_in_the_middle_is_no_answer(tmp_path: Path) -> None:
         responder(tmp_path / "s", record(6, b"Status: 200\r\n\r\nhowfar page done\n")),
         pytest.raises(LabError) as found,
     ):
-        ask(tmp_path / "s", {}, 10.0)
+        send_request(tmp_path / "s", {}, 10.0)
     assert "in the middle" in found.value.message
 
 
 def test_nobody_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(LabError) as found:
-        ask(tmp_path / "s", {}, 1.0)
+        send_request(tmp_path / "s", {}, 1.0)
     assert "failed" in found.value.message
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (PhpAnswer(500, {}, "PDOException: gone", ""), "PDOException: gone"),
-        (PhpAnswer(200, {}, "half a page", ""), "half a page"),
-        (PhpAnswer(500, {}, "", "PHP Fatal error"), "PHP Fatal error"),
-        (PhpAnswer(404, {}, "", ""), "nothing"),
+        (PhpReply(500, {}, "PDOException: gone", ""), "PDOException: gone"),
+        (PhpReply(200, {}, "half a page", ""), "half a page"),
+        (PhpReply(500, {}, "", "PHP Fatal error"), "PHP Fatal error"),
+        (PhpReply(404, {}, "", ""), "nothing"),
     ],
 )
-def test_an_answer_that_is_no_page_is_quoted(answer: PhpAnswer, says: str) -> None:
+def test_an_answer_that_is_no_page_is_quoted(answer: PhpReply, says: str) -> None:
     with pytest.raises(LabError) as found:
         require_complete_page(answer, "done\n")
     assert says in found.value.message
-    assert require_complete_page(PhpAnswer(200, {}, "done\n", ""), "done\n").status == 200
+    assert require_complete_page(PhpReply(200, {}, "done\n", ""), "done\n").status == 200
 
 
 def test_without_php_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(php_fpm, "_PLACES", ())
+    monkeypatch.setattr(php_fpm, "_SBIN_DIRECTORIES", ())
     with pytest.raises(MissingError) as found:
         php_fpm.find_php_fpm()
     assert "howfar setup --page" in found.value.advice
 
 
 def test_what_is_no_answer_to_what_it_is_is_quoted() -> None:
-    assert php_fpm.about(PhpAnswer(200, {}, '{"opcache": true}', "")) == ApplicationReceipt(opcache=True)
+    assert php_fpm.parse_about(PhpReply(200, {}, '{"opcache": true}', "")) == ApplicationReceipt(opcache=True)
     for answer in (
-        PhpAnswer(500, {}, "", "PHP Fatal error"),
-        PhpAnswer(200, {}, "half {", ""),
-        PhpAnswer(200, {}, "[]", ""),
+        PhpReply(500, {}, "", "PHP Fatal error"),
+        PhpReply(200, {}, "half {", ""),
+        PhpReply(200, {}, "[]", ""),
     ):
         with pytest.raises(LabError, match="asked what it is, PHP-FPM answered with status") as found:
-            php_fpm.about(answer)
-        assert (answer.body or answer.complaints) in found.value.message
+            php_fpm.parse_about(answer)
+        assert (answer.body or answer.stderr) in found.value.message
 
 
 def test_the_newest_php_that_has_all_extensions_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_the_newest_php_that_has_all_extensions_is_taken(tmp_path: Path, monkeyp
         )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(php_fpm, "_PLACES", ())
+    monkeypatch.setattr(php_fpm, "_SBIN_DIRECTORIES", ())
     php_fpm._find_newest_program.cache_clear()
     assert php_fpm.find_php_fpm().version == "8.2.0"
     for version in ("8.1", "8.2"):
@@ -220,4 +220,4 @@ def test_the_pages_are_in_the_package() -> None:
 @pytest.mark.parametrize("header", ["cpu_ns=-5,wall_ns=1", "wall_ns=abc", "wall_ns", "wall_ns=1.5"])
 def test_what_is_no_account_of_a_page_is_refused(header: str) -> None:
     with pytest.raises(LabError, match="which is not name=integer"):
-        _ = PhpAnswer(200, {"x-howfar-page": header}, "", "").reported
+        _ = PhpReply(200, {"x-howfar-page": header}, "", "").counts

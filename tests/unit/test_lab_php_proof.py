@@ -17,7 +17,7 @@ from howfar.contract.messages import (
 )
 from howfar.errors import LabError
 from howfar.lab.connected_server import ConnectedServer
-from howfar.lab.php.php_fpm import PageProof, PhpAnswer, check_persistent_connections, prove, wait_until_no_clients
+from howfar.lab.php.php_fpm import PageProof, PhpReply, check_persistent_connections, prove_page, wait_until_no_clients
 from howfar.lab.servers.sql_store import SqlServer
 
 ROUND_TRIPS = 3
@@ -64,7 +64,7 @@ class MadePages:
     lie: dict[str, int] = field(default_factory=dict)
     missing_round_trips: int = 0
 
-    def page(self, linger_us: int) -> PhpAnswer:
+    def page(self, linger_us: int) -> PhpReply:
         opened = not (self.persistent and self.server.here)
         if opened:
             self.server.meet(self.host)
@@ -80,14 +80,12 @@ class MadePages:
         reported |= {name: reported[name] + more for name, more in self.lie.items()}
         if not self.persistent and linger_us == 0:
             self.server.part()
-        return PhpAnswer(
-            200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in reported.items())}, "", ""
-        )
+        return PhpReply(200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in reported.items())}, "", "")
 
 
 def reached(server: MadeServer) -> ConnectedServer:
     started = SimpleNamespace(user="u")
-    endpoint = SimpleNamespace(seen_from="localhost")
+    endpoint = SimpleNamespace(expected_client_host="localhost")
     return cast(
         ConnectedServer, SimpleNamespace(name="mysql", running=server, started=started, endpoint=endpoint, store=None)
     )
@@ -102,7 +100,7 @@ def proven(**changes: Any) -> PageProof:
         steps=(QueryStep(statement="one", repeat=ROUND_TRIPS),),
         connect="persistent" if pages.persistent else "per_page",
     )
-    return prove([reached(server)], script, pages.page, 3)
+    return prove_page([reached(server)], script, pages.page, 3)
 
 
 def test_honest_pages_pass() -> None:
@@ -158,7 +156,7 @@ def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.Monkey
     wait_until_no_clients([reached(server)])
     assert server.here == []
     server.meet("localhost")
-    monkeypatch.setattr("howfar.lab.php.php_fpm._SETTLES_S", 0.0)
+    monkeypatch.setattr("howfar.lab.php.php_fpm._DISCONNECT_TIMEOUT_S", 0.0)
     with pytest.raises(LabError) as found:
         wait_until_no_clients([reached(server)])
     assert "mysql has clients before" in found.value.message

@@ -21,8 +21,8 @@ from howfar.lab.servers.key_value import StoreAddress, StoreSettings, _refusal_v
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect
-from howfar.lab.servers.sql_store import counters_of
-from howfar.lab.servers.text_protocol import Lines, ask
+from howfar.lab.servers.sql_store import convert_counters
+from howfar.lab.servers.text_protocol import Lines, send_command
 from howfar.plan.sessions import SessionSpec
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
@@ -169,7 +169,7 @@ def test_redis_says_how_it_sees_a_session(tmp_path: Path) -> None:
         assert (seen.host, seen.listener, seen.ssl_version) == ("10.77.0.1:44868", "10.77.0.2:7000", None)
         for _ in range(2):
             with pytest.raises(LabError):
-                ask(lines, "PING")
+                send_command(lines, "PING")
 
 
 def test_redis_counts_commands(tmp_path: Path) -> None:
@@ -195,10 +195,10 @@ def test_memcached_counts_keys_and_no_requests(tmp_path: Path) -> None:
 
 def test_a_query_cache_answers_statements_that_are_counted_nowhere_else() -> None:
     statements = dict.fromkeys(("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit"), 10)
-    counted = counters_of(statements | {"Qcache_hits": 5, "Questions": 90, "Slow_queries": 1})
+    counted = convert_counters(statements | {"Qcache_hits": 5, "Questions": 90, "Slow_queries": 1})
     assert server_metrics(counted) == ServerMetrics(requests=90, statements=65)
     assert counted["Slow_queries"] == 1
-    assert "statements" not in counters_of({"Com_select": 5}), "some of a sum"
+    assert "statements" not in convert_counters({"Com_select": 5}), "some of a sum"
 
 
 def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:
 
 def test_a_plan_of_sql_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     from howfar.plan.load import load_plan
-    from howfar.runner.preflight import fit
+    from howfar.runner.preflight import fit_plan
 
     plan = load_plan("paths").plan
     program = tmp_path / "anything"
@@ -228,4 +228,4 @@ def test_a_plan_of_sql_is_refused_before_anything_is_started(tmp_path: Path) -> 
     for server in ("redis", str(program)):
         changed = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})
         with pytest.raises(PlanError, match="stores keys"):
-            fit(changed)
+            fit_plan(changed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.lab.limit_verdicts import others_cpus, try_again, verdict
+from tests.lab.limit_verdicts import judge, other_programs_cpus, should_retry
 
 from howfar.model.resource import Resource
 
@@ -35,10 +35,10 @@ def test_only_a_refusal_on_a_busy_machine_is_excused(
     resource: Resource | None, others: float, judged: str, again: bool
 ) -> None:
     case = found(resource, others)
-    assert others_cpus(case) == pytest.approx(others)
-    assert verdict(case, LINK) == judged
-    assert try_again(case, LINK) is again
+    assert other_programs_cpus(case) == pytest.approx(others)
+    assert judge(case, LINK) == judged
+    assert should_retry(case, LINK) is again
 
 
 def test_without_a_window_nobody_is_blamed() -> None:
-    assert verdict(found(Resource.INVALID) | {"window": None}, LINK) == "wrong"
+    assert judge(found(Resource.INVALID) | {"window": None}, LINK) == "wrong"

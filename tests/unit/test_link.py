@@ -28,21 +28,18 @@ from howfar.contract.messages import (
     LinkStats,
     RttResult,
 )
-from howfar.contract.receipt import ByDirection, LinkCalibration, TcpSettings
+from howfar.contract.receipt import MEAN_MAX_SHARE, ByDirection, LatenessLimits, LinkCalibration, TcpSettings
 from howfar.errors import UsageError
-from howfar.lab.link import DIRECTIONS, Link, LinkSpec
+from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec
 from howfar.lab.link.receipt import (
-    MEAN_MAX_SHARE,
     RUN_LIMITS,
     STRICT_LIMITS,
-    LatenessLimits,
-    counter_violations,
     crossing_violations,
     effect_warnings,
     goodput_warnings,
     limits_for_trial,
+    link_counters,
     link_receipt,
-    link_violations,
     rest_warnings,
     unknown_properties,
 )
@@ -111,11 +108,19 @@ def _violations(
     spec: LinkSpec,
     at_rest: RttResult,
     stats: LinkStats | None,
-    lateness: LatenessLimits = RUN_LIMITS,
+    limits: LatenessLimits = RUN_LIMITS,
+    backend: str = "packet",
 ) -> tuple[str, ...]:
     fake = _fake(0)
-    fake.spec = spec
-    return link_violations(fake, at_rest, stats, lateness)
+    fake.spec, fake.backend = spec, backend
+    fake.calibrations[spec.without_effects()] = LinkCalibration()
+    return link_receipt(fake, at_rest, stats, TcpSettings()).violations(limits)
+
+
+def _counter_violations(spec: LinkSpec, stats: LinkStats, limits: LatenessLimits) -> tuple[str, ...]:
+    counters = link_counters(stats)
+    assert counters is not None
+    return counters.violations(spec.rtt_ns, limits)
 
 
 def test_a_ping_takes_its_own_time_on_the_wire() -> None:
@@ -143,9 +148,7 @@ def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
 
 
 def test_a_back_end_that_lets_a_lone_packet_through_is_held_against_the_rtt_alone() -> None:
-    fake = _fake(0)
-    fake.spec, fake.backend = LinkSpec(10_000_000, 10**6), "kernel"
-    assert link_violations(fake, _rtt(10_000_000), None, STRICT_LIMITS) == ()
+    assert _violations(LinkSpec(10_000_000, 10**6), _rtt(10_000_000), None, STRICT_LIMITS, "kernel") == ()
 
 
 @pytest.mark.parametrize(("p50_ns", "off"), [(230_000, False), (233_000, True), (299_000, True), (169_000, True)])
@@ -218,7 +221,7 @@ def test_a_rate_too_low_to_count_leaves_the_goodput_out() -> None:
     """[dist-3]"""
     fake = _fake(0)
     fake.spec = LinkSpec(10_000_000, 13_000)
-    assert Link.goodput(fake, to_server=True) is None
+    assert Link.goodput(fake, "to_server") is None
     fake.goodput = lambda to_server: None  # type: ignore[method-assign, assignment, return-value]
     found = measure_goodput(fake, fake.spec)
     assert found.goodput_bps == ByDirection() and found.mss is None
@@ -297,7 +300,7 @@ class _FakeLink(Link):
     def ping_from_idle(self) -> RttResult:
         return _rtt(self.spec.rtt_ns)
 
-    def goodput(self, to_server: bool) -> GoodputResult:
+    def goodput(self, direction: DirectionName) -> GoodputResult:
         return GoodputResult(
             bytes=1, elapsed_ns=1, bits_per_second=1.0, retransmits=0, congestion_control="cubic", mss=1448
         )
@@ -350,7 +353,7 @@ def test_between_trials_nothing_is_tuned(noise: list[int]) -> None:
     fake.noise = chain(noise, repeat(0))
     calibrated = len(fake.settings)
     for _ in range(5):
-        at_rest = fake.at_rest()
+        at_rest = fake.measure_rtt_at_rest()
         assert fake.compensate_ns == frozen
         receipt = link_receipt(fake, at_rest, _stats(), TcpSettings())
         assert receipt.compensate_ns == frozen
@@ -364,7 +367,7 @@ def test_no_trial_waits_for_a_calm_moment() -> None:
     fake = _fake(60_000)
     fake.shape(_ASKED)
     fake.noise = chain([50_000, 150_000], repeat(0))
-    small, large = fake.at_rest(), fake.at_rest()
+    small, large = fake.measure_rtt_at_rest(), fake.measure_rtt_at_rest()
     assert not _violations(_ASKED, small, _stats())
     (violation,) = _violations(_ASKED, large, _stats())
     assert "RTT at rest was 0.3515ms, requested" in violation
@@ -400,8 +403,8 @@ def test_links_of_nearly_the_same_rtt_share_a_correction() -> None:
 def test_a_link_used_alone_is_judged_strictly(rtt_ns: int, late_ns: int, void: bool) -> None:
     """The p99.9 of lateness may be 100 µs, or 1 % of the RTT; a trial of a run is allowed up to ten times that."""
     spec, stats = LinkSpec(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
-    assert bool(counter_violations(spec, stats, STRICT_LIMITS)) == void
-    assert not counter_violations(spec, stats, RUN_LIMITS)
+    assert bool(_counter_violations(spec, stats, STRICT_LIMITS)) == void
+    assert not _counter_violations(spec, stats, RUN_LIMITS)
 
 
 def test_a_back_end_that_counts_nothing_is_accused_of_nothing() -> None:
@@ -435,11 +438,11 @@ def test_drops_that_the_kernel_does_not_tell_prove_nothing() -> None:
     assert unknown_properties(_stats()) == ()
     silent = Drops(queue=0, loss=0, outage=0, arena=0, socket=None, transmit=0)
     stats = _stats(drops=silent)
-    assert counter_violations(_ASKED, stats, STRICT_LIMITS) == ()
+    assert _counter_violations(_ASKED, stats, STRICT_LIMITS) == ()
     (sentence,) = unknown_properties(stats)
     assert "to server" in sentence
     lost = _stats(drops=silent.model_copy(update={"arena": 3}))
-    assert "socket unknown" in counter_violations(_ASKED, lost, STRICT_LIMITS)[0]
+    assert "socket unknown" in _counter_violations(_ASKED, lost, STRICT_LIMITS)[0]
     assert unknown_properties(None) and unknown_properties(
         _stats(packets=0).model_copy(update={"to_client": _direction(packets=0)})
     )
@@ -482,16 +485,16 @@ def test_a_trial_that_just_passes_is_off_by_two_percent(scatter: float, early_ns
         stats = LinkStats(
             to_server=_direction(lateness_mean_ns=means[0]), to_client=_direction(lateness_mean_ns=means[1])
         )
-        assert (counter_violations(_ASKED, stats, limits_for_trial(slowed_ns)) == ()) == passes
+        assert (_counter_violations(_ASKED, stats, limits_for_trial(slowed_ns)) == ()) == passes
         assert (1 - round_trip_ns / slowed_ns <= MEAN_MAX_SHARE) == passes
 
 
 def test_packets_that_leave_too_early_make_a_trial_void_too() -> None:
     stats = LinkStats(to_server=_direction(lateness_mean_ns=-9_000), to_client=_direction(lateness_mean_ns=1_000))
-    (sentence,) = counter_violations(_ASKED, stats, limits_for_trial(280_000))
+    (sentence,) = _counter_violations(_ASKED, stats, limits_for_trial(280_000))
     assert "8us shorter on average (allowed 5.6us, 2% of a round trip)" in sentence
     for unknown in (RUN_LIMITS, limits_for_trial(0)):
-        assert counter_violations(_ASKED, stats, unknown) == (), "nothing is known of a round trip"
+        assert _counter_violations(_ASKED, stats, unknown) == (), "nothing is known of a round trip"
 
 
 # ---------------------------------------------------------------- the options
@@ -511,7 +514,7 @@ def read(*arguments: str) -> LinkChoice:
 
 def test_without_an_option_the_link_is_what_it_always_was() -> None:
     choice = read()
-    assert (choice.spec.rtt_ns, choice.spec.rate_bps, choice.given) == (200_000, 10**9, False)
+    assert (choice.spec.rtt_ns, choice.spec.rate_bps, choice.has_options) == (200_000, 10**9, False)
     assert not choice.wants_only_link
 
 
@@ -520,7 +523,7 @@ def test_without_an_option_the_link_is_what_it_always_was() -> None:
 )
 def test_any_option_of_a_link_asks_for_one_but_these_keep_the_server(arguments: tuple[str, str]) -> None:
     choice = read(*arguments)
-    assert (choice.given, choice.wants_only_link) == (True, False)
+    assert (choice.has_options, choice.wants_only_link) == (True, False)
     assert read(*arguments, "--loss", "1%").wants_only_link
     assert read("--link-backend", "packet").wants_only_link, "also where it says what is the default"
 
@@ -533,7 +536,7 @@ def test_a_path_without_a_link_is_refused_with_an_option_of_a_link() -> None:
 
 def test_single_options_change_a_named_link() -> None:
     choice = read("--link", "us-coasts", "--rtt", "70ms", "--loss", "to-client:2%", "--loss", "to-server:1%")
-    assert choice.given
+    assert choice.has_options
     assert (choice.spec.rtt_ns, choice.spec.rate_bps) == (70_000_000, 10**9)
     assert [choice.spec.direction(name).loss for name in DIRECTIONS] == [
         IndependentLoss(probability=0.01),

@@ -23,14 +23,14 @@ from howfar.lab.link import DIRECTIONS, DirectionSpec, LinkSpec
 from howfar.lab.link.backends import backends, find_backend
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.settings import (
-    Player,
+    ScriptPlayer,
     apply_setting,
     find_link,
     loss_share,
     named_links,
-    rate_trace,
-    read_script,
-    rtt_trace,
+    parse_rate_trace,
+    parse_rtt_trace,
+    parse_script,
 )
 from howfar.lab.link.spec import remaining_outages, rotate_trace
 
@@ -185,13 +185,13 @@ def test_a_trace_goes_on_where_it_is(steps: list[tuple[int, int]], elapsed_ns: i
 
 
 def test_a_rate_trace_in_our_form_and_in_mahimahis() -> None:
-    assert rate_trace("10ms 5mbit\n\n5ms 0 # still\n") == (
+    assert parse_rate_trace("10ms 5mbit\n\n5ms 0 # still\n") == (
         RateStep(for_ns=10 * _MS, rate_bps=5 * 10**6),
         RateStep(for_ns=5 * _MS, rate_bps=0),
     )
     # Two packets in the first millisecond, none in the second, one in the third and fourth.
     packet = 1538 * 8 * 1000
-    assert rate_trace("1\n1\n3\n4\n") == (
+    assert parse_rate_trace("1\n1\n3\n4\n") == (
         RateStep(for_ns=_MS, rate_bps=2 * packet),
         RateStep(for_ns=_MS, rate_bps=0),
         RateStep(for_ns=2 * _MS, rate_bps=packet),
@@ -203,19 +203,19 @@ def test_a_rate_trace_in_our_form_and_in_mahimahis() -> None:
 )
 def test_a_bad_rate_trace_is_refused(text: str) -> None:
     with pytest.raises(QuantityError):
-        rate_trace(text)
+        parse_rate_trace(text)
 
 
 def test_an_rtt_trace_becomes_its_least_and_what_is_more() -> None:
-    assert rtt_trace("12\n10.5ms\n11000us\n") == (10_500_000, EmpiricalJitter(extra_ns=[1_500_000, 0, 500_000]))
+    assert parse_rtt_trace("12\n10.5ms\n11000us\n") == (10_500_000, EmpiricalJitter(extra_ns=[1_500_000, 0, 500_000]))
     for text in ("", "soon", "-1", "11s"):
         with pytest.raises(QuantityError):
-            rtt_trace(text)
+            parse_rtt_trace(text)
 
 
 def test_a_script_is_read_and_outages_stand_on_its_own_clock() -> None:
-    script = read_script("# comment\n5s rtt 50ms rate 100mbit loss 1%\n\n10s down 2s\n12s loss 0%\n", _BASE)
-    assert script.first.to_server.outages == (Outage(at_ns=10 * _S, for_ns=2 * _S),)
+    script = parse_script("# comment\n5s rtt 50ms rate 100mbit loss 1%\n\n10s down 2s\n12s loss 0%\n", _BASE)
+    assert script.initial.to_server.outages == (Outage(at_ns=10 * _S, for_ns=2 * _S),)
     (first_ns, first), (second_ns, second) = script.changes
     assert (first_ns, second_ns) == (5 * _S, 12 * _S)
     assert (first.rtt_ns, first.rate_bps, first.to_client.loss) == (50 * _MS, 10**8, IndependentLoss(probability=0.01))
@@ -241,13 +241,13 @@ def test_a_script_is_read_and_outages_stand_on_its_own_clock() -> None:
 )
 def test_a_mistake_in_a_script_is_told_with_its_line(text: str, line: int) -> None:
     with pytest.raises(UsageError, match=f"^here:{line}: "):
-        read_script(text, _BASE, "here")
+        parse_script(text, _BASE, "here")
 
 
 def test_a_player_makes_each_change_once_and_in_order() -> None:
-    script = read_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n3600s rtt 4ms\n", _BASE)
+    script = parse_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n3600s rtt 4ms\n", _BASE)
     made: list[tuple[int, int]] = []
-    with Player(script, lambda spec, elapsed_ns: made.append((spec.rtt_ns, elapsed_ns))) as player:
+    with ScriptPlayer(script, lambda spec, elapsed_ns: made.append((spec.rtt_ns, elapsed_ns))) as player:
         while len(player.played) < 3:
             time.sleep(0.001)
     assert [rtt_ns for rtt_ns, _ in made] == [_MS, 2 * _MS, 3 * _MS], "what was not due is not made"
@@ -259,7 +259,7 @@ def test_whatever_goes_wrong_in_a_script_is_known_afterwards() -> None:
         if spec.rtt_ns == 2 * _MS:
             raise ValueError("a value that nobody foresaw")
 
-    with Player(read_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n", _BASE), change) as player:
+    with ScriptPlayer(parse_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n", _BASE), change) as player:
         while player.failure is None:
             time.sleep(0.001)
     assert len(player.played) == 1

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from tests.rarely import rarely_but
 from tests.unit import fake_load
-from tests.unit.test_load_options import PAUSES
 
 from howfar.address import Secret, ServerAddress
 from howfar.cli.load import find_login, write_file
 from howfar.cli.main import run_command_line
-from howfar.cli.target import numeric
+from howfar.cli.target import numeric_target
 from howfar.contract.message import Message
 from howfar.contract.messages import (
     Failed,
@@ -184,18 +184,6 @@ def test_mistakes_start_no_engine(arguments: list[str], tmp_path: Path, monkeypa
     assert not (tmp_path / "given.args").exists()
 
 
-def test_a_pause_that_would_be_left_out_is_the_users_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "w.toml").write_text(PAUSES)
-    workload = f"--workload={tmp_path / 'w.toml'}"
-    assert run(tmp_path, monkeypatch, workload, "--db-ps-mode=multi") == 2
-    assert not (tmp_path / "given.args").exists()
-    err = capsys.readouterr().err
-    assert "think needs statements that are sent one at a time" in err and "Traceback" not in err
-    assert run(tmp_path, monkeypatch, workload) == 0
-
-
 @pytest.mark.parametrize("option", ["--prometheus", "--hdr-log"])
 @pytest.mark.parametrize("name", ["none/x", "folder"])
 def test_a_file_that_cannot_be_written_is_told_before_the_load(
@@ -256,7 +244,8 @@ def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "below " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", rarely_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_an_interrupted_load_leaves_a_partial_answer_and_no_engine(number: signal.Signals, tmp_path: Path) -> None:
     """[rec-15] Whatever the signal."""
     events = fake_load.events(fake_load.job())[:5]
@@ -331,11 +320,11 @@ def test_a_laboratory_with_postgresql_is_spoken_to_as_such(tmp_path: Path) -> No
 
 
 def test_names_and_addresses() -> None:
-    assert numeric(ServerAddress(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
-    local = numeric(ServerAddress(host="localhost", port=1), lambda _: None) if _single("localhost") else None
+    assert numeric_target(ServerAddress(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
+    local = numeric_target(ServerAddress(host="localhost", port=1), lambda _: None) if _single("localhost") else None
     assert local is None or isinstance(local, TcpTarget), "localhost is never the socket"
     with pytest.raises(UsageError, match="longer than 107"):
-        numeric(ServerAddress(socket="/" + "x" * 108), lambda _: None)
+        numeric_target(ServerAddress(socket="/" + "x" * 108), lambda _: None)
 
 
 def _single(host: str) -> bool:
@@ -350,16 +339,18 @@ def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    found = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
-    monkeypatch.setattr("howfar.cli.target.resolve", lambda address: found)
+    numbers = ("127.0.0.2", "127.0.0.1")
+    monkeypatch.setattr("howfar.cli.target.resolve_host", lambda address: numbers)
     notes: list[str] = []
     with listener:
-        assert numeric(ServerAddress(host="db", port=port), notes.append) == TcpTarget(host="127.0.0.1", port=port)
+        assert numeric_target(ServerAddress(host="db", port=port), notes.append) == TcpTarget(
+            host="127.0.0.1", port=port
+        )
     (said,) = notes
     assert said.startswith("db has 2 addresses; 127.0.0.1 is the first that answers, after 0.")
     assert "client that connects by name" in said
     with pytest.raises(EngineError, match=r"127\.0\.0\.2: .*; 127\.0\.0\.1: "):
-        numeric(ServerAddress(host="db", port=port), notes.append)
+        numeric_target(ServerAddress(host="db", port=port), notes.append)
 
 
 def test_files_are_whole_or_not_there(tmp_path: Path) -> None:

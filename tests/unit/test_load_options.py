@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,9 +27,6 @@ from howfar.load.job import (
     build_tables_job,
     build_workload,
     check_sources,
-    example_workload,
-    example_workloads,
-    parse_workload,
     transport_line,
 )
 from howfar.load.options import BY_NAME, OPTIONS
@@ -225,45 +220,6 @@ def test_what_has_one_table_in_sysbench_has_one_here() -> None:
         make_job("select_random_ranges", "--tables=2")
 
 
-PAUSES = """
-[[statements]]
-name = "one"
-sql = "SELECT 1"
-[[transactions]]
-name = "t"
-[[transactions.steps]]
-statement = "one"
-think = "5ms"
-"""
-
-
-@pytest.mark.parametrize(
-    ("option", "is_refused"),
-    [
-        ("--db-ps-mode=multi", True),
-        ("--pipeline=2", True),
-        ("--pipeline=1", False),
-        *((f"--db-ps-mode={mode}", False) for mode in ("auto", "disable", "extended")),
-    ],
-)
-def test_a_pause_that_would_be_left_out_is_refused(option: str, is_refused: bool) -> None:
-    """Also in a bundled workload: the shop of `orders` has a pause."""
-    options = parse_command_line(["--workload=w.toml", option])
-    login = replace(SOCKET, address=replace(SOCKET.address, protocol="postgresql"))
-
-    def made(text: str) -> LoadJob:
-        return build_load_job(options, login, build_workload(options, parse_workload("w.toml", text)), seed=5)
-
-    for text in (PAUSES, *map(example_workload, example_workloads())):
-        made(re.sub("^think = .*$", "", text, flags=re.MULTILINE))
-        with (
-            pytest.raises(UsageError, match="think needs statements that are sent one at a time")
-            if is_refused
-            else nullcontext()
-        ):
-            made(text)
-
-
 def test_sysbenchs_server_options() -> None:
     options = parse_command_line(
         [
@@ -314,10 +270,10 @@ def test_the_password_itself_leaves_by_consent_which_a_dsn_does_not_exclude() ->
     words = ["oltp_read_only", "--get-server-public-key", "--allow-cleartext-password"]
     asked = parse_command_line(words)
     dsn = ServerAddress(host="h", user="u")
-    agreed = build_session(check_sources(True, address_from_options(asked)).over(dsn), asked)
+    agreed = build_session(check_sources(True, address_from_options(asked)).with_fallback(dsn), asked)
     assert agreed.fetch_server_key and agreed.allow_cleartext_password
     options = address_from_options(parse_command_line(words[:1]))
-    silent = build_session(check_sources(True, options).over(dsn), asked)
+    silent = build_session(check_sources(True, options).with_fallback(dsn), asked)
     assert not silent.fetch_server_key and not silent.allow_cleartext_password
 
 

@@ -21,6 +21,7 @@ from tests.unit import fake_load
 from howfar.contract.messages import Finished, Pgbench, Session, Sysbench
 from howfar.load import report_human
 from howfar.load.report_human import (
+    format_latency,
     pgbench_first_line,
     pgbench_notes,
     pgbench_progress,
@@ -30,7 +31,6 @@ from howfar.load.report_human import (
     sysbench_interval_lines,
     sysbench_report,
     sysbench_started,
-    time,
 )
 from howfar.load.result import Result, hdr_log, job_line, prometheus_text, summary_line
 
@@ -153,7 +153,7 @@ def _end(lines: str, word: str) -> int:
      (2.5e9, "2.50 s"), (99_960_000, "100 ms"), (3.6e12, "3600 s")],
 )  # fmt: skip
 def test_times_keep_three_digits(ns: float, shown: str) -> None:
-    assert time(ns) == shown
+    assert format_latency(ns) == shown
 
 
 def test_an_hdr_log_is_read_by_others(tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ from tests.unit.made_curves import REPLIES, WORKLOAD, Cell, run_of
 from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
-from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling, with_sentence
+from howfar.analysis.answer import fill
+from howfar.experiments.bandwidth.analysis import Curve, Scaling, errors_text, scaling
 from howfar.experiments.bandwidth.curves import published
 from howfar.experiments.bandwidth.report import what_if
+from howfar.experiments.bandwidth.texts import CURVES
 from howfar.experiments.registry import summarise
-from howfar.model.facts import arm_facts, carried_bytes, headed_bytes, replies
-from howfar.model.fit import fit, onto_link, series, settings_of
-from howfar.model.queueing import Beside, Station, ceiling, processors, solve
+from howfar.model.facts import arm_facts, carried_bytes, reply_sizes, wire_bytes
+from howfar.model.fit import bases_for_link, fit, series, settings_of
+from howfar.model.queueing import SharedCpuWork, Station, ceiling, processor_stations, solve
 from howfar.model.resource import Resource
 from howfar.model.what_if import SHARED_CPU, WhatIf, WhatIfAnswer, WhatIfSettings, answer, network
 from howfar.report.document import Details, Table
@@ -51,13 +53,13 @@ def test_balanced_stations_share_the_queue() -> None:
 
 def test_equal_services_wait_half_of_what_exponential_ones_do() -> None:
     """Two connections, one station: the second finds the first in service with probability U(1) = 0.5 and half of it left."""
-    constant = Station.of_services("line", [0.001])
+    constant = Station.from_services("line", [0.001])
     (_, two) = solve(0.001, [constant], 2)
     assert two.throughput == pytest.approx(2 / (0.002 + 0.5 * 0.0005))
 
 
 def test_processors_are_a_fast_one_and_a_delay() -> None:
-    station, delay_s = processors("server CPU", 16, 0.004, 4)
+    station, delay_s = processor_stations("server CPU", 16, 0.004, 4)
     assert station.demand_s == pytest.approx(0.001)
     assert delay_s == pytest.approx(0.003)
 
@@ -67,7 +69,7 @@ services = st.lists(st.floats(1e-6, 1e-2), min_size=1, max_size=20)
 
 @given(st.floats(0, 0.1), st.lists(services, min_size=1, max_size=3), st.integers(1, 60))
 def test_no_bound_is_passed(delay_s: float, all_services: list[list[float]], most: int) -> None:
-    stations = [Station.of_services(f"{number}", each) for number, each in enumerate(all_services)]
+    stations = [Station.from_services(f"{number}", each) for number, each in enumerate(all_services)]
     alone = delay_s + sum(station.demand_s for station in stations)
     for point in solve(delay_s, stations, most):
         assert point.throughput <= min(point.connections / alone, ceiling(stations)) * (1 + 1e-9)
@@ -145,7 +147,7 @@ def test_more_of_anything_is_never_less(rate_bps: float, times: float, threads: 
 
 def test_a_full_link_passes_what_its_bytes_say() -> None:
     """Computed by hand: 16 replies of 39432 bytes in all, each in segments of 1448 with 90 bytes of headers."""
-    lengths = replies(WORKLOAD, 16, 39_432)
+    lengths = reply_sizes(WORKLOAD, 16, 39_432)
     assert len(lengths) == 16 and sum(lengths) == pytest.approx(39_432)
     wire = sum(length + 90 * -(-length // 1448) for length in lengths)
     found = answer(_base(), _settings(rate_bps=1e7, threads=256))
@@ -154,7 +156,7 @@ def test_a_full_link_passes_what_its_bytes_say() -> None:
 
 
 def test_bytes_on_the_way() -> None:
-    assert headed_bytes(1448) == 1448 + 90 and headed_bytes(1449) == 1449 + 180
+    assert wire_bytes(1448) == 1448 + 90 and wire_bytes(1449) == 1449 + 180
     assert carried_bytes(20_000, record_bytes=22) == 20_000 + 2 * 22, "two records"
     assert carried_bytes(20_000, ratio=0.5) == 10_000
 
@@ -200,7 +202,7 @@ def test_one_machine_shares_its_processors_and_two_do_not() -> None:
     )
     base = fit([local], WORKLOAD)
     assert [station.name for station in network(base, settings_of(local)).stations] == [SHARED_CPU]
-    (moved,) = onto_link([local], remote, [], WORKLOAD).values()
+    (moved,) = bases_for_link([local], remote, [], WORKLOAD).values()
     names = [station.name for station in network(moved, settings_of(remote)).stations]
     assert names == ["client CPU", "server CPU", "link to client", "link to server"]
 
@@ -366,7 +368,6 @@ def test_a_ceiling_that_was_read_at_the_top_is_not_said_to_be_reached() -> None:
     curve = _named(found, rate_bps=10**8)
     assert curve.ceilings[0].resource is Resource.SERVER_CPU and curve.ceilings[0].tps == pytest.approx(115, rel=0.01)
     assert "taken at the highest throughput itself" in curve.ceilings[0].says
-    assert "is the ceiling (1" not in found.says and "where server CPU was full" in found.says
 
 
 @pytest.mark.parametrize("threads", [(1, 2), (1, 4, 16, 64)])
@@ -375,9 +376,6 @@ def test_a_knee_that_no_measured_number_of_connections_reaches_is_marked(threads
     (curve,) = _scaling(run_of(cells)).curves
     assert curve.own is not None and 2 < curve.own.knee < 64
     assert curve.own.extrapolated is (threads[-1] == 2)
-    near = curve.ceilings[0].model_copy(update={"tps": curve.top.tps.value * 1.01})
-    says = with_sentence(Scaling(curves=(curve.model_copy(update={"ceilings": (near,)}),), says="")).says
-    assert "N* " in says and ("beyond what was measured" in says) is curve.own.extrapolated
 
 
 def test_a_curve_s_low_end_is_met_and_every_point_counts_that_was_not_fitted_to() -> None:
@@ -405,8 +403,8 @@ def _moved(server_s: Mapping[int, float], other: Cell) -> dict[int, WhatIf]:
     """The model moved onto a 1 Gb/s link, with `other` measured too, from a loopback with these server times by connections."""
     local = [Cell({"path": "tcp", "threads": number}, 400.0, server_s=each) for number, each in server_s.items()]
     facts = arm_facts(run_of([*local, _remote(16, 1e9, 300.0), other]))
-    others = [each for each in facts[len(local) + 1 :] if not each.link_full]
-    return onto_link(facts[: len(local)], facts[len(local)], others, WORKLOAD)
+    others = [each for each in facts[len(local) + 1 :] if not each.is_link_full]
+    return bases_for_link(facts[: len(local)], facts[len(local)], others, WORKLOAD)
 
 
 def test_each_number_of_connections_is_predicted_from_the_loopback_s_own() -> None:
@@ -429,8 +427,7 @@ def test_the_mean_error_of_several_curves_is_that_of_their_points() -> None:
         {"tested": 1, "mean_error": 0.2, "worst_error": 0.2},
     )
     curves = tuple(curve.model_copy(update={"foreign": curve.foreign.model_copy(update=each)}) for each in errors)
-    says = with_sentence(Scaling(curves=curves, says="")).says
-    assert "a mean error of 11.0 % over 10 points (worst 30.0 %)" in says
+    assert errors_text(curves) == fill(CURVES["predicted"], mean=11.0, points=10, worst=30.0)
 
 
 def test_loopback_is_foreseen_by_no_other_curve() -> None:
@@ -479,12 +476,12 @@ def test_without_loopback_another_link_is_the_basis() -> None:
 def test_a_run_with_one_number_of_connections_has_no_curves() -> None:
     run = run_of([_tcp(16), _remote(16, 1e9, 700.0)])
     assert scaling(run, arm_facts(run)) is None
-    assert summarise(run).found(WhatIf) is None, "nothing was varied that the model needs"
+    assert summarise(run).find_findings(WhatIf) is None, "nothing was varied that the model needs"
 
 
 def test_the_summary_carries_it_and_the_measured_point() -> None:
     summary = summarise(_bandwidth())
-    assert summary.found(Scaling) is not None and summary.found(WhatIf) is not None
+    assert summary.find_findings(Scaling) is not None and summary.find_findings(WhatIf) is not None
     assert findings_of(summary, WhatIf).rate_bps == 10**9, "the curve over a link with the highest throughput"
     measured = findings_of(summary, WhatIf).worked[0]
     assert measured.settings.threads == findings_of(summary, WhatIf).threads
@@ -492,13 +489,13 @@ def test_the_summary_carries_it_and_the_measured_point() -> None:
 
 
 def test_a_lone_connection_finds_others_on_its_processors_the_less_the_longer_it_waits() -> None:
-    busy = Beside.measured(
+    busy = SharedCpuWork.from_measurement(
         cycle_s=1.0, wait_s=0.1, others_s=1.2, processors=2
     )  # 0.6 of them: work takes 1 / 0.64 of its time
     assert busy.work_s == pytest.approx(0.9 * 0.64)
     assert busy.cycle_s(0.1) == pytest.approx(1.0)
     assert busy.cycle_s(100.0) == pytest.approx(100 + 0.9 * 0.64, rel=1e-6)
-    alone = Beside.measured(cycle_s=1.0, wait_s=0.1, others_s=0.0, processors=2)
+    alone = SharedCpuWork.from_measurement(cycle_s=1.0, wait_s=0.1, others_s=0.0, processors=2)
     assert alone.cycle_s(5.0) == pytest.approx(5.9)
-    full = Beside.measured(cycle_s=1.0, wait_s=0.0, others_s=4.0, processors=2)
+    full = SharedCpuWork.from_measurement(cycle_s=1.0, wait_s=0.0, others_s=4.0, processors=2)
     assert 0 < full.work_s < full.cycle_s(0.5), "more than all of them was read: the clocks' grain"

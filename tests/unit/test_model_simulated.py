@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
-from howfar.model.queueing import Station, at, line, solve
+from howfar.model.queueing import Station, line_station, point_at, solve
 
 ROUND_TRIPS = 16
 DELAY_S, SERVER_S = 0.0032, 0.0008
@@ -32,9 +32,9 @@ def test_a_transaction_over_a_link(connections: int, rate_bps: float) -> None:
         for service in _services(rate_bps)
     ]
     seen = throughput(list(chain.from_iterable(visits)), connections, 4000)
-    stations = [Station.exponential("server", ROUND_TRIPS, SERVER_S), line("link", REPLIES, rate_bps)]
+    stations = [Station.exponential("server", ROUND_TRIPS, SERVER_S), line_station("link", REPLIES, rate_bps)]
     points = solve(DELAY_S, stations, connections)
-    assert at(points, connections).throughput == pytest.approx(seen, rel=0.10)
+    assert point_at(points, connections).throughput == pytest.approx(seen, rel=0.10)
 
 
 def test_the_simulation_agrees_with_what_is_exact() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howfar.address import Secret, ServerAddress
-from howfar.address.option_files import GROUPS, Files, options_of, parse
+from howfar.address.option_files import GROUPS, Files, parse, read_options
 from howfar.cli.target import find_server, read_option_file
 from howfar.errors import UsageError
 
@@ -158,7 +158,8 @@ def test_lines_are_read_as_my_print_defaults_reads_them(
     )
     try:
         ours = [
-            f"--{line.name}" + ("" if line.value is None else f"={line.value}") for line in options_of(str(file), DISK)
+            f"--{line.name}" + ("" if line.value is None else f"={line.value}")
+            for line in read_options(str(file), DISK)
         ]
     except UsageError:
         assert done.returncode != 0

@@ -1,9 +1,8 @@
-"""Findings about pages: the model against a simulation of every visit, fake runs whose truth is known, and the sentences."""
+"""Findings about pages: the model against a simulation of every visit, fake runs whose truth is known, and what they conclude."""
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_finding
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
+from howfar.analysis.answer import MAX_WORDS, Finding, fill, sentence
 from howfar.contract.receipt import LinkReceipt, QuantilesNs
 from howfar.experiments.page.analysis import (
     CpuLevel,
@@ -23,16 +23,11 @@ from howfar.experiments.page.analysis import (
     model_crossing,
     page_findings,
 )
+from howfar.experiments.page.conclusions import answers, causes, page_advice, page_sentences, unresolved_reason
 from howfar.experiments.page.findings import PageArm, PageFindings
 from howfar.experiments.page.labels import crossing_text, predicted_crossing_text, prediction_text
 from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio, infer_per_message_share
-from howfar.experiments.page.sentences import (
-    costly_connections,
-    page_advice,
-    page_sentences,
-    round_trips_sentence,
-    tcp_is_slower,
-)
+from howfar.experiments.page.texts import ADVICE, TEXTS
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Threshold
 from howfar.stats.trials import trial_table
@@ -189,10 +184,17 @@ def test_the_crossing_is_where_it_is(whole: PageFindings) -> None:
     assert (crossing.curve_ms[0], crossing.curve_ms[-1]) == pytest.approx(crossing.swept_ms)
 
 
-def test_the_first_sentence_answers(whole: PageFindings) -> None:
-    answer = whole.sentences[0]
-    assert re.search(r"heavy page [\d.]+ \[.*\] ms \(predicted: [\d.]+ \[[\d.]+, [\d.]+\] ms\)", answer)
-    assert len(answer) < 450
+def test_the_answer_says_which_is_better_and_from_when(whole: PageFindings) -> None:
+    found = answers(whole)
+    assert [(finding.id, finding.subject) for finding in found] == [
+        ("difference", "heavy"),
+        ("unclear", "light"),
+        ("break-even", "heavy"),
+    ]
+    crossing = next(each for each in whole.crossings if each.page == "heavy")
+    assert crossing.measured_ms is not None
+    assert found[2].estimate == crossing.measured_ms and found[2].parameters == {"cpu_ms": crossing.measured_ms.value}
+    assert len(sentence(found, TEXTS).split()) <= MAX_WORDS
     better = {(choice.page, choice.threads): choice.better for choice in whole.choices if choice.app_cpu_ns == 0}
     assert better["heavy", 1] == better["heavy", 4] == "one"
 
@@ -218,13 +220,13 @@ def test_without_the_engine_paths_are_not_predicted_but_more_cpu_is() -> None:
 def test_without_php_nothing_is_predicted() -> None:
     found = page_findings_of(page_run(4, wanted=heavy("engine")))
     assert (found.model.arms, found.model.within_bar) == (0, None)
-    assert found.choices and found.sentences[0]
+    assert found.choices and answers(found)[0].id == "difference"
 
 
 def test_one_path_alone_answers_nothing() -> None:
     found = page_findings_of(page_run(4, wanted=[cell for cell in heavy("php") if cell.path == "socket"]))
     assert not found.choices and not found.crossings
-    assert found.sentences[0].startswith("No answer: ")
+    assert [finding.id for finding in answers(found)] == ["no-pair"] and sentence(answers(found), TEXTS)
 
 
 def test_one_block_has_no_intervals_and_resolves_nothing() -> None:
@@ -232,6 +234,7 @@ def test_one_block_has_no_intervals_and_resolves_nothing() -> None:
     assert all(choice.better == "not resolved" for choice in found.choices)
     crossing = found.crossings[0].measured_ms
     assert crossing is not None and crossing.low is None and crossing.high is None
+    assert [finding.id for finding in answers(found)] == ["all-unclear"] and not page_sentences(found)
 
 
 def test_void_arms_are_left_out() -> None:
@@ -257,7 +260,7 @@ def test_parts_that_contradict_each_other_predict_nothing_and_are_named() -> Non
     )
     assert not any(arm.predicted_p50_ms for arm in found.arms if arm.path == "remote")
     assert set(found.model.impossible) == {a.arm for a in found.arms if a.path == "remote" and a.application == "php"}
-    assert any("faster than its parts can be" in sentence for sentence in found.sentences)
+    assert cause(found, "impossible").parameters == {"cells": len(found.model.impossible)}
 
 
 def test_what_the_emulator_does_for_each_message_is_learned_from_another_page() -> None:
@@ -288,8 +291,6 @@ def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
     (crossing,) = found.crossings
     assert (crossing.measured_ms, crossing.predicted_ms, crossing.predicted_always) == (None, None, "one")
     assert crossing.without_link_cpu_ms is not None
-    assert "(predicted: none)" in found.sentences[0]
-    assert "a second machine pays from " in found.sentences[1]
 
 
 def with_a_longer_link(run: Run) -> Run:
@@ -389,56 +390,73 @@ def test_without_a_crossing_the_better_one_is_named_only_if_resolved(
     )
 
 
-# ---------------------------------------------------------------- sentences and advice
+# ---------------------------------------------------------------- conclusions and advice
 
 
-def answer(found: PageFindings, *better: str, ratio: Estimate | None = None, floor: float | None = 0.02) -> str:
-    """The first sentence if the comparisons of the pages had these results."""
-    verdicts = dict(zip(("heavy", "light"), better, strict=True))
-    ratios = {} if ratio is None else {"two_over_one": ratio}
-    choices = tuple(each.model_copy(update={"better": verdicts[each.page], **ratios}) for each in found.choices)
-    return page_sentences(found.model_copy(update={"choices": choices, "link_noise_floor": floor}))[0]
+def cause(found: PageFindings, name: str) -> Finding:
+    """The only cause with this id."""
+    (finding,) = (each for each in causes(found) if each.id == name)
+    assert sentence((finding,), TEXTS), "its template has its figures"
+    return finding
 
 
 @pytest.mark.parametrize(
-    ("better", "lead"),
+    ("better", "ids"),
     [
-        (("one", "one"), "One machine with sockets is faster: "),
-        (("one", "not resolved"), "One machine with sockets is faster where the difference is resolved: "),
-        (("two", "not resolved"), "Two machines are faster where the difference is resolved: "),
-        (("one", "two"), "It depends on the page: "),
-        (("not resolved", "not resolved"), "No difference is resolved: "),
+        (("one", "one"), ["difference", "difference"]),
+        (("one", "not resolved"), ["difference", "unclear"]),
+        (("not resolved", "two"), ["difference", "unclear"]),
+        (("not resolved", "not resolved"), ["all-unclear", "all-unclear"]),
     ],
 )
-def test_the_answer_depends_on_the_page_only_where_pages_differ(
-    whole: PageFindings, better: tuple[str, str], lead: str
-) -> None:
-    assert answer(whole, *better).startswith(lead)
+def test_the_answer_names_differences_first(whole: PageFindings, better: tuple[str, str], ids: list[str]) -> None:
+    verdicts = dict(zip(("heavy", "light"), better, strict=True))
+    choices = tuple(each.model_copy(update={"better": verdicts[each.page]}) for each in whole.choices)
+    found = answers(whole.model_copy(update={"choices": choices, "crossings": ()}))
+    assert [finding.id for finding in found] == ids and sentence(found, TEXTS)
+    assert all(
+        finding.verdict is not None and finding.verdict.is_difference for finding in found[: ids.count("difference")]
+    )
 
 
 def test_the_reason_for_an_unresolved_difference_is_given(whole: PageFindings) -> None:
-    wide, small = Estimate(value=0.9, low=0.7, high=1.2), Estimate(value=0.9, low=0.85, high=0.95)
-    both = "not resolved", "not resolved"
-    assert "(interval includes 1)" in answer(whole, *both, ratio=wide)
-    assert "(within the noise floor of a factor of 1.3)" in answer(whole, *both, ratio=small, floor=0.3)
-    assert "(unknown noise floor)" in answer(whole, *both, ratio=small, floor=None)
+    def reason(low: float | None, high: float | None, threshold: Threshold) -> str:
+        ratio = Estimate(value=0.9, low=low, high=high)
+        return unresolved_reason(whole.choices[0].model_copy(update={"two_over_one": ratio}), threshold)
+
+    assert reason(None, None, FLOOR) == "no-interval"
+    assert reason(0.7, 1.2, FLOOR) == "includes-1"
+    assert reason(0.85, 0.95, Threshold(0.3)) == "within-floor"
+    assert reason(0.85, 0.95, Threshold(None)) == "no-floor"
+    assert reason(0.85, 0.95, Threshold(0.02, 100)) == "chance"
 
 
 @pytest.mark.parametrize(
-    ("always", "predicted", "says"),
-    [("one", "one", "(as predicted)"), ("one", "two", "or less)"), ("two", "one", "(predicted: none)")],
+    ("always", "name", "end"), [("one", "never-gains", 1), ("two", "always-gains", 0), (None, "", 0)]
 )
-def test_what_the_model_predicts_without_a_crossing_stands_next_to_what_was_found(
-    whole: PageFindings, always: str, predicted: str, says: str
+def test_without_a_crossing_the_answer_says_how_far_was_measured(
+    whole: PageFindings, always: str | None, name: str, end: int
 ) -> None:
-    update = {"measured_ms": None, "predicted_ms": None, "always": always, "predicted_always": predicted}
-    crossings = tuple(each.model_copy(update=update) for each in whole.crossings)
-    assert says in page_sentences(whole.model_copy(update={"crossings": crossings}))[0]
+    crossing = whole.crossings[0].model_copy(update={"measured_ms": None, "always": always})
+    found = answers(whole.model_copy(update={"crossings": (crossing,)}))
+    assert len(sentence(found, TEXTS).split()) <= MAX_WORDS
+    gains = [(finding.id, finding.parameters) for finding in found if "gains" in finding.id]
+    assert gains == ([(name, {"cpu_ms": crossing.swept_ms[end]})] if name else [])
 
 
-def test_loopback_is_slower_only_beyond_the_noise_floor(whole: PageFindings) -> None:
-    choice = whole.choices[0].model_copy(update={"tcp_over_socket": Estimate(value=0.95, low=0.94, high=0.96)})
-    assert [tcp_is_slower(choice, Threshold(floor)) for floor in (0.02, 0.10, None)] == [True, False, False]
+@pytest.mark.parametrize(("ratio", "name"), [(0.8, "tcp"), (0.99, "tcp-unclear")])
+def test_loopback_is_slower_only_beyond_the_noise_floor(whole: PageFindings, ratio: float, name: str) -> None:
+    estimate = Estimate(value=ratio, low=ratio - 0.001, high=ratio + 0.001)
+    choices = tuple(each.model_copy(update={"tcp_over_socket": estimate}) for each in whole.choices)
+    found = whole.model_copy(update={"choices": choices, "noise_floor": 0.02, "claims": 1})
+    assert {finding.id for finding in causes(found) if finding.id.startswith("tcp")} == {name}
+    assert any("phpredis" in line for advice in page_advice(found) for line in advice.lines) == (name == "tcp")
+
+
+def test_the_models_error_is_a_finding(whole: PageFindings) -> None:
+    assert cause(whole, "model").parameters["cells"] == whole.model.arms
+    missed = whole.model.model_copy(update={"within_bar": False})
+    assert cause(whole.model_copy(update={"model": missed}), "model-misses").parameters["bar"] == 0.1
 
 
 def test_two_machines_are_judged_by_the_noise_floor_of_the_link() -> None:
@@ -447,7 +465,7 @@ def test_two_machines_are_judged_by_the_noise_floor_of_the_link() -> None:
     found = page_findings_of(run, link=20.0)
     assert {choice.better for choice in found.choices} == {"not resolved"}
     assert all(crossing.always is None for crossing in found.crossings)
-    assert "(within the noise floor of a factor of 21)" in found.sentences[0]
+    assert unresolved_reason(found.choices[0], found.threshold(2)) == "within-floor"
     assert found.threshold(1).floor == pytest.approx(0.01), "sockets and loopback TCP cross no link"
 
 
@@ -467,15 +485,12 @@ def test_connecting_costs_what_is_resolved_and_of_real_pages(
 ) -> None:
     arms = [arm for arm in whole.arms if arm.app_cpu_ns == 0]
     found = whole.model_copy(update={"arms": (*arms, *(connecting(arm, times) for arm in arms))})
-    pairs = costly_connections(found)
-    assert {arm.page for arm, _ in pairs} == pages
-    assert all(arm.application == "php" and arm.path in ("socket", "remote") for arm, _ in pairs)
-    assert len(pairs) == 2 * len(pages), "one on sockets and one on two machines"
-    found_sentence = any(
-        sentence.startswith("Opening connections for each page adds ") for sentence in page_sentences(found)
+    costs = [finding for finding in causes(found) if finding.id == "connecting"]
+    assert {finding.subject for finding in costs} == pages and bool(sentence(costs, TEXTS)) == bool(pages)
+    assert len(costs) == 2 * len(pages), "one on sockets and one on two machines"
+    assert any(advice.action.startswith(ADVICE["keep"].partition("{")[0]) for advice in page_advice(found)) == bool(
+        pages
     )
-    advised = any(piece.action.startswith("Keep connections") for piece in page_advice(found))
-    assert found_sentence == advised == bool(pages)
 
 
 def test_what_connecting_adds_is_paired_by_block() -> None:
@@ -511,33 +526,38 @@ def longer(found: PageFindings, low: float, high: float) -> PageFindings:
 
 def test_round_trips_are_a_lever_only_where_two_machines_are_slower_by_a_resolved_figure(whole: PageFindings) -> None:
     def advised(found: PageFindings) -> bool:
-        return any("cut the page's round trips" in piece.action for piece in page_advice(found))
+        lead = fill(ADVICE["round-trips"], page="heavy", ways="")[:-1]
+        return any(piece.action.startswith(lead) for piece in page_advice(found))
 
-    figure = r"[\d.]+ \[[\d.]+, [\d.]+\]"
-    assert re.search(rf"takes {figure} ms longer, which adds {figure} ms for", round_trips_sentence(whole))
+    found = cause(whole, "round-trips")
+    assert found.estimate is not None and found.estimate.low is not None
+    assert found.parameters["round_trips"] == pytest.approx(HEAVY.round_trips)
+    assert found.parameters["each_ms"] == pytest.approx(found.estimate.value / HEAVY.round_trips)
     assert advised(whole)
-    assert round_trips_sentence(longer(whole, -2.0, -1.0)) == ""
+    assert not any(each.id.startswith("round-trips") for each in causes(longer(whole, -2.0, -1.0)))
     unclear = longer(whole, -1.0, 3.0)
-    assert round_trips_sentence(unclear).endswith("(1 in flight): not resolved.") and not advised(unclear)
+    assert cause(unclear, "round-trips-unclear").subject == "heavy" and not advised(unclear)
 
 
-def test_what_workers_and_processors_allow_has_an_interval(whole: PageFindings) -> None:
-    """Except where the interval is narrower than the digits shown."""
-    (sentence,) = (each for each in page_sentences(whole) if each.startswith("PHP workers"))
-    figure = r"\d+ \[\d+, \d+\]"
-    assert re.search(rf"at most {figure} heavy pages .* and {figure} on two; .* allow {figure} and \d+", sentence)
+def test_what_workers_and_processors_allow(whole: PageFindings) -> None:
+    arm = by_name(whole, "socket, heavy, php, 0ms, 1 threads")
+    found = cause(whole, "workers-and-cpus")
+    assert found.parameters["one"] == pytest.approx(20e3 / arm.page_ms.value)
+    assert arm.allowed_per_s is not None and found.parameters["cpus_one"] == arm.allowed_per_s.value
     assert all(arm.allowed_per_s is not None and arm.allowed_per_s.low is not None for arm in whole.arms)
+    arms = tuple(arm.model_copy(update={"allowed_per_s": None}) for arm in whole.arms)
+    assert cause(whole.model_copy(update={"arms": arms}), "workers").parameters["one"] == found.parameters["one"]
 
 
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
         ({"always": "one"}, "none up to 64.9 ms"),
-        ({"always": "two"}, "4.9 ms or less"),
-        ({"always": None}, "not resolved between 4.9 and 64.9 ms"),
-        ({"measured_ms": Estimate(value=12.0, low=9.0, high=None)}, "12 [9, > 64.9] ms"),
-        ({"measured_ms": Estimate(value=12.0, low=None, high=20.0)}, "12 [< 4.9, 20] ms"),
-        ({"measured_ms": Estimate(value=12.0, low=None, high=None)}, "12 ms (no interval)"),
+        ({"always": "two"}, "4.90 ms or less"),
+        ({"always": None}, "not resolved between 4.90 and 64.9 ms"),
+        ({"measured_ms": Estimate(value=12.0, low=9.0, high=None)}, "12.0 [9.00, > 64.9] ms"),
+        ({"measured_ms": Estimate(value=12.0, low=None, high=20.0)}, "12.0 [< 4.90, 20.0] ms"),
+        ({"measured_ms": Estimate(value=12.0, low=None, high=None)}, "12.0 ms (no interval)"),
     ],
 )
 def test_where_it_does_not_flip_the_reason_stands_instead(
@@ -545,7 +565,7 @@ def test_where_it_does_not_flip_the_reason_stands_instead(
 ) -> None:
     base = whole.crossings[0].model_copy(update={"swept_ms": (4.9, 64.9), "measured_ms": None, "predicted_ms": None})
     assert crossing_text(base.model_copy(update=parts)) == text
-    for always, predicted in (("one", "none"), ("two", "4.9 ms or less"), (None, "")):
+    for always, predicted in (("one", "none"), ("two", "4.90 ms or less"), (None, "")):
         assert predicted_crossing_text(base.model_copy(update={"predicted_always": always})) == predicted
 
 

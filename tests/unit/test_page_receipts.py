@@ -25,9 +25,9 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.engine.run_load import LoadOutcome
-from howfar.lab.counts import counted_less
+from howfar.lab.counts import low_count_violations
 from howfar.plan.load import load_plan
-from howfar.runner.jobs import PageSpec, mismatched_pages, page_facts, page_spec, request_mismatches
+from howfar.runner.jobs import PageSpec, find_page_mismatches, find_request_mismatches, page_facts, page_spec
 from howfar.store.records import Arm, ArmRole
 from howfar.store.server_metrics import ServerMetrics
 
@@ -71,8 +71,8 @@ def by_engine(cpu_ns: float = CPU_NS, **changes: Any) -> Finished:
 
 
 def test_pages_as_requested_are_good() -> None:
-    assert mismatched_pages(SPEC, job(PHP), by_php()) == ()
-    assert mismatched_pages(SPEC, job(SCRIPT), by_engine()) == ()
+    assert find_page_mismatches(SPEC, job(PHP), by_php()) == ()
+    assert find_page_mismatches(SPEC, job(SCRIPT), by_engine()) == ()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_pages_as_requested_are_good() -> None:
     ],
 )
 def test_whatever_differs_is_said(application: PageScript | FastCgi, finished: Finished, says: str) -> None:
-    assert says in "; ".join(mismatched_pages(SPEC, job(application), finished))
+    assert says in "; ".join(find_page_mismatches(SPEC, job(application), finished))
 
 
 def outcome(finished: Finished) -> LoadOutcome:
@@ -105,8 +105,8 @@ def outcome(finished: Finished) -> LoadOutcome:
 
 
 def test_differences_make_a_trial_void() -> None:
-    assert request_mismatches(job(PHP), outcome(by_php()), SPEC) == ()
-    assert request_mismatches(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
+    assert find_request_mismatches(job(PHP), outcome(by_php()), SPEC) == ()
+    assert find_request_mismatches(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
 
 
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
@@ -122,7 +122,7 @@ def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
         ("redis", replace(looked, lookup_misses=1), "1 of the keys"),
     )
     for service, metrics, number in cases:
-        found = counted_less(service, metrics, facts)
+        found = low_count_violations(service, metrics, facts)
         assert number in found[0] if number else found == ()
 
 

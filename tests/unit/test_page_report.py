@@ -12,13 +12,15 @@ from tests.unit.fake_pages import PAGES, page_summary
 from tests.unit.rendered import GOLDEN, findings_of, is_golden, with_findings
 from tests.unit.test_report_html import is_small_and_whole
 
+from howfar.analysis.answer import not_yet
 from howfar.analysis.summary import Summary
 from howfar.experiments.page import charts, labels, report
 from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
 from howfar.experiments.registry import document
 from howfar.report import html, terminal
 from howfar.report.charts import plain
-from howfar.report.document import Block, Card, Chart, Details, Table
+from howfar.report.document import Block, Chart, Details, Table
+from howfar.report.figures import number
 from howfar.report.terminal import VISIBLE_LINES
 from howfar.report.text import as_csv, as_json, as_markdown
 from howfar.stats.estimate import Estimate
@@ -43,6 +45,10 @@ def blocks(of: tuple[Block, ...]) -> Iterator[Block]:
 
 def titles(of: Summary) -> list[str]:
     return [block.title for block in blocks(document(of).blocks) if isinstance(block, Chart | Details | Table)]
+
+
+def chart_names(of: Summary) -> set[str]:
+    return {block.name for block in blocks(document(of).blocks) if isinstance(block, Chart)}
 
 
 def crossing(**parts: object) -> Crossing:
@@ -73,9 +79,11 @@ def test_no_line_is_wider_than_the_terminal(width: int, unicode: bool) -> None:
 def test_the_last_screen_of_a_terminal_answers() -> None:
     screen = terminal.render(document(page_summary()), 100).splitlines()
     assert len(screen) <= 40
-    assert page_summary().verdict[:80] in " ".join(screen[-VISIBLE_LINES:])
+    assert page_summary().answer.sentence[:80] in " ".join(screen[-VISIBLE_LINES:])
     rows = [line for line in screen if re.match(r"(heavy|light): (one|two), ", line)]
-    assert len(rows) == 6 and all(re.search(r"\[[\d.,]+, [\d.,]+\].* \d+(\.\d+)?$", row) for row in rows)
+    assert len(rows) == 6 and sum(bool(re.search(r"\[[\d.]+, [\d.]+\]", row)) for row in rows) == 4, (
+        "but of the sockets"
+    )
     assert "What to do" in screen
 
 
@@ -89,17 +97,31 @@ def test_the_html_is_small_whole_escaped_and_fetches_nothing() -> None:
     assert "two machines are better" in text and "one machine is better" in text
 
 
-def test_cards_say_which_is_better_and_from_when_the_other_is() -> None:
-    def card(**parts: object) -> Card:
-        return report.cards(findings().model_copy(update={"crossings": (crossing(**parts),)}))[0]
+def test_without_an_answer_measured_values_stay_and_conclusions_do_not() -> None:
+    found = page_summary()
+    missing = found.model_copy(update={"answer": found.answer.model_copy(update={"findings": (not_yet(3),)})})
+    assert chart_names(found) - chart_names(missing) == {"crossing", "prediction"}
+    assert set(titles(found)) - set(titles(missing)) >= {
+        "The model",
+        "Application CPU from which a second machine pays",
+    }
+    heads = {
+        column.head
+        for block in blocks(document(missing).blocks)
+        if isinstance(block, Table)
+        for column in block.columns
+    }
+    assert "two over one" in heads and "predicted" not in heads
 
-    assert card().label == "heavy page" and card().figure == "one machine"
-    assert re.search(
-        r"pays: [\d.]+ \[[\d.]+, [\d.]+\] ms \(predicted: [\d.]+( \[[\d.]+, [\d.]+\])? ms\)", card().lines[0]
-    )
-    assert "without the emulator's CPU" in card().lines[1]
-    unknown = card(measured_ms=None, predicted_ms=None, without_link_cpu_ms=None)
-    assert "not resolved between" in unknown.lines[0] and "predicted" not in " ".join(unknown.lines)
+
+def test_the_first_table_shows_the_cpu_that_a_crossing_refers_to() -> None:
+    found = findings()
+    choices = {(choice.page, choice.threads): choice.app_cpu_total_ms for choice in reversed(found.headline_levels())}
+    table = report.first_table(page_summary(), found)
+    assert table is not None
+    for arm, row in zip(found.headline_arms(), table.rows, strict=True):
+        if arm.path == "socket":
+            assert row[-1].text == number(choices[arm.page, arm.threads])
 
 
 def test_the_headline_is_the_real_page_at_full_load() -> None:
@@ -131,9 +153,8 @@ def test_what_was_not_swept_is_no_curve() -> None:
     assert {choice.threads for choice in findings().headline_levels()} == {1, 4}
     assert {choice.threads for choice in findings().swept_levels()} == {4}
     unswept = tuple(choice for choice in findings().choices if not choice.app_cpu_ns)
-    assert any("against the application's CPU" in title for title in titles(page_summary()))
-    found = titles(changed(choices=unswept, crossings=()))
-    assert "One machine or two?" in found and not any("against the application's CPU" in title for title in found)
+    swept, alone = page_summary(), changed(choices=unswept, crossings=())
+    assert ["crossing" in chart_names(found) for found in (swept, alone)] == [True, False]
 
 
 @pytest.mark.parametrize("some", [True, False])
@@ -152,7 +173,7 @@ def test_what_is_missing_leaves_no_hole(some: bool) -> None:
     assert as_json(found) and "No arm has a prediction" in screen
 
 
-def test_routes_are_told_apart_in_tables_charts_and_cards() -> None:
+def test_routes_are_told_apart_in_tables_and_charts() -> None:
     """Everything on two machines occurs twice: the second time on a longer link."""
     far, found = {"path": "remote", "rtt_ns": FAR_NS}, findings()
     twice = found.model_copy(
@@ -166,14 +187,13 @@ def test_routes_are_told_apart_in_tables_charts_and_cards() -> None:
         }
     )
     names = {labels.location_text(arm, twice) for arm in twice.arms if arm.machines == 2}
-    assert names == {"two, network 0.2ms", "two, network 1ms"}
-    table = report.choices_table(twice.headline_levels())
+    assert names == {"two, network 0.2 ms", "two, network 1 ms"}
+    table = report.choices_table(twice, twice.headline_levels())
     flips = report.crossings_table(twice.headline_crossings())
     assert table is not None and flips is not None
-    assert {"heavy, 4 in flight, network 0.2ms", "heavy, 4 in flight, network 1ms"} <= {r[0].text for r in table.rows}
+    assert {"heavy, 4 in flight, network 0.2 ms", "heavy, 4 in flight, network 1 ms"} <= {r[0].text for r in table.rows}
     assert len({row[0].text for row in flips.rows}) == len(flips.rows) == 4
     assert [found.rtt_ns for found in twice.headline_crossings()] == [200_000, FAR_NS] * 2
-    assert "(network 0.2ms)" in report.cards(twice)[0].meaning
     colours = charts.path_colours(twice)
     assert len(set(colours.values())) == len(colours) == 4
     assert colours["one, sockets"] == charts.path_colours(findings())["one, sockets"]
@@ -225,8 +245,8 @@ def test_one_p50_is_in_all_tables() -> None:
     arm = findings().headline_arms()[0]
     other = changed(arms=(arm.model_copy(update={"p50_ms": 12345.0}),))
     found = findings_of(other, PageFindings)
-    first, latency = report.first_table(found), report.latency_chart(other, found)
-    assert first is not None and "12,345" in first.rows[0][2].text
+    first, latency = report.first_table(other, found), report.latency_chart(other, found)
+    assert first is not None and "12,345" in first.rows[0][3].text
     assert latency is not None and latency.data is not None and latency.data.rows[0][1].text == "12,345"
     assert report.page_records(found)[arm.arm]["p50_ms"] == "12345"
 
@@ -247,6 +267,5 @@ def test_what_is_counted_is_a_page_whoever_runs_it() -> None:
 
 def test_counts_of_pages_in_flight_are_those_of_the_run() -> None:
     arms = tuple(arm.model_copy(update={"threads": {1: 2, 4: 8}[arm.threads]}) for arm in findings().arms)
-    found = report.first_table(findings().model_copy(update={"arms": arms, "choices": ()}))
-    assert found is not None and ("p50 ms, in", "flight 2, 8") in {(each.head, each.lower) for each in found.columns}
-    assert "8 in flight and 2." in found.notes[0]
+    found = report.first_table(page_summary(), findings().model_copy(update={"arms": arms, "choices": ()}))
+    assert found is not None and ("p50 ms at", "2, 8") in {(each.head, each.lower) for each in found.columns}

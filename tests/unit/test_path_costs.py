@@ -16,10 +16,10 @@ from howfar.engine.process import Launcher
 from howfar.errors import LinkFailed
 from howfar.lab.link import LinkSpec
 from howfar.paths import find_path
-from howfar.recording import null_server
+from howfar.recording import path_measurement
 from howfar.recording.calibration import Rhythm
 from howfar.recording.costs import Sizes
-from howfar.recording.layout import cost_pages
+from howfar.recording.page_costs import cost_pages
 from howfar.recording.predict import analyze
 from howfar.recording.prediction_report import document
 from howfar.report import terminal
@@ -28,7 +28,7 @@ SIZES = Sizes(to_server=(16,), to_client=(8, 1000))
 
 
 @dataclass(frozen=True)
-class MadePath(null_server.OpenPath):
+class MadePath(path_measurement.OpenPath):
     """A path on which each round trip takes 1 ms; in the attempts listed in `spoiled` its link is not as requested."""
 
     spoiled: Sequence[int] = ()
@@ -41,7 +41,7 @@ class MadePath(null_server.OpenPath):
             for page in pages
         ]  # fmt: skip
 
-    def begin(self) -> Callable[[], tuple[str, ...]]:
+    def start_monitoring(self) -> Callable[[], tuple[str, ...]]:
         self.attempts.append(len(self.attempts))
         return lambda: ("the RTT was 9 ms",) if self.attempts[-1] in self.spoiled else ()
 
@@ -52,7 +52,9 @@ def path(spoiled: Sequence[int] = (), spec: LinkSpec | None = None) -> MadePath:
 
 
 def measured(spoiled: Sequence[int], said: list[str]) -> Any:
-    present, target = null_server.measure((path(), path(spoiled)), ("now", "there"), SIZES, Rhythm(), 5, said.append)
+    present, target = path_measurement.measure(
+        (path(), path(spoiled)), ("now", "there"), SIZES, Rhythm(), 5, said.append
+    )
     assert len(present.blocks) == len(target.blocks)
     return target
 
@@ -74,7 +76,7 @@ def test_without_any_block_the_reason_is_the_error() -> None:
 
 def test_sizes_beyond_what_the_rate_sends_in_a_moment_are_not_measured() -> None:
     """[app-24] 22 MB at 100 Mbit/s took minutes; 3 MB take a quarter of a second."""
-    assert path(spec=LinkSpec(rtt_ns=20_000_000, rate_bps=100_000_000)).largest() == (3_125_000, 3_125_000)
+    assert path(spec=LinkSpec(rtt_ns=20_000_000, rate_bps=100_000_000)).max_sizes == (3_125_000, 3_125_000)
 
 
 def test_what_a_small_receive_buffer_would_cost_is_said(tmp_path: Path) -> None:

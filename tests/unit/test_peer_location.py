@@ -19,9 +19,9 @@ import pytest
 
 from howfar.address import parse
 from howfar.doctor import candidates, peer_location, procfs
-from howfar.doctor.candidates import servers_here
+from howfar.doctor.candidates import list_local_servers
 from howfar.doctor.kind import Kind
-from howfar.doctor.peer_location import tcp_peer, unix_peer
+from howfar.doctor.peer_location import locate_tcp_peer, locate_unix_peer
 
 POINTER = "ffffffffffffffff"
 
@@ -109,7 +109,7 @@ def test_a_server_is_listed_with_what_to_type(machine: FakeMachine) -> None:
     machine.listens("127.0.0.1", 3306, 2, 27)
     machine.listens("0.0.0.0", 4567, 3, 27)  # Galera's port
     machine.written()
-    (server,) = servers_here()
+    (server,) = list_local_servers()
     assert (server.kind, server.name, server.pids) == (Kind.MYSQL, "MariaDB", (10,))
     assert server.addresses == ("/run/mysqld/mysqld.sock", "127.0.0.1:3306") and server.notes == ()
     assert server.target == "mysql:///run/mysqld/mysqld.sock"
@@ -134,7 +134,7 @@ def test_the_target_is_the_nearest_address_and_can_be_typed(
         machine.socket(path, 1)
     machine.listens("0.0.0.0", port, 2)
     machine.written()
-    (server,) = servers_here()
+    (server,) = list_local_servers()
     assert server.target == target
     assert parse(target.strip("'")).address.protocol == server.kind.value
 
@@ -146,14 +146,14 @@ def test_a_version_is_known_where_the_path_has_it(machine: FakeMachine) -> None:
     machine.listens("127.0.0.1", 5432, 1)
     machine.listens("127.0.0.1", 3307, 2)
     machine.written()
-    assert sorted(server.name for server in servers_here()) == ["MySQL or MariaDB", "PostgreSQL 15"]
+    assert sorted(server.name for server in list_local_servers()) == ["MySQL or MariaDB", "PostgreSQL 15"]
 
 
 def test_a_port_that_is_passed_on_names_what_does_it(machine: FakeMachine) -> None:
     machine.process(20, "docker-proxy", sockets=(1,))
     machine.listens("0.0.0.0", 3306, 1)
     machine.written()
-    (server,) = servers_here()
+    (server,) = list_local_servers()
     assert server.pids == () and server.target == "mysql://127.0.0.1:3306"
     assert server.notes == ("docker-proxy (pid 20) passes this address on",)
 
@@ -162,7 +162,7 @@ def test_another_program_at_a_usual_port_is_no_server(machine: FakeMachine) -> N
     machine.process(20, "python3", sockets=(1,))
     machine.listens("0.0.0.0", 6379, 1)
     machine.written()
-    assert servers_here() == []
+    assert list_local_servers() == []
 
 
 def test_what_may_not_be_seen_is_said(machine: FakeMachine) -> None:
@@ -170,7 +170,7 @@ def test_what_may_not_be_seen_is_said(machine: FakeMachine) -> None:
     machine.listens("127.0.0.1", 3306, 1, 27)
     machine.listens("127.0.0.1", 11211, 2, 28)  # its process is not visible at all
     machine.written()
-    first, second = servers_here()
+    first, second = list_local_servers()
     assert (first.pids, first.target) == ((10,), "mysql://127.0.0.1:3306") and "may not see" in first.notes[0]
     assert (second.kind, second.pids) == (Kind.MEMCACHED, ()) and second.notes[0].startswith("probably")
 
@@ -180,7 +180,7 @@ def test_servers_of_one_account_share_what_cannot_be_told_apart(machine: FakeMac
         machine.process(pid, "mariadbd", uid=27, sockets=None)
     machine.listens("127.0.0.1", 3306, 1, 27)
     machine.written()
-    (server,) = servers_here()
+    (server,) = list_local_servers()
     assert sorted(server.pids) == [10, 11] and server.addresses == ("127.0.0.1:3306",)
     assert any("which of 2 processes" in note for note in server.notes)
 
@@ -188,7 +188,7 @@ def test_servers_of_one_account_share_what_cannot_be_told_apart(machine: FakeMac
 def test_a_server_in_another_namespace_is_named_and_not_reached(machine: FakeMachine) -> None:
     machine.process(30, "redis-server", sockets=(77,))
     machine.written()
-    (server,) = servers_here()
+    (server,) = list_local_servers()
     assert server.target is None and server.addresses == () and "nsenter -t 30 -n howfar" in server.notes[0]
 
 
@@ -197,18 +197,18 @@ def test_the_bus_of_a_cluster_is_no_address(machine: FakeMachine) -> None:
     machine.listens("0.0.0.0", 16379, 1)
     machine.listens("0.0.0.0", 6379, 2)
     machine.written()
-    (server,) = servers_here()
+    (server,) = list_local_servers()
     assert (server.name, server.addresses) == ("Valkey", ("0.0.0.0:6379",))
 
 
 def test_without_procfs_nothing_is_listed(machine: FakeMachine) -> None:
-    assert servers_here() == []
+    assert list_local_servers() == []
 
 
 def test_the_list_is_quick_and_imports_little() -> None:
     script = (
-        "import sys, time; from howfar.doctor.candidates import servers_here; import howfar.doctor.peer_location\n"
-        "began = time.process_time(); servers_here(); took = time.process_time() - began\n"
+        "import sys, time; from howfar.doctor.candidates import list_local_servers; import howfar.doctor.peer_location\n"
+        "began = time.process_time(); list_local_servers(); took = time.process_time() - began\n"
         "print(took, [name for name in ('numpy', 'pydantic', 'pymysql', 'pg8000', 'ssl', 'scipy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -226,9 +226,9 @@ def test_a_server_at_the_other_end_is_named(machine: FakeMachine) -> None:
     machine.listens("0.0.0.0", 3306, 1, 27)
     machine.connected(SERVER, HERE, 5, 27)
     machine.written()
-    found = tcp_peer(HERE, SERVER)
-    assert found.here.holds and found.same_namespace.holds and found.passed_on is None
-    assert found.listener is not None and found.listener.pid == 10 and found.listens == "mariadbd (pid 10)"
+    found = locate_tcp_peer(HERE, SERVER)
+    assert found.on_this_machine.is_true and found.same_namespace.is_true and found.forwarded_by is None
+    assert found.listener is not None and found.listener.pid == 10 and found.listener_description == "mariadbd (pid 10)"
 
 
 @pytest.mark.parametrize("name", ["docker-proxy", "socat", "haproxy", "pgbouncer"])
@@ -237,8 +237,8 @@ def test_a_forwarder_at_the_other_end_is_named(name: str, machine: FakeMachine) 
     machine.process(10, name, sockets=(5,))
     machine.connected(SERVER, HERE, 5)
     machine.written()
-    found = tcp_peer(HERE, SERVER)
-    assert found.passed_on == "forwarder" and found.listens.startswith(f"{name} (pid 10)")
+    found = locate_tcp_peer(HERE, SERVER)
+    assert found.forwarded_by == "forwarder" and found.listener_description.startswith(f"{name} (pid 10)")
 
 
 @pytest.mark.parametrize("somebody_listens", [False, True])
@@ -248,17 +248,19 @@ def test_an_end_that_is_not_here_is_translated(somebody_listens: bool, machine: 
         machine.listens("0.0.0.0", 3306, 1)
     machine.connected(HERE, SERVER, 9)
     machine.written()
-    found = tcp_peer(HERE, SERVER)
-    assert found.here.holds and found.same_namespace.holds is False and found.passed_on == "translation"
-    assert found.listener is None and "published port" in found.listens
+    found = locate_tcp_peer(HERE, SERVER)
+    assert (
+        found.on_this_machine.is_true and found.same_namespace.is_true is False and found.forwarded_by == "translation"
+    )
+    assert found.listener is None and "published port" in found.listener_description
 
 
 def test_a_program_that_may_not_be_seen_is_unknown(machine: FakeMachine) -> None:
     machine.process(10, "mariadbd", uid=27, sockets=None)
     machine.connected(SERVER, HERE, 5, 27)
     machine.written()
-    found = tcp_peer(HERE, SERVER)
-    assert found.listener is None and found.same_namespace.holds and procfs.account(27) in found.listens
+    found = locate_tcp_peer(HERE, SERVER)
+    assert found.listener is None and found.same_namespace.is_true and procfs.account(27) in found.listener_description
 
 
 def test_addresses_of_this_machine_and_others(machine: FakeMachine, tmp_path: Path) -> None:
@@ -269,16 +271,16 @@ def test_addresses_of_this_machine_and_others(machine: FakeMachine, tmp_path: Pa
     ]
     (tmp_path / "networks" / "docker0" / "bridge").mkdir(parents=True)
     machine.written()
-    assert tcp_peer(("192.0.2.7", 1), ("192.0.2.7", 2)).here.holds is True
-    assert tcp_peer(("192.0.2.7", 1), ("198.51.100.1", 2)).here.holds is False
-    container = tcp_peer(("172.17.0.1", 1), ("172.17.0.2", 2))
-    assert container.here.holds is None and "docker0" in container.here.evidence
-    assert tcp_peer(("::ffff:127.0.0.1", 1), ("::ffff:127.0.0.1", 2)).here.holds is True
+    assert locate_tcp_peer(("192.0.2.7", 1), ("192.0.2.7", 2)).on_this_machine.is_true is True
+    assert locate_tcp_peer(("192.0.2.7", 1), ("198.51.100.1", 2)).on_this_machine.is_true is False
+    container = locate_tcp_peer(("172.17.0.1", 1), ("172.17.0.2", 2))
+    assert container.on_this_machine.is_true is None and "docker0" in container.on_this_machine.evidence
+    assert locate_tcp_peer(("::ffff:127.0.0.1", 1), ("::ffff:127.0.0.1", 2)).on_this_machine.is_true is True
 
 
 def test_a_table_that_may_not_be_read_is_unknown(machine: FakeMachine) -> None:
-    found = tcp_peer(HERE, SERVER)
-    assert found.here.holds and found.same_namespace.holds is None and found.passed_on is None
+    found = locate_tcp_peer(HERE, SERVER)
+    assert found.on_this_machine.is_true and found.same_namespace.is_true is None and found.forwarded_by is None
 
 
 def test_the_listener_of_a_socket(machine: FakeMachine) -> None:
@@ -286,12 +288,15 @@ def test_the_listener_of_a_socket(machine: FakeMachine) -> None:
     machine.process(11, "redis-server", net="net:[2]")
     machine.process(12, "socat")
     machine.written()
-    assert unix_peer("/s", 10).same_namespace.holds and unix_peer("/s", 10).listens == "mariadbd (pid 10)"
-    assert unix_peer("/s", 11).same_namespace.holds is False
-    assert unix_peer("/s", 12).passed_on == "forwarder"
-    assert unix_peer("/s", 0).same_namespace.holds is False, "another PID namespace"
-    gone = unix_peer("/s", 99)
-    assert gone.listener is None and gone.same_namespace.holds is None
+    assert (
+        locate_unix_peer("/s", 10).same_namespace.is_true
+        and locate_unix_peer("/s", 10).listener_description == "mariadbd (pid 10)"
+    )
+    assert locate_unix_peer("/s", 11).same_namespace.is_true is False
+    assert locate_unix_peer("/s", 12).forwarded_by == "forwarder"
+    assert locate_unix_peer("/s", 0).same_namespace.is_true is False, "another PID namespace"
+    gone = locate_unix_peer("/s", 99)
+    assert gone.listener is None and gone.same_namespace.is_true is None
 
 
 def test_real_sockets_of_this_process() -> None:
@@ -302,13 +307,13 @@ def test_real_sockets_of_this_process() -> None:
         except OSError:
             continue
         with closing(listening), closing(socket.create_connection(listening.getsockname()[:2])) as made:
-            found = tcp_peer(made.getsockname()[:2], made.getpeername()[:2])
-        assert found.listener is not None and found.listener.pid == os.getpid() and found.passed_on is None
+            found = locate_tcp_peer(made.getsockname()[:2], made.getpeername()[:2])
+        assert found.listener is not None and found.listener.pid == os.getpid() and found.forwarded_by is None
 
 
 _TRANSLATED = """
 import socket, subprocess, sys, time
-from howfar.doctor.peer_location import tcp_peer
+from howfar.doctor.peer_location import locate_tcp_peer
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 other = subprocess.Popen(["unshare", "-n", sys.executable, "-c", '''
 import socket, subprocess, time
@@ -339,7 +344,7 @@ try:
             break
         except OSError:
             time.sleep(0.05)
-    print(tcp_peer(made.getsockname(), made.getpeername()).passed_on)
+    print(locate_tcp_peer(made.getsockname(), made.getpeername()).forwarded_by)
 finally:
     other.kill()
     other.wait()

@@ -25,15 +25,24 @@ from howfar.contract.messages import (
 )
 from howfar.errors import PlanError, UsageError
 from howfar.plan.cells import block_order, cells, stream_seed
-from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, cost
-from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_levels
+from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS, estimate_cost
+from howfar.plan.fitting import check_rows, describe_unresumed_sessions, with_rows, without_levels
 from howfar.plan.load import Override, load_plan, shipped_plans
 from howfar.plan.page import Keys
 from howfar.plan.sessions import SessionSpec, session_spec
-from howfar.plan.types import Data, Plan, RowDistribution, Workload, WorkloadKind, local_part, read_stored, restore_plan
+from howfar.plan.types import (
+    Data,
+    Plan,
+    RowDistribution,
+    Workload,
+    WorkloadKind,
+    local_plan,
+    parse_stored_plan,
+    restore_plan,
+)
 from howfar.runner import preflight as fitting
-from howfar.runner.jobs import check_workload, statements_job
-from howfar.runner.preflight import fit
+from howfar.runner.jobs import check_workload, make_statements_job
+from howfar.runner.preflight import fit_plan
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Trust
 
@@ -69,8 +78,8 @@ def write(folder: Path, text: str) -> str:
 def test_shipped_plans_load_cost_and_come_back(name: str, quick: bool) -> None:
     plan = load_plan(name, quick).plan
     assert plan.name == name
-    forecast = cost(plan)
-    assert 0 < forecast.least_ns <= forecast.most_ns <= plan.timing.time_budget_ns
+    forecast = estimate_cost(plan)
+    assert 0 < forecast.min_ns <= forecast.max_ns <= plan.timing.time_budget_ns
     assert restore_plan(plan.model_dump(mode="json")) == plan
 
 
@@ -88,7 +97,7 @@ def test_quick_paths_fits_eight_blocks_in_five_minutes() -> None:
     """A new laboratory takes 25 s and the report 10 s, which leaves 300 - 35 s for 40 trials."""
     plan = load_plan("paths", quick=True).plan
     assert plan.timing.time_budget_ns <= 295 * 10**9
-    assert 25 * 10**9 + cost(plan).least_ns - LABORATORY_NS <= 295 * 10**9
+    assert 25 * 10**9 + estimate_cost(plan).min_ns - LABORATORY_NS <= 295 * 10**9
 
 
 @pytest.mark.parametrize("mysql", ["mysql", "mysql-8.4.3", "/opt/mysql/bin/mysqld"])
@@ -100,12 +109,12 @@ def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
     on_mysql = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (mysql,)})})
     links = {cell.factors["rate_bps"] for cell in cells(plan) if "rate_bps" in cell.factors}
     assert len(links) == 2
-    assert cost(plan).least_ns == LABORATORY_NS + 2 * NEW_LINK_NS + REPORT_NS + 6 * 12 * 6_200_000_000
-    assert cost(on_mysql).block_ns - cost(plan).block_ns == 12 * 2_100_000_000
+    assert estimate_cost(plan).min_ns == LABORATORY_NS + 2 * NEW_LINK_NS + REPORT_NS + 6 * 12 * 6_200_000_000
+    assert estimate_cost(on_mysql).block_ns - estimate_cost(plan).block_ns == 12 * 2_100_000_000
     other = plan.factors.model_copy(update={"server": ("/usr/sbin/mariadbd",)})
-    assert cost(plan.model_copy(update={"factors": other})) == cost(plan)
+    assert estimate_cost(plan.model_copy(update={"factors": other})) == estimate_cost(plan)
     paths = load_plan("paths", quick=True).plan
-    assert cost(paths).around_ns == LABORATORY_NS + NEW_LINK_NS + REPORT_NS, (
+    assert estimate_cost(paths).fixed_ns == LABORATORY_NS + NEW_LINK_NS + REPORT_NS, (
         "its link is the laboratory's, the other a control's"
     )
 
@@ -251,8 +260,8 @@ def test_order_depends_on_seed_and_block_only() -> None:
 
 def test_local_part() -> None:
     plan = load_plan("paths", quick=True).plan
-    assert local_part(plan).factors.path == ("socket", "tcp")
-    assert [cell.name for cell in cells(local_part(plan))] == ["socket", "socket (again)", "tcp"]
+    assert local_plan(plan).factors.path == ("socket", "tcp")
+    assert [cell.name for cell in cells(local_plan(plan))] == ["socket", "socket (again)", "tcp"]
 
 
 def test_an_option_with_one_level_changes_the_baseline_too() -> None:
@@ -315,7 +324,9 @@ def test_levels_mean_sessions(factors: dict[str, Any], spec: SessionSpec) -> Non
 
 def job(factors: dict[str, Any], trust: Trust | None = None) -> LoadJob:
     arm = Arm(name="it", role=ArmRole.CONTENDER, factors={"path": "socket", "threads": 3, **factors})
-    return statements_job(load_plan("paths", quick=True).plan, arm, FakeStage(UnixTarget(path="/s"), trust=trust), 1)
+    return make_statements_job(
+        load_plan("paths", quick=True).plan, arm, FakeStage(UnixTarget(path="/s"), trust=trust), 1
+    )
 
 
 def test_the_engine_is_asked_for_what_the_cell_says() -> None:
@@ -355,7 +366,7 @@ def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
 
 
 def test_what_was_left_out_stands_beside_the_workload() -> None:
-    plan = read_stored(load_plan("compression", quick=True).plan.model_dump(mode="json"))
+    plan = parse_stored_plan(load_plan("compression", quick=True).plan.model_dump(mode="json"))
     for environment in (RunEnvironment(), RunEnvironment(not_as_requested=[])):
         assert "left out" not in workload_line(plan, environment)
     lacking = RunEnvironment(not_as_requested=["left out: zstd"])
@@ -418,17 +429,17 @@ def test_connections_that_stay_and_were_to_resume_are_said_not_to(
     for check in ("unsupported_levels", "_check_paths"):  # the plan's baseline is not one of its cells
         monkeypatch.setattr(fitting, check, lambda *_: {})
     plan = grid(tls=tls, connect=connect)
-    assert bool(resumed_in_full(plan)) is expected
-    assert fit(
+    assert bool(describe_unresumed_sessions(plan)) is expected
+    assert fit_plan(
         plan.model_copy(update={"data": plan.data.model_copy(update={"fit": False, "table_size": 9})})
-    ).notes == (resumed_in_full(plan))
+    ).notes == (describe_unresumed_sessions(plan))
 
 
 def test_tables_that_no_memory_holds_are_refused_before_anything_is_built() -> None:
     plan = load_plan("paths").plan
     huge = plan.model_copy(update={"data": plan.data.model_copy(update={"table_size": 500_000_000, "tables": 1000})})
     with pytest.raises(PlanError, match="1000 tables of 500000000 rows are too large") as caught:
-        fit(huge)
+        fit_plan(huge)
     assert "fit = true" in caught.value.advice
     check_rows(plan, plan.data.table_size)
 
@@ -454,10 +465,10 @@ def test_six_blocks_of_the_quick_forms_fit_in_their_time(name: str) -> None:
     here = plan.model_copy(
         update={"factors": plan.factors.model_copy(update={"compression": plan.factors.compression[:2]})}
     )
-    forecast = cost(here)
+    forecast = estimate_cost(here)
     assert plan.timing.min_blocks >= 6
     assert (
-        forecast.around_ns + 6 * forecast.block_ns + 20 * 10**9
+        forecast.fixed_ns + 6 * forecast.block_ns + 20 * 10**9
         <= plan.timing.time_budget_ns + forecast.trial_ns
         <= 600 * 10**9
     )
@@ -488,7 +499,7 @@ def test_distances_have_commas_and_are_written_with_semicolons() -> None:
     """Semicolons are used in the command that repeats a run."""
     levels = ("same-rack", "10ms,12ms,30ms")
     override = Override("--distances", ("factors", "distances"), levels)
-    assert override.written == "same-rack;10ms,12ms,30ms"
+    assert override.option_value == "same-rack;10ms,12ms,30ms"
     assert load_plan("cluster", quick=True, overrides=[override]).plan.factors.distances == levels
 
 

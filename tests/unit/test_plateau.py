@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.fake_lab import FakeClock, FakeEngine, fake_info, fakes
 
-from howfar.analysis.plateau import AGREEMENT, BLOCKS, paused_arms
+from howfar.analysis.plateau import AGREEMENT, paused_arms
 from howfar.contract.messages import LoadJob
 from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import settled_line
 from howfar.runner.run import execute_run
 from howfar.runner.stopping import blocks_done, remaining_slots, run_progress
+from howfar.stats.intervals import MIN_BLOCKS
 from howfar.store.records import ArmRole, Run, RunInfo, StopReason, Trial
 from howfar.store.run_file import RunFile, create, read_run
 
@@ -79,8 +80,8 @@ def arms_of(run: Run, block: int) -> set[str]:
 def test_what_is_deep_on_a_plateau_rests_after_four_blocks(whole: Run) -> None:
     run = whole
     everyone = {arm.name for arm in run.info.arms}
-    assert [arms_of(run, block) for block in range(BLOCKS)] == [everyone] * BLOCKS
-    assert [arms_of(run, block) for block in range(BLOCKS, 8)] == [everyone - INSIDE] * (8 - BLOCKS)
+    assert [arms_of(run, block) for block in range(MIN_BLOCKS)] == [everyone] * MIN_BLOCKS
+    assert [arms_of(run, block) for block in range(MIN_BLOCKS, 8)] == [everyone - INSIDE] * (8 - MIN_BLOCKS)
     assert run.stop is StopReason.WIDTH, "what rests is narrow too, so the run may end by width"
 
 
@@ -100,21 +101,21 @@ def test_ends_of_a_plateau_one_connection_and_the_baseline_never_rest(tmp_path: 
         execute_run(file, laboratory, laboratory.clock(), instruments)
     run = read_run(tmp_path / "a.howfar")
     kept = {"socket, 1 thread", "socket, 4 threads", "socket, 4 threads (again)", "socket, 16 threads"}
-    assert arms_of(run, BLOCKS) == kept
+    assert arms_of(run, MIN_BLOCKS) == kept
 
 
 def test_scatter_beyond_the_agreement_lets_nobody_rest(tmp_path: Path) -> None:
     """The figures agree on average, but an interval that merely includes 1 does not prove that."""
-    run = measured(tmp_path / "a.howfar", info(blocks=BLOCKS + 1), scatter=4 * AGREEMENT)
-    assert {len(arms_of(run, block)) for block in range(BLOCKS + 1)} == {len(run.info.arms)}
+    run = measured(tmp_path / "a.howfar", info(blocks=MIN_BLOCKS + 1), scatter=4 * AGREEMENT)
+    assert {len(arms_of(run, block)) for block in range(MIN_BLOCKS + 1)} == {len(run.info.arms)}
 
 
 def test_the_report_says_who_settled_and_keeps_the_interval(whole: Run) -> None:
     summary = summarise(whole)
     cells = {cell.arm: cell for cell in summary.cells}
     assert {name for name, cell in cells.items() if cell.settled_after is not None} == INSIDE
-    assert {cells[name].settled_after for name in INSIDE} == {BLOCKS}
-    assert all(len(cells[name].block_ratios) == BLOCKS and cells[name].ratio for name in INSIDE)
+    assert {cells[name].settled_after for name in INSIDE} == {MIN_BLOCKS}
+    assert all(len(cells[name].block_ratios) == MIN_BLOCKS and cells[name].ratio for name in INSIDE)
     assert summary.complete_blocks == 8
     assert "tcp, 16 threads (after 4 blocks)" in settled_line(summary)
 
@@ -147,7 +148,7 @@ def test_a_wide_control_lets_a_resting_arm_be_woken(whole: Run) -> None:
     """All other arms are narrow. A control is compared with nothing, so its width does not matter."""
     wide = "tcp, 16 threads"
     run = whole.model_copy(update={"trials": scattered(whole, wide, 0.008)})
-    assert paused_arms(run, BLOCKS, 0.01) == INSIDE - {wide}
+    assert paused_arms(run, MIN_BLOCKS, 0.01) == INSIDE - {wide}
     first = run.info.arms[0]
     control = first.model_copy(update={"name": "link alone", "role": ArmRole.CONTROL})
     again = tuple(trial.model_copy(update={"arm": control.name}) for trial in run.trials if trial.arm == first.name)
@@ -158,7 +159,7 @@ def test_a_wide_control_lets_a_resting_arm_be_woken(whole: Run) -> None:
         }
     )
     scatter = with_control.model_copy(update={"trials": scattered(with_control, control.name, 0.2)})
-    assert paused_arms(scatter, BLOCKS, 0.01) == INSIDE - {wide}
+    assert paused_arms(scatter, MIN_BLOCKS, 0.01) == INSIDE - {wide}
 
 
 class Cut(BaseException):
@@ -207,6 +208,6 @@ def test_the_same_trials_give_the_same_next_place(whole: Run, data: st.DataObjec
 def test_a_block_costs_what_is_measured_in_it(whole: Run) -> None:
     run = whole
     assert run_progress(run, 2, 0.05).slots == len(run.info.arms)
-    now = run_progress(run, BLOCKS + 1, 0.05)
+    now = run_progress(run, MIN_BLOCKS + 1, 0.05)
     assert now.slots == len(run.info.arms) - len(INSIDE)
     assert {arm.arm for arm in now.arms if arm.is_paused} == INSIDE

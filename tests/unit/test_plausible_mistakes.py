@@ -13,14 +13,14 @@ import pytest
 
 from howfar.cli.distance import DURATION, SECONDS
 from howfar.cli.main import cli, looks_like_target, run_command_line
-from howfar.cli.suggest import COMMANDS, OPTIONS, SUBCOMMANDS, accepted
+from howfar.cli.suggest import COMMANDS, OPTIONS, SUBCOMMANDS, is_accepted
 from howfar.errors import UsageError
 from howfar.load.cmdline import (
     ACTIONS,
-    BARE,
+    ALTERNATIVES,
     KINDS,
-    NEAR,
-    WITH_VALUE,
+    PGBENCH_SWITCHES,
+    PGBENCH_VALUE_OPTIONS,
     parse_command_line,
     translate,
     unknown_option_error,
@@ -214,7 +214,9 @@ def test_every_suggested_option_is_one_that_the_command_takes() -> None:
         options = [
             word for param in command.get_params(context) if isinstance(param, click.Option) for word in param.opts
         ]
-        assert {word: meant for word, meant in table.items() if word in options or not accepted(meant, options)} == {}
+        assert {
+            word: meant for word, meant in table.items() if word in options or not is_accepted(meant, options)
+        } == {}
 
 
 def test_every_suggested_command_is_one() -> None:
@@ -279,18 +281,18 @@ def test_workloads_of_pgbench_are_named_as_there(words: str, kind: str, action: 
 
 def test_what_stands_for_a_foreign_option_is_known() -> None:
     """[cli-2], [cli-3]"""
-    for give in WITH_VALUE.values():
+    for give in PGBENCH_VALUE_OPTIONS.values():
         for value in ("1", "simple", "tpcb-like"):
             try:
                 (word,) = give(value)
             except UsageError:
                 continue
             assert not word.startswith("--") or word[2:].partition("=")[0] in BY_NAME
-    for words in BARE.values():
+    for words in PGBENCH_SWITCHES.values():
         names = [word.partition("=")[0].removeprefix("--") for word in words]
         assert all(name in BY_NAME or name.replace("-", "_") in (*KINDS, *ACTIONS) for name in names)
     accepted_here = {name for name, option in BY_NAME.items() if option.treatment == "used"}
-    for near in NEAR.values():
+    for near in ALTERNATIVES.values():
         assert set(re.findall(r"--([a-z][a-z-]*)", near)) <= accepted_here, near
     assert translate("oltp_read_only", []) is None and translate("--threads=4", []) is None
     assert "secret" not in str(unknown_option_error("-p", ["-psecret"]))

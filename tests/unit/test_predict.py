@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, loop, made
 from tests.unit.test_slope import analyzed, observed
 
-from howfar.recording.changes import changes
+from howfar.recording.changes import find_changes
 from howfar.recording.costs import CostBlock, PathCosts, Sizes, SlowStartWindow, choose_sizes
 from howfar.recording.facts import RecordingFacts
-from howfar.recording.layout import cost_pages
+from howfar.recording.page_costs import cost_pages
 from howfar.recording.path_session import present_tls, rhythm_of_recording
 from howfar.recording.predict import PRESENT_MISS_SHARE, PathPrediction, analyze, quantiles
 from howfar.recording.prediction_report import as_json, document
@@ -139,8 +139,8 @@ def test_what_the_recorder_does_not_see_of_a_round_trip_is_no_time_of_the_applic
 def test_an_application_that_became_slower_is_seen_in_a_later_recording(recording: Recording, tmp_path: Path) -> None:
     slower = [dataclasses.replace(step, gap_ns=round(step.gap_ns * 1.5)) for step in PAGE]
     same, other = made(tmp_path / "same.recording", PAGE, seed=6), made(tmp_path / "other.recording", slower)
-    assert not analyze(recording, NOW, FAR, again=same).missed
-    found = analyze(recording, NOW, FAR, again=other)
+    assert not analyze(recording, NOW, FAR, later_recording=same).missed
+    found = analyze(recording, NOW, FAR, later_recording=other)
     (page,) = found.missed
     assert page.later_error == pytest.approx(TRIPS * 50_000 / 1e6 / true_ms(), rel=0.05)
     text = terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
@@ -304,7 +304,7 @@ def test_statements_that_the_server_refused_are_counted(tmp_path: Path) -> None:
 def test_a_stranger_sees_it_at_once(recording: Recording) -> None:
     found = predicted(recording)
     laid = cost_pages(recording, NOW, FAR)
-    report = document(found, changes(laid), laid)
+    report = document(found, find_changes(laid), laid)
     text = terminal.render(report, 100, colour=False)
     in_sight = " ".join(" ".join(text.splitlines()[-VISIBLE_LINES:]).split())
     assert "94 of its 105 round trips are one loop" in in_sight
@@ -342,7 +342,7 @@ def test_what_is_sent_while_slow_start_waits_is_counted_once() -> None:
 def test_a_window_closes_while_nothing_is_sent() -> None:
     window = SlowStartWindow()
     assert [len(window.earlier_rounds(200_000)) for _ in range(2)] == [3, 0]
-    window.rest(150_000_000)
+    window.apply_idle_time(150_000_000)
     assert not window.earlier_rounds(200_000)
-    window.rest(60_000_000_000)
+    window.apply_idle_time(60_000_000_000)
     assert len(window.earlier_rounds(200_000)) == 3

@@ -15,7 +15,16 @@ from howfar.errors import ServerMissing, UsageError
 from howfar.lab.servers import private as debian
 from howfar.lab.servers import private as getting
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.private import PackageSelection, Recipe, fetch, get, installs, named, relocate, servers_home
+from howfar.lab.servers.private import (
+    PackageSelection,
+    Recipe,
+    fetch_packages,
+    find_install,
+    install_recipe,
+    list_installs,
+    relocate,
+    servers_home,
+)
 from howfar.lab.servers.program import kind_of
 
 needs_apt = pytest.mark.skipif(
@@ -30,10 +39,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "howfar"
 
 
-def _install(name: str, says: str = "mysqld  Ver 9.9.9 for Linux") -> Path:
+def _install(name: str, description: str = "mysqld  Ver 9.9.9 for Linux") -> Path:
     program = servers_home() / name / "sbin" / "mysqld"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{says}'\n")
+    program.write_text(f"#!/bin/sh\necho '{description}'\n")
     program.chmod(0o755)
     (servers_home() / name / "receipt.json").write_text(json.dumps({"program": "sbin/mysqld"}))
     return program
@@ -42,7 +51,12 @@ def _install(name: str, says: str = "mysqld  Ver 9.9.9 for Linux") -> Path:
 def test_versions_are_ordered_by_value() -> None:
     for name in ("mysql-9.10.1-1", "mysql-9.9.2-1", "mysql-10.0.0-1", "mariadb-11.8.6-1"):
         _install(name)
-    assert [one.name for one in installs()] == ["mariadb-11.8.6-1", "mysql-9.9.2-1", "mysql-9.10.1-1", "mysql-10.0.0-1"]
+    assert [one.name for one in list_installs()] == [
+        "mariadb-11.8.6-1",
+        "mysql-9.9.2-1",
+        "mysql-9.10.1-1",
+        "mysql-10.0.0-1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +73,7 @@ def test_versions_are_ordered_by_value() -> None:
 def test_a_name_means_the_newest_that_it_fits(requested: str, found: str | None) -> None:
     for name in ("mysql-9.10.1-1", "mysql-9.9.2-1", "mysql-10.0.0-1"):
         _install(name)
-    one = named(requested, installs())
+    one = find_install(requested, list_installs())
     assert (one.name if one else None) == found
 
 
@@ -68,7 +82,7 @@ def test_what_is_half_made_is_not_found() -> None:
     building = servers_home() / ".building-1"
     building.mkdir()
     (building / "receipt.json").write_text("{}")
-    assert installs() == []
+    assert list_installs() == []
     with pytest.raises(ServerMissing, match=r"no server is called 'mysql-9\.9\.9'"):
         find_server("mysql-9.9.9")
 
@@ -76,7 +90,7 @@ def test_what_is_half_made_is_not_found() -> None:
 def test_one_that_is_there_is_left_alone_without_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     program = _install("mysql-9.9.9-1")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert get("mysql", print) == (named("mysql", installs()), False)
+    assert install_recipe("mysql", print) == (find_install("mysql", list_installs()), False)
     assert find_server("mysql-9.9.9-1").path == program
 
 
@@ -88,7 +102,7 @@ def test_one_that_can_be_had_is_named_with_the_way_to_it() -> None:
 
 def test_an_unknown_name_is_the_users_mistake() -> None:
     with pytest.raises(UsageError, match="oracle"):
-        get("oracle", print)
+        install_recipe("oracle", print)
 
 
 def test_the_list_shows_what_is_there_and_what_can_be_had(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +166,7 @@ def test_what_nobody_signed_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     home = tmp_path / "apt"
     home.mkdir()
     with pytest.raises(ServerMissing, match="is not signed"):
-        fetch(PackageSelection("sid", "a-server"), home, print)
+        fetch_packages(PackageSelection("sid", "a-server"), home, print)
     assert not list(home.rglob("*.deb"))
 
 
@@ -172,13 +186,13 @@ def test_without_an_archive_nothing_is_left(
 def test_debians_keys_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian, "_KEYRINGS", (tmp_path / "no-keys.gpg",))
     with pytest.raises(ServerMissing, match="unsigned packages are not accepted"):
-        get("mysql", print)
+        install_recipe("mysql", print)
 
 
 def test_without_apt_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ServerMissing, match="there is no apt-get here") as caught:
-        get("mysql", print)
+        install_recipe("mysql", print)
     assert "--server PATH" in caught.value.advice
 
 
@@ -186,8 +200,8 @@ def test_without_apt_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 def test_what_a_killed_one_left_is_removed_and_the_next_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetched(wanted: PackageSelection, home: Path, tell: object) -> list[Path]:
-        return [_package(home, wanted.package)]
+    def fetched(selection: PackageSelection, home: Path, tell: object) -> list[Path]:
+        return [_package(home, selection.package)]
 
     def relocated(root: Path, server: str) -> Path:
         program = root / "sbin" / server
@@ -197,12 +211,12 @@ def test_what_a_killed_one_left_is_removed_and_the_next_is_whole(
         return program
 
     (servers_home() / ".building-1" / "apt").mkdir(parents=True)
-    monkeypatch.setattr(getting, "fetch", fetched)
+    monkeypatch.setattr(getting, "fetch_packages", fetched)
     monkeypatch.setattr(getting, "relocate", relocated)
     monkeypatch.setitem(
         getting.RECIPES, "mysql", Recipe("mysql", "mysqld", PackageSelection("sid", "a-server"), "a test")
     )
-    installed, made = get("mysql", print)
+    installed, made = install_recipe("mysql", print)
     assert made
     assert installed.name == "mysql-2.3-4"
     assert [entry.name for entry in servers_home().iterdir()] == ["mysql-2.3-4"]

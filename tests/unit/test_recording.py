@@ -23,11 +23,11 @@ from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
 from howfar.paths import find_path
 from howfar.recording import packets
 from howfar.recording.calibration import Placement
-from howfar.recording.collecting import Collected, collect
+from howfar.recording.collecting import CollectedEvents, collect
 from howfar.recording.facts import RecordingFacts
-from howfar.recording.layout import cost_pages
 from howfar.recording.marks import VARIABLE, Marks, parse_mark, send
-from howfar.recording.path_session import required_speech, whole_pages
+from howfar.recording.page_costs import cost_pages
+from howfar.recording.path_session import required_speech, usable_pages
 from howfar.recording.recording import KILLED, Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
 from howfar.recording.summary import RecordingSummary, covered_ns, document, summarize
 from howfar.report.document import Answer, Warnings
@@ -87,7 +87,7 @@ def test_what_an_engine_tells_is_what_is_written(tmp_path: Path) -> None:
         digests=(RecordedDigest(**asdict(digest)),),
         round_trips=(_told(trip(1, 1_050)),),
     )
-    file, into = RecordingFile(tmp_path / "a.recording", RecordingFacts(method="tap", floor_ns=0)), Collected()
+    file, into = RecordingFile(tmp_path / "a.recording", RecordingFacts(method="tap", floor_ns=0)), CollectedEvents()
     source = SimpleNamespace(events=lambda: iter([event]))
     collector = threading.Thread(target=collect, args=(source, file, into))  # `collect` lowers its thread's priority
     collector.start()
@@ -151,14 +151,14 @@ def test_what_a_killed_recorder_leaves_says_that_it_is_not_complete(tmp_path: Pa
 def test_what_a_killed_recorder_leaves_has_the_pages_that_were_marked(tmp_path: Path) -> None:
     page = TimedPage(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_050), trip(2, 2_500)))
-    recording = whole_pages(read(tmp_path / "a"))
+    recording = usable_pages(read(tmp_path / "a"))
     assert [one.id for one in recording.pages[0].round_trips] == [1]
     file.add_pages([TimedPage(2, "/cart", "php", 1.0, 41, 1_000, 2_000)])
     assert [page.contested for page in read(tmp_path / "a").pages] == [1, 1], "two pages of a process claim it"
     file.add_pages([TimedPage(2, "/cart", "php", 1.0, 41, 8_000, 9_000)])
     file.add_pages([TimedPage(1, "/shop", "php", 1.0, 41, 1_000, 9_000)])
     with pytest.raises(UsageError, match="has no whole page"):
-        whole_pages(read(tmp_path / "a"))
+        usable_pages(read(tmp_path / "a"))
     file.close()
 
 
@@ -185,8 +185,8 @@ def test_a_capture_that_ended_early_says_so(ends_early: bool, tmp_path: Path, mo
         def end(self) -> int:
             return 0
 
-    monkeypatch.setattr(packets, "Reader", Reader)
-    monkeypatch.setattr(packets, "Dump", Dump)
+    monkeypatch.setattr(packets, "PacketReader", Reader)
+    monkeypatch.setattr(packets, "Tcpdump", Dump)
     requested = packets.PacketsRequest(3306, None, tmp_path / "a", interface="lo", seconds=0)
     assert packets.record(requested, lambda _: None) == 0
     facts = read(tmp_path / "a").facts
@@ -393,7 +393,7 @@ def test_a_page_that_cannot_be_true_is_left_out_with_the_reason(tmp_path: Path) 
         "/tap": "by its own measure the tap added more than the page took",
     }
     assert "/set: 1 page in no page's figure" in _said(found)
-    assert [page.name for page in whole_pages(read(tmp_path / "a")).pages] == ["/good", "/tap"]
+    assert [page.name for page in usable_pages(read(tmp_path / "a")).pages] == ["/good", "/tap"]
 
 
 def test_a_page_that_failed_is_in_no_figure_and_is_named(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_a_page_that_failed_is_in_no_figure_and_is_named(tmp_path: Path) -> None
         1,
         "answered with a server error, 5xx",
     )
-    whole = whole_pages(read(tmp_path / "a"))
+    whole = usable_pages(read(tmp_path / "a"))
     assert ([page.id for page in whole.pages], sum(whole.left_out.values())) == ([1, 3], 1)
 
 
@@ -478,7 +478,7 @@ def test_a_connection_that_was_not_understood_has_no_vote(tmp_path: Path) -> Non
     )
     for others, expected in (((), "unknown"), ((replace_protocol(unknown, "postgresql"),), "postgresql")):
         event = Recorded(connections=(unknown, unknown, *others), digests=(), round_trips=())
-        into, file = Collected(), RecordingFile(tmp_path / expected, RecordingFacts())
+        into, file = CollectedEvents(), RecordingFile(tmp_path / expected, RecordingFacts())
         source = SimpleNamespace(events=lambda event=event: iter([event]))
         collector = threading.Thread(target=collect, args=(source, file, into))
         collector.start()
@@ -508,7 +508,7 @@ def test_what_was_seen_instead_is_named_by_count(
         packets=seen, skipped=skipped, missing=0, unknown={}, commands={}, repeated_syns=0, repeated_syns_ns=0
     )
     reader = SimpleNamespace(events=lambda: iter([ended]), cpu_s=lambda: 0.0)
-    monkeypatch.setattr(packets, "Reader", lambda *_: reader)
+    monkeypatch.setattr(packets, "PacketReader", lambda *_: reader)
     with pytest.raises(UsageError, match="no round trip to port 3306 was seen") as refused:
         packets.record(packets.PacketsRequest(3306, None, tmp_path / "a", file=tmp_path / "b"), lambda _: None)
     assert said in str(refused.value)

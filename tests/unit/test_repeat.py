@@ -12,7 +12,7 @@ from howfar.contract.messages import Repeated
 from howfar.errors import UsageError
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.recording import Connection, Digest, Phase, Recording, RecordingFile, RoundTrip, TimedPage, read
-from howfar.recording.repeat import analyze, document, may_change, script, split_statements
+from howfar.recording.repeat import analyze, document, make_script, may_change, split_statements
 from howfar.report import terminal
 
 ONE, OTHER, DONE, CHANGE = (
@@ -79,14 +79,16 @@ def test_statements_end_with_their_lines() -> None:
 
 def test_what_is_given_is_run_in_turn_and_what_needs_no_literal_is_run_as_recorded(tmp_path: Path) -> None:
     found = recording(tmp_path / "a", [(ONE, "ping", ONE, DONE), (ONE, OTHER)])
-    made = script(found, GIVEN, (ONE, ONE, OTHER), writes=False)
+    made = make_script(found, GIVEN, (ONE, ONE, OTHER), writes=False)
     assert made.statements == (*GIVEN, DONE)
     assert [[step.statement for step in page.steps] for page in made.pages] == [[None, 0, 1, 3], [None, 0, 2]]
     assert [dict(left) for left in made.left_out] == [{"ping": 1}, {}]
 
 
 def test_gaps_are_without_what_the_recorder_added_or_did_not_see(tmp_path: Path) -> None:
-    (page, _) = script(recording(tmp_path / "a", [(ONE, "ping", ONE), (ONE,)]), GIVEN, (ONE, ONE, OTHER), False).pages
+    (page, _) = make_script(
+        recording(tmp_path / "a", [(ONE, "ping", ONE), (ONE,)]), GIVEN, (ONE, ONE, OTHER), False
+    ).pages
     gap_ns = 10_000 - TAP_NS - UNSEEN_NS
     assert [step.gap_ns for step in page.steps] == [gap_ns, gap_ns, 2 * gap_ns], "a ping's own time is left out with it"
     assert page.rest_ns == 7000
@@ -95,12 +97,12 @@ def test_gaps_are_without_what_the_recorder_added_or_did_not_see(tmp_path: Path)
 def test_a_connection_of_a_page_takes_the_place_of_the_page_before(tmp_path: Path) -> None:
     """A thousand pages that connect anew do not keep a thousand connections open. One opened before its page stays open."""
     found = recording(tmp_path / "a", [(ONE,), (ONE,)])
-    made = script(found, GIVEN, (ONE, ONE, OTHER), False)
+    made = make_script(found, GIVEN, (ONE, ONE, OTHER), False)
     assert [[(step.connection, step.opens) for step in page.steps] for page in made.pages] == [
         [(0, True), (0, False)]
     ] * 2
     kept = replace(found, pages=tuple(replace(page, round_trips=page.round_trips[1:]) for page in found.pages))
-    made = script(kept, GIVEN, (ONE, ONE, OTHER), False)
+    made = make_script(kept, GIVEN, (ONE, ONE, OTHER), False)
     assert [[(step.connection, step.opens) for step in page.steps] for page in made.pages] == [[(5000, False)]] * 2
 
 
@@ -108,7 +110,7 @@ def test_a_semicolon_at_the_end_of_what_was_recorded_is_no_difference(tmp_path: 
     found = recording(tmp_path / "a", [(ONE, DONE)])
     ended = {number: Digest(number, "mysql", f"{one.text};") for number, one in found.digest_by_id.items()}
     found = replace(found, digest_by_id=ended)
-    made = script(found, GIVEN, (ONE, ONE, OTHER), False)
+    made = make_script(found, GIVEN, (ONE, ONE, OTHER), False)
     assert [step.statement for step in made.pages[0].steps] == [None, 0, 3]
 
 
@@ -116,7 +118,7 @@ def test_a_statement_that_failed_when_it_was_recorded_may_fail_again(tmp_path: P
     found = recording(tmp_path / "a", [(ONE, ONE)])
     (page,) = found.pages
     trips = (*page.round_trips[:2], replace(page.round_trips[2], failed=True))
-    made = script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
+    made = make_script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
     assert [step.may_fail for step in made.pages[0].steps] == [False, False, True]
 
 
@@ -128,25 +130,25 @@ def test_what_a_digest_does_not_show_is_refused(tmp_path: Path) -> None:
         "AND set_config('default_transaction_read_only', 'off', false) = ''",
     ):
         with pytest.raises(UsageError, match=r"may change data: SELECT a FROM t WHERE id = \?$"):
-            script(found, (f"SELECT a FROM t WHERE id = 1 {hidden}",), (ONE,), False)
+            make_script(found, (f"SELECT a FROM t WHERE id = 1 {hidden}",), (ONE,), False)
     # Accepted: another statement of the file, which no page runs, and words in a literal.
-    script(
+    make_script(
         found,
         (*GIVEN, "SET GLOBAL x = 1", "/*!1 x */ SELECT 1"),
         (ONE, ONE, OTHER, "SET GLOBAL x = ?", "SELECT ?"),
         False,
     )
-    script(found, ("SELECT a FROM t WHERE id = 'set global read write'",), (ONE,), False)
+    make_script(found, ("SELECT a FROM t WHERE id = 'set global read write'",), (ONE,), False)
 
 
 def test_a_statement_that_is_not_given_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"page \(1 page\) lacks 1 statement: SELECT b FROM t WHERE id IN"):
-        script(recording(tmp_path / "a", [(ONE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
+        make_script(recording(tmp_path / "a", [(ONE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
 
 
 def test_a_page_that_lacks_a_statement_does_not_stop_the_others(tmp_path: Path) -> None:
     """[app-26] Neither does a statement of such a page that would change data."""
-    made = script(recording(tmp_path / "a", [(ONE,), (ONE, OTHER), (CHANGE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
+    made = make_script(recording(tmp_path / "a", [(ONE,), (ONE, OTHER), (CHANGE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
     assert [len(page.steps) for page in made.pages] == [2]
     assert len(made.recording.pages) == 1
     assert made.lacking == (f"page (2 pages) lacks 1 statement: {OTHER}",)
@@ -155,8 +157,8 @@ def test_a_page_that_lacks_a_statement_does_not_stop_the_others(tmp_path: Path) 
 def test_statements_that_change_data_are_run_only_when_that_is_wanted(tmp_path: Path) -> None:
     found = recording(tmp_path / "a", [(ONE, CHANGE)])
     with pytest.raises(UsageError, match=r"may change data: DELETE FROM t$"):
-        script(found, GIVEN, (ONE, ONE, OTHER), writes=False)
-    assert CHANGE in script(found, GIVEN, (ONE, ONE, OTHER), writes=True).statements
+        make_script(found, GIVEN, (ONE, ONE, OTHER), writes=False)
+    assert CHANGE in make_script(found, GIVEN, (ONE, ONE, OTHER), writes=True).statements
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_a_preparation_and_an_empty_statement_run_nothing(tmp_path: Path) -> Non
     trips = (login, replace(prepared, command="prepare"), replace(run, command="execute"), empty, fetched)
     digests = {**found.digest_by_id, 9: Digest(9, "mysql", ";")}
     found = replace(found, pages=(replace(page, round_trips=trips),), digest_by_id=digests)
-    made = script(found, GIVEN, (ONE, ONE, OTHER), False)
+    made = make_script(found, GIVEN, (ONE, ONE, OTHER), False)
     assert [step.statement for step in made.pages[0].steps] == [None, 0]
     assert made.left_out == ({"prepare": 1, "other": 1, "fetch": 1},)
 
@@ -225,12 +227,12 @@ def test_a_page_without_statements_is_refused(tmp_path: Path) -> None:
     (page,) = found.pages
     trips = tuple(replace(trip, digest_id=None, phase="operation") for trip in page.round_trips)
     with pytest.raises(UsageError, match=r"page \(1 page\) has no statement"):
-        script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
+        make_script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
 
 
 def test_the_report_sets_what_was_repeated_beside_what_was_recorded(tmp_path: Path) -> None:
     found = recording(tmp_path / "a", [(ONE, "ping", ONE)] * 4)
-    made = script(found, GIVEN, (ONE, ONE, OTHER), False)
+    made = make_script(found, GIVEN, (ONE, ONE, OTHER), False)
     done = [Repeated(took_ns=400_000, opened_ns=(1,), round_trips_ns=(60_000, 80_000), client_late_ns=20_000)] * 4
     whole = analyze(made, [done] * 4, "db1:3306", read_only=True)
     (page,) = whole.pages

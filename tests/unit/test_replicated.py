@@ -24,30 +24,29 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.contract.receipt import QuantilesNs
-from howfar.contract.rules import is_keyed
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import HowfarError, PlanError
 from howfar.lab.link import LinkSpec
 from howfar.lab.replicated_group import (
-    SERVERS_TIMEOUT_MS,
-    agreement_violation,
-    contradictions,
+    DEFAULT_ACK_TIMEOUT_MS,
+    agreement_violations,
     lag_records,
     node_links,
     replication_spec,
+    replication_violations,
 )
 from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.watch import LagSample
 from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers import pages_allowed
 from howfar.plan.cells import cells
-from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
+from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, estimate_cost
 from howfar.plan.factors import FACTORS
 from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
-from howfar.plan.types import Plan, read_stored
+from howfar.plan.types import Plan, parse_stored_plan
 from howfar.report.grid import level_text
-from howfar.runner.jobs import load_facts, statements_job
+from howfar.runner.jobs import load_facts, make_statements_job
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import LoadFacts
 
@@ -83,7 +82,7 @@ def test_a_cell_asks_for_its_pair() -> None:
     }
     assert replication_spec(many) == ReplicationSpec(replicas=3, wait_for=2, tls=True, compression="zstd")
     leaves = replication_spec({"replication": "after-sync", "fault": "replica-leaves"})
-    assert leaves.timeout_ms == SERVERS_TIMEOUT_MS == 10_000, "the servers' own: a fallback is what is looked for"
+    assert leaves.timeout_ms == DEFAULT_ACK_TIMEOUT_MS == 10_000, "the servers' own: a fallback is what is looked for"
 
 
 def test_a_laboratory_has_what_all_cells_together_need() -> None:
@@ -143,8 +142,10 @@ def test_what_a_server_cannot_replicate_is_left_out_and_said() -> None:
 def test_the_quick_plan_has_four_blocks_in_ten_minutes(server: str) -> None:
     replicated = plan(server=(server,))
     assert replicated.timing.time_budget_ns <= 580 * 10**9
-    assert cost(replicated).arms == 2 * 4 + 1 + 2, "the A/A arm, two controls"
-    assert cost(replicated).around_ns + 4 * cost(replicated).block_ns <= replicated.timing.time_budget_ns
+    assert estimate_cost(replicated).arms == 2 * 4 + 1 + 2, "the A/A arm, two controls"
+    assert (
+        estimate_cost(replicated).fixed_ns + 4 * estimate_cost(replicated).block_ns <= replicated.timing.time_budget_ns
+    )
 
 
 def test_ones_own_distance_is_an_option() -> None:
@@ -174,29 +175,28 @@ def test_what_cannot_be_is_refused_when_the_plan_is_read(factors: dict[str, Any]
 def test_the_workload_says_when_a_commit_is_on_the_disk() -> None:
     fsync_ns = {"512": QuantilesNs(count=48, p50=797, p99=1000)}
     facts = RunEnvironment(work_file_system="tmpfs", data_fsync_ns=fsync_ns)
-    sentence = workload_line(read_stored(plan().model_dump(mode="json")), facts)
+    sentence = workload_line(parse_stored_plan(plan().model_dump(mode="json")), facts)
     assert sentence.endswith("durability off (no commit is flushed), on tmpfs, where a write with fsync takes 797ns")
-    assert "durability" not in workload_line(read_stored(load_plan("paths").plan.model_dump(mode="json")), facts)
+    assert "durability" not in workload_line(parse_stored_plan(load_plan("paths").plan.model_dump(mode="json")), facts)
 
 
 def test_a_trial_costs_more_where_the_replica_is_far() -> None:
     near, far = plan(replica_rtt_ns=(MS,)), plan(replica_rtt_ns=(200 * MS,))
     near_ns, far_ns = (sum(int(cell.factors.get("replica_rtt_ns", 0)) for cell in cells(each)) for each in (near, far))
-    assert cost(far).block_ns - cost(near).block_ns == 30 * (far_ns - near_ns)
-    assert cost(near).around_ns > LABORATORY_NS + REPORT_NS, "its link is calibrated"
-    assert cost(far).around_ns > cost(near).around_ns
+    assert estimate_cost(far).block_ns - estimate_cost(near).block_ns == 30 * (far_ns - near_ns)
+    assert estimate_cost(near).fixed_ns > LABORATORY_NS + REPORT_NS, "its link is calibrated"
+    assert estimate_cost(far).fixed_ns > estimate_cost(near).fixed_ns
 
 
 def test_the_engine_inserts_single_rows_under_keys_of_its_own() -> None:
     arm = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "socket", "threads": 4})
-    job = statements_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
+    job = make_statements_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
     assert job.workload == INSERTS
-    assert is_keyed(job.workload)
     writes = plan().model_copy(update={"workload": plan().workload.model_copy(update={"kind": "oltp_write_only"})})
-    sysbench = statements_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
+    sysbench = make_statements_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
     assert isinstance(sysbench, Sysbench)
     assert sysbench.kind == "oltp_write_only"
-    assert workload_line(read_stored(plan().model_dump(mode="json")), RunEnvironment()).startswith(
+    assert workload_line(parse_stored_plan(plan().model_dump(mode="json")), RunEnvironment()).startswith(
         "single_row_inserts: one short row"
     )
 
@@ -250,20 +250,26 @@ def rtt(ms: int) -> RttResult:
 def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10})
     good = LoadFacts(round_trip_ns=21 * MS, commits=10, commit_p50_ns=20 * MS)
-    assert contradictions(ASKED, before, after, good, [rtt(20)]) == []
-    (found,) = contradictions(ASKED, before, after, replace(good, commit_p50_ns=19 * MS), [rtt(20)])
+    assert replication_violations(ASKED, before, after, good, [rtt(20)]) == []
+    (found,) = replication_violations(ASKED, before, after, replace(good, commit_p50_ns=19 * MS), [rtt(20)])
     assert "nobody waited for it" in found
-    assert contradictions(ASKED, before, after, replace(good, commit_p50_ns=None), [rtt(20)]) == [], "it only reads"
-    assert contradictions(ASKED, before, after, good, [rtt(20), rtt(200)]) == [], "the nearest replica is enough"
+    assert replication_violations(ASKED, before, after, replace(good, commit_p50_ns=None), [rtt(20)]) == [], (
+        "it only reads"
+    )
+    assert replication_violations(ASKED, before, after, good, [rtt(20), rtt(200)]) == [], (
+        "the nearest replica is enough"
+    )
     both = replace(ASKED, wait_for=2)
-    assert any("nobody waited" in each for each in contradictions(both, before, after, good, [rtt(20), rtt(200)]))
+    assert any(
+        "nobody waited" in each for each in replication_violations(both, before, after, good, [rtt(20), rtt(200)])
+    )
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 def test_one_commit_without_acknowledgement_makes_a_trial_void(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 9, "no_tx": 1})
     load = LoadFacts(commits=10, commit_p50_ns=21 * MS)
-    (found,) = contradictions(ASKED, before, after, load, [rtt(20)])
+    (found,) = replication_violations(ASKED, before, after, load, [rtt(20)])
     assert found.startswith("1 commits of the window were not acknowledged")
 
 
@@ -276,7 +282,7 @@ def test_lag_is_told_of_the_window_alone() -> None:
     ("factor", "level", "expected"),
     [
         ("replica_rtt_ns", 85 * MS, "RTT 85ms"),
-        ("replica_rate_bps", 10**9, "1gbit"),
+        ("replica_rate_bps", 10**9, "1 Gb/s"),
         ("replication", "none", "no replica"),
         ("replication", "after-sync", "after-sync"),
         ("replicas", 1, "1 replica"),
@@ -303,7 +309,7 @@ def test_a_clusters_links_may_be_late_by_what_they_add_to_an_agreement() -> None
 
     def found(mode: Any, late_ns: dict[tuple[int, int], float], reads: bool = False) -> list[str]:
         spec = ReplicationSpec(mode=mode, replicas=2)
-        return agreement_violation(spec, pairs_ns, late_ns, 1.2e6, reads=reads)
+        return agreement_violations(spec, pairs_ns, late_ns, 1.2e6, reads=reads)
 
     assert not found("group-leader", between_replicas), "no commit waits for that link"
     (sentence,) = found("galera", between_replicas)  # the last of several paths

@@ -23,11 +23,17 @@ from howfar.lab.replication.proof import (
     ChannelFacts,
     channel_violations,
     latency_violation,
-    violations,
     violations_after_absence,
     window_receipt,
+    window_violations,
 )
-from howfar.lab.replication.status import MariadbPositions, MysqlPositions, primary_end, replica_status, semi_sync_names
+from howfar.lab.replication.status import (
+    MariadbPositions,
+    MysqlPositions,
+    is_acknowledging,
+    parse_primary_end,
+    parse_semi_sync_prefixes,
+)
 from howfar.lab.replication.watch import HangClock
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
@@ -49,12 +55,12 @@ def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str,
     status = status | {ending[name]: str(int(status[ending[name]]) + more) for name, more in (add or {}).items()}
     return Snapshot(
         position=seen["states"][0],
-        primary=primary_end(semi_sync_names(variables), variables, status),
+        primary=parse_primary_end(parse_semi_sync_prefixes(variables), variables, status),
         replicas=(
             ReplicaFacts(
                 name="replica1",
-                state=dialect.replica_state(seen["replica_status"] | (replica or {})),
-                semi_sync=replica_status(semi_sync_names(replica_variables), replica_status_rows),
+                state=dialect.parse_replica_state(seen["replica_status"] | (replica or {})),
+                semi_sync=is_acknowledging(parse_semi_sync_prefixes(replica_variables), replica_status_rows),
                 applied=seen["states"][1],
                 behind=0,
             ),
@@ -64,7 +70,7 @@ def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_are_found_whatever_they_are(kind: str) -> None:
-    names = semi_sync_names(RECORDED[kind]["primary"][0])
+    names = parse_semi_sync_prefixes(RECORDED[kind]["primary"][0])
     roles = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}[kind]
     assert (names.primary, names.replica) == tuple(f"rpl_semi_sync_{word}_" for word in roles)
     assert (names.wait_for is None) == (kind == "mariadb")
@@ -74,22 +80,22 @@ def test_names_are_found_whatever_they_are(kind: str) -> None:
 
 
 def test_older_names_of_mysql_are_found_and_none_are_none() -> None:
-    old = semi_sync_names(["rpl_semi_sync_master_enabled", "rpl_semi_sync_master_wait_for_slave_count"])
+    old = parse_semi_sync_prefixes(["rpl_semi_sync_master_enabled", "rpl_semi_sync_master_wait_for_slave_count"])
     assert (old.primary, old.replica, old.wait_for) == (
         "rpl_semi_sync_master_",
         None,
         "rpl_semi_sync_master_wait_for_slave_count",
     )
-    none = semi_sync_names(["server_id"])
+    none = parse_semi_sync_prefixes(["server_id"])
     assert (none.primary, none.replica) == (None, None)
-    assert primary_end(none, {}, {}) is None
-    assert replica_status(none, {}) is None
+    assert parse_primary_end(none, {}, {}) is None
+    assert is_acknowledging(none, {}) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_window_that_held(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10, "tx_waits": 10, "tx_wait_time": 20500})
-    assert violations(ASKED, before, after, commits=10) == ()
+    assert window_violations(ASKED, before, after, commits=10) == ()
     assert window_receipt(before, after).mean_wait_us == 2050
     assert before.primary is not None and before.primary.timeout_ms == 3_600_000
 
@@ -106,7 +112,7 @@ def test_a_window_that_held(kind: str) -> None:
     ],
 )
 def test_a_window_that_did_not(kind: str, add: dict[str, int], commits: int | None, expected: str) -> None:
-    found = violations(ASKED, snapshot(kind), snapshot(kind, add=add), commits)
+    found = window_violations(ASKED, snapshot(kind), snapshot(kind, add=add), commits)
     assert [sentence for sentence in found if expected in sentence] == list(found) != []
 
 
@@ -119,23 +125,23 @@ def test_each_end_must_say_what_was_asked(kind: str) -> None:
         (replace(ASKED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
         (replace(ASKED, mode="async"), "the primary was semi-synchronous before"),
     ):
-        assert any(expected in sentence for sentence in violations(spec, now, now)), expected
+        assert any(expected in sentence for sentence in window_violations(spec, now, now)), expected
     assert now.primary is not None
     fallen = now.model_copy(update={"primary": now.primary.model_copy(update={"status": False})})
-    assert any("fell back to asynchronous silently" in sentence for sentence in violations(ASKED, now, fallen))
+    assert any("fell back to asynchronous silently" in sentence for sentence in window_violations(ASKED, now, fallen))
     silent = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"semi_sync": False}),)})
-    assert violations(ASKED, now, silent) == ("replica1 did not acknowledge after the window",)
+    assert window_violations(ASKED, now, silent) == ("replica1 did not acknowledge after the window",)
     without = now.model_copy(update={"primary": None})
-    assert any("no semi-synchronous" in sentence for sentence in violations(ASKED, now, without))
+    assert any("no semi-synchronous" in sentence for sentence in window_violations(ASKED, now, without))
     io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
     parted = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"strangers": "0-2-58"}),)})
-    assert violations(ASKED, now, parted) == (
+    assert window_violations(ASKED, now, parted) == (
         "replica1 had transactions that its primary never had (0-2-58) after the window: their histories have parted",
     )
     broken = now.model_copy(update={"broken": ("the link of replica1 had died",)})
-    assert violations(ASKED, now, broken) == ("the link of replica1 had died after the window",)
+    assert window_violations(ASKED, now, broken) == ("the link of replica1 had died after the window",)
     lost = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
-    assert violations(ASKED, now, lost) == (
+    assert window_violations(ASKED, now, lost) == (
         "replica1 was not replicating after the window: receiving Connecting, applying Yes (cannot reach it)",
     )
 
@@ -182,21 +188,21 @@ UUID, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4f22fa47-71ca-11e1-9e33-c
 
 
 def test_positions_of_mysql() -> None:
-    lacking = MysqlPositions().lacking
+    lacking = MysqlPositions().count_missing
     assert lacking(f"{UUID}:1-57:60", f"{UUID}:1-50") == 8
     assert lacking(f"{UUID}:1-57,\n{OTHER}:1-2:7", f"{UUID}:1-57") == 3
     assert lacking("", f"{UUID}:1-5") == 0
     assert lacking(f"{UUID}:1-5:red:1-3", f"{UUID}:1-5") == 3, "a tag is an origin of its own"
     assert lacking(f"{UUID}:red:1-3", f"{UUID}:1-5:red:2") == 2
     assert lacking(f"{UUID}:1-10", f"{UUID}:1-3:5-6:9-20") == 3
-    assert MysqlPositions().strangers(f"{UUID}:1-5,{OTHER}:1", f"{UUID}:1-9") == f"1 of {OTHER}"
-    assert MysqlPositions().strangers(f"{UUID}:1-9,{OTHER}:1", f"{UUID}:1-5", writer=UUID) == f"1 of {OTHER}"
+    assert MysqlPositions().errant_transactions(f"{UUID}:1-5,{OTHER}:1", f"{UUID}:1-9") == f"1 of {OTHER}"
+    assert MysqlPositions().errant_transactions(f"{UUID}:1-9,{OTHER}:1", f"{UUID}:1-5", writer=UUID) == f"1 of {OTHER}"
     with pytest.raises(ValueError, match="no set"):
         lacking("nonsense", "")
 
 
 def test_positions_of_mariadb() -> None:
-    lacking, strangers = MariadbPositions().lacking, MariadbPositions().strangers
+    lacking, strangers = MariadbPositions().count_missing, MariadbPositions().errant_transactions
     assert lacking("0-1-57", "0-1-50") == 7
     assert lacking("0-1-57,1-4-9", "0-1-57") == 9
     assert lacking("0-1-57", "") == 57
@@ -305,7 +311,7 @@ def test_a_replica_that_was_away_is_held_against_what_that_does_not_explain(kind
 def test_a_node_on_a_host_of_the_users_listens_at_its_address_alone(
     kind: str, mode: Literal["galera", "group"], wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(galera, "provider", lambda: Path("libgalera_smm.so"))
+    monkeypatch.setattr(galera, "find_provider", lambda: Path("libgalera_smm.so"))
     spec = ReplicationSpec(mode=mode, replicas=2)
     addresses = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
     seed = Seed("replica1", 1, spec, "secret", None, None, str(uuid.uuid4()), addresses, on_hosts=True)

@@ -29,8 +29,12 @@ from howfar.experiments.replication.analysis import (
     ReplicationCurve,
     acknowledgement_s,
     classify_regime,
+    conclude,
     lag_series,
+    model_findings,
+    one_connection_findings,
     point_at,
+    round_trip_findings,
 )
 from howfar.experiments.replication.arms import MAX_POINTS
 from howfar.experiments.replication.frame import trade_notes
@@ -44,10 +48,20 @@ MARIADB, MYSQL = Server("mariadb"), Server("mysql")
 _BAR = 0.10
 
 
-def _found(run: Run, floor: float | None = 0.01) -> ReplicationFindings:
-    found = replication_findings(trial_table(run), floors_of(floor))
+def _found(run: Run) -> ReplicationFindings:
+    found = replication_findings(trial_table(run))
     assert found is not None
     return found
+
+
+def _answer(run: Run, floor: float | None = 0.01) -> list[tuple[str, str]]:
+    """Ids and modes of the answer's findings, with this noise floor."""
+    cost, table, floors = _found(run).cost, trial_table(run), floors_of(floor)
+    assert cost is not None
+    return [
+        (finding.id, finding.subject.removeprefix("semi-sync "))
+        for finding in conclude(cost, lambda arm, other: floors.compare(table, arm, other).is_difference)
+    ]
 
 
 @cache
@@ -129,8 +143,10 @@ def test_round_trips_tell_the_wait_points_apart() -> None:
     sync, commit = (_point(_cost(MARIADB), mode, 64) for mode in ("after-sync", "after-commit"))
     assert sync.rtts is not None and sync.rtts.low is not None and sync.rtts.low > 1.4
     assert commit.rtts is not None and commit.rtts.high is not None and commit.rtts.high < 1.1
-    assert any("AFTER_SYNC" in text and "round trips" in text for text in _cost(MARIADB).sentences)
-    assert not any("round trips" in text for text in _cost(MYSQL).sentences)
+    curves = _cost(MARIADB).curves
+    assert [finding.id for finding in round_trip_findings(curves, "mariadb")] == [*["round-trips"] * 2, "two-groups"]
+    assert round_trip_findings(curves, "mariadb")[0].estimate == sync.rtts
+    assert round_trip_findings(_cost(MYSQL).curves, "mysql") == []
 
 
 def test_arms_that_do_not_wait_have_no_round_trips_and_no_prediction() -> None:
@@ -147,12 +163,22 @@ def test_the_rate_of_one_connection_is_explained_and_compared_with_published_fig
     summary = summarise(replication_run(MARIADB, noise=0.001))
     cost = findings_of(summary, ReplicationFindings).cost
     assert cost is not None
-    assert cost.sentences[0] in summary.verdict
-    assert cost.sentences[1].startswith("11.7 commits/s") and "11.5" in cost.sentences[1]
+    first, many = summary.answer.findings
+    assert (first.id, many.id, many.subject) == ("slowed-connection", "many", "semi-sync AFTER_SYNC")
+    assert (first.parameters["rtt_ns"], many.parameters["threads"]) == (RTT_NS, 64)
+    assert first.estimate == _point(cost, "after-sync", 1).commits_per_s
+    assert first.parameters["alone"] == _point(cost, "none", 1).commits_per_s.value
+    explained, published = one_connection_findings(_curve(cost, "after-sync"), cost.published)
+    assert explained.id == "one-connection-sum" and explained.parameters["sum"] == pytest.approx(11.7, abs=0.1)
+    assert published.estimate is not None and published.estimate.value == 11.5
+    (model,) = model_findings(cost.curves)
+    assert model.parameters["worst"] == cost.worst_error and len(cost.sentences) == 5
     assert [row[:2] for row in cost.published] == [("none", 1066.8), ("async", 943.2), ("after-commit", 11.5)]
     assert all(ours is not None for _, _, ours in cost.published)
     alone = _cost(MYSQL, modes=("after-sync",))
-    assert "85.2 ms" in alone.sentences[1] and "local work" not in alone.sentences[1], "a rate does not explain itself"
+    (limit,) = one_connection_findings(alone.curves[0], alone.published)
+    assert limit.id == "one-connection-limit", "a rate does not explain itself"
+    assert [finding.id for finding in conclude(alone, lambda arm, other: False)] == ["one-connection", "many"]
 
 
 def test_published_figures_are_of_one_workload_and_wait_point() -> None:
@@ -198,7 +224,7 @@ def test_a_run_without_replication_has_no_findings() -> None:
     run = replication_run(MARIADB, modes=("none",), blocks=2)
     arms = tuple(arm.model_copy(update={"factors": {"path": "socket", "threads": 1}}) for arm in run.info.arms)
     assert (
-        summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})).found(
+        summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})).find_findings(
             ReplicationFindings
         )
         is None
@@ -206,7 +232,7 @@ def test_a_run_without_replication_has_no_findings() -> None:
 
 
 def test_more_connections_are_advised_where_they_wait_together() -> None:
-    advice = summarise(replication_run(MARIADB, blocks=3)).advice
+    advice = summarise(replication_run(MARIADB)).advice
     assert [piece.action.split(",")[0] for piece in advice[:3]] == [
         "Where no acknowledged commit may be lost",
         "Where a crash may lose the last commits",
@@ -216,18 +242,27 @@ def test_more_connections_are_advised_where_they_wait_together() -> None:
     assert all(len(line) <= 55 for piece in advice for line in piece.lines), "it fits any terminal"
 
 
-def test_what_is_not_resolved_is_not_the_best() -> None:
-    """Both wait points of MySQL cost a round trip: the answer is the one that shows no commit early."""
-    first = _cost(MYSQL, noise=0.02).sentences[0]
-    assert "AFTER_SYNC" in first and "AFTER_COMMIT" not in first
-    assert "AFTER_COMMIT" in _cost(MARIADB).sentences[0], "a third more is resolved"
-    assert "AFTER_SYNC" in _cost(MARIADB, blocks=1).sentences[0], "one trial resolves nothing"
+ADVISED = [("slowed-connection", "AFTER_SYNC"), ("many", "AFTER_SYNC")]
+
+
+def test_another_mode_is_named_only_where_it_is_resolved() -> None:
+    """The answer is about the mode that shows no commit early, which is the one advised."""
+    assert _answer(replication_run(MYSQL, noise=0.02)) == ADVISED, "both wait points of MySQL cost a round trip"
+    assert _answer(replication_run(MARIADB)) == [*ADVISED, ("many", "AFTER_COMMIT")], "a third more is resolved"
+    assert _answer(replication_run(MARIADB, blocks=1)) == ADVISED, "one trial resolves nothing"
     for floor in (None, 2.0):
-        cost = _found(replication_run(MARIADB), floor).cost
-        assert cost is not None and "AFTER_SYNC" in cost.sentences[0], "nor do many below the noise floor"
+        assert _answer(replication_run(MARIADB), floor) == ADVISED, "nor do many below the noise floor"
 
 
-def test_the_best_is_judged_within_blocks() -> None:
+def test_the_answer_follows_what_was_measured() -> None:
+    many = [("connections", "AFTER_SYNC"), ("connections", "AFTER_COMMIT")]
+    assert _answer(replication_run(MARIADB, threads=(16,))) == many
+    asynchronous = _answer(replication_run(MARIADB, modes=("none", "async")))
+    assert asynchronous == [("asynchronous", "asynchronous replication")]
+    assert _answer(replication_run(MARIADB, modes=("none",))) == []
+
+
+def test_another_mode_is_judged_within_blocks() -> None:
     """Blocks differ by a factor of two; within each, AFTER_COMMIT makes a third more commits."""
     run = replication_run(MARIADB, blocks=6)
 
@@ -236,8 +271,7 @@ def test_the_best_is_judged_within_blocks() -> None:
         slower = {"elapsed_ns": round(trial.measured.elapsed_ns * (1 + trial.block / 5))}
         return trial.model_copy(update={"measured": trial.measured.model_copy(update=slower)})
 
-    cost = _found(run.model_copy(update={"trials": tuple(map(drifting, run.trials))})).cost
-    assert cost is not None and "AFTER_COMMIT" in cost.sentences[0]
+    assert _answer(run.model_copy(update={"trials": tuple(map(drifting, run.trials))}))[-1] == ("many", "AFTER_COMMIT")
 
 
 def test_round_trips_have_the_scatter_of_the_local_commits_too() -> None:

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from howfar.contract.receipt import PrimaryEnd, ReplicaFacts, Snapshot
+from howfar.contract.receipt import PrimaryState, ReplicaFacts, Snapshot
 from howfar.lab.replication.links import ReplicationSpec
-from howfar.lab.replication.postgresql import PostgresPositions, PostgresReplication, log_bytes
-from howfar.lab.replication.proof import violations
+from howfar.lab.replication.postgresql import PostgresPositions, PostgresReplication, parse_log_bytes
+from howfar.lab.replication.proof import window_violations
 from howfar.lab.servers import TableServer
 from howfar.plan.cells import cells
-from howfar.plan.fitting import with_instead
+from howfar.plan.fitting import with_replacements
 from howfar.plan.load import load_plan
 
 ASKED = ReplicationSpec(wait_point="on", replicas=2)
@@ -27,17 +27,17 @@ def _standby(name: str, flush: str, **changed: str) -> dict[str, str]:
     return {"application_name": name, "state": "streaming", "sync_state": "quorum", **lsns, **changed}
 
 
-def _end(spec: ReplicationSpec, log: tuple[str, ...] = (), **changed: Any) -> PrimaryEnd:
+def _end(spec: ReplicationSpec, log: tuple[str, ...] = (), **changed: Any) -> PrimaryState:
     settings = {"synchronous_commit": "on", "synchronous_standby_names": "ANY 1 (replica1, replica2)", "fsync": "on"}
     standbys = [_standby("replica1", "0/500"), _standby("replica2", "0/700")]
     row = {"settings": settings, "waiting": 3, "log_bytes": 0x900, "standbys": standbys} | changed
     server = cast(TableServer, SimpleNamespace(log_lines=lambda: list(log)))
-    found = _DIALECT.primary_end(lambda _: [row], server, spec)
+    found = _DIALECT.read_primary_end(lambda _: [row], server, spec)
     assert found is not None
     return found
 
 
-def _snapshot(end: PrimaryEnd, sent: int = 0) -> Snapshot:
+def _snapshot(end: PrimaryState, sent: int = 0) -> Snapshot:
     state = _DIALECT.read_state(
         lambda _: [
             {"follows": True, "receiver": "streaming", "has_primary": True, "paused": "not paused", "received": "0/1"}
@@ -51,9 +51,9 @@ def _snapshot(end: PrimaryEnd, sent: int = 0) -> Snapshot:
 
 
 def test_a_position_is_compared_by_transactions_or_by_the_log() -> None:
-    lacking = PostgresPositions().lacking
-    assert log_bytes("16/B374D848") == 0x16B374D848
-    assert log_bytes("") == 0
+    lacking = PostgresPositions().count_missing
+    assert parse_log_bytes("16/B374D848") == 0x16B374D848
+    assert parse_log_bytes("") == 0
     assert lacking("1/10@900", "0/FFFFFFFF@850") == 50
     assert lacking("1/10@900", "1/10@905") == 0, "its own transactions end later than they are replayed"
     assert lacking("1/10@", "0/FFFFFFF0@850") == 0x20, "received and not replayed has no number"
@@ -73,13 +73,16 @@ def test_as_much_is_acknowledged_as_the_replicas_that_a_commit_needs_have() -> N
 def test_a_window_that_held_and_those_that_did_not() -> None:
     before = _snapshot(_end(ASKED))
     after_end = _end(ASKED, standbys=[_standby("replica1", "0/1500"), _standby("replica2", "0/1500")])
-    assert violations(ASKED, before, _snapshot(after_end, sent=0x1000), commits=10) == ()
+    assert window_violations(ASKED, before, _snapshot(after_end, sent=0x1000), commits=10) == ()
     assert any(
-        "bytes of log were acknowledged" in found for found in violations(ASKED, before, _snapshot(after_end), 10)
+        "bytes of log were acknowledged" in found
+        for found in window_violations(ASKED, before, _snapshot(after_end), 10)
     )
-    assert violations(ASKED, before, before, 10) == ("10 commits returned and the primary counted no acknowledgement",)
+    assert window_violations(ASKED, before, before, 10) == (
+        "10 commits returned and the primary counted no acknowledgement",
+    )
     cancelled = after_end.model_copy(update={"no_tx": _end(ASKED, log=("LOG: ready", CANCELLED)).no_tx})
-    found = violations(ASKED, before, _snapshot(cancelled, sent=0x1000), 10)
+    found = window_violations(ASKED, before, _snapshot(cancelled, sent=0x1000), 10)
     assert found == ("1 commits of the window were not acknowledged by a replica, as the primary counts them",)
 
 
@@ -107,9 +110,9 @@ def test_a_replica_that_was_promoted_follows_nobody() -> None:
 @pytest.mark.parametrize("name", ["replication", "crash", "fallback"])
 def test_a_plan_of_other_servers_modes_is_measured_with_its_own(name: str) -> None:
     plan = load_plan(name).plan
-    fitted = with_instead(plan, "replication", _DIALECT.instead)
+    fitted = with_replacements(plan, "replication", _DIALECT.replacements)
     levels = set(fitted.plan.factors.replication)
     assert levels <= {"none", *_DIALECT.modes} and "remote-flush" in levels
     assert cells(fitted.plan), "it still has one baseline"
-    assert with_instead(fitted.plan, "replication", _DIALECT.instead).plan is fitted.plan
-    assert with_instead(plan, "replication", {}).plan is plan
+    assert with_replacements(fitted.plan, "replication", _DIALECT.replacements).plan is fitted.plan
+    assert with_replacements(plan, "replication", {}).plan is plan

@@ -10,13 +10,13 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.experiments.paths import report as charts
 from howfar.experiments.registry import summarise
-from howfar.report.charts import drift
+from howfar.report.charts import drift_chart
 from howfar.stats.estimate import Estimate
 
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(synthetic_run(blocks=3, samples=20))
+    return summarise(synthetic_run(blocks=4, samples=20))
 
 
 def with_interval(summary: Summary, low: float, high: float) -> Summary:
@@ -40,10 +40,9 @@ def test_an_absurd_interval_is_cut_and_marked(summary: Summary) -> None:
     wide = with_interval(summary, 0.0001, 9000)
     low, high = charts.ratio_domain(contenders(wide), 9000)
     assert low == pytest.approx(1 / 20 / 1.08) and high == pytest.approx(20 * 1.08)
-    tcp = next(bar for bar in charts.bars(contenders(wide), low, high) if bar["arm"] == "tcp")
+    tcp = next(bar for bar in charts.interval_rows(contenders(wide), low, high) if bar["arm"] == "tcp")
     assert (tcp["low"], tcp["high"], tcp["cut_low"], tcp["cut_high"]) == (low, high, True, True)
-    drawn = charts.ratios(wide, 600)
-    assert drawn is not None
+    drawn = charts.ratios(wide, charts.compared_cells(wide), 600)
     assert {"triangle-left", "triangle-right"} <= set(str(drawn).split("'"))
     assert "Arrowhead" in html.render(wide)
 
@@ -51,7 +50,9 @@ def test_an_absurd_interval_is_cut_and_marked(summary: Summary) -> None:
 def test_nothing_is_marked_where_nothing_is_cut(summary: Summary) -> None:
     fine = with_interval(summary, 0.7, 0.9)
     cells = contenders(fine)
-    assert not any(bar["cut_low"] or bar["cut_high"] for bar in charts.bars(cells, *charts.ratio_domain(cells, 0.05)))
+    assert not any(
+        bar["cut_low"] or bar["cut_high"] for bar in charts.interval_rows(cells, *charts.ratio_domain(cells, 0.05))
+    )
     narrow = summarise(synthetic_run(blocks=8, samples=20))
     assert "Arrowhead" not in html.render(narrow)
 
@@ -65,7 +66,7 @@ def test_a_ratio_beyond_the_cap_is_still_shown(summary: Summary) -> None:
 
 
 def test_trials_are_counted_from_nought(summary: Summary) -> None:
-    drawn = drift(summary, 600)
+    drawn = drift_chart(summary, 600)
     assert drawn is not None
     assert f"'domain': [-0.5, {len(summary.trials) - 0.5}]" in str(drawn)
 
@@ -73,5 +74,5 @@ def test_trials_are_counted_from_nought(summary: Summary) -> None:
 def test_trials_that_are_left_out_leave_gaps_and_nothing_is_drawn_outside(summary: Summary) -> None:
     """Void trials, controls and repeated blocks have numbers too."""
     later = tuple(trial.model_copy(update={"number": 2 * trial.number}) for trial in summary.trials)
-    drawn = drift(summary.model_copy(update={"trials": later}), 600)
+    drawn = drift_chart(summary.model_copy(update={"trials": later}), 600)
     assert f"'domain': [-0.5, {later[-1].number + 0.5}]" in str(drawn)

@@ -28,15 +28,15 @@ from howfar.report.document import (
     Table,
     Text,
     Warnings,
-    plain,
-    single,
+    plain_cells,
+    plain_columns,
 )
-from howfar.report.terminal import FIRST_SCREEN, VISIBLE_LINES, Around, lay_out
+from howfar.report.terminal import FIRST_SCREEN, VISIBLE_LINES, Surroundings, lay_out
 from howfar.report.text import as_csv, as_markdown
 
 MAIN = Table(
     "Figures",
-    (Column("path", left=True), Column("queries/s", "95 % interval"), Column("p95", "ms", optional=True)),
+    (Column("path", left_aligned=True), Column("queries/s", "95 % interval"), Column("p95", "ms", optional=True)),
     (
         (Cell("socket"), Cell("10,000", "± 50"), Cell("1.25")),
         (Cell("a & <b> | c"), Cell("8,000", "[7,900, 8,100]", share=0.8), Cell("1.75")),
@@ -59,7 +59,7 @@ def sample() -> Document:
         AdviceBlock("First.", "Because of 3 %."),
         AdviceBlock("Second.", "Because."),
         Heading("Only a chart follows"),
-        Chart("one", "A chart", "How to read it.", bar, Table("", single("x", "y"), (plain("1", "2"),))),
+        Chart("one", "A chart", "How to read it.", bar, Table("", plain_columns("x", "y"), (plain_cells("1", "2"),))),
         Heading("Text"),
         Text("A quiet paragraph.", quiet=True),
         Details("Receipts", (Facts({"tls_version": None, "peer": {"port": 3306, "ok": True}}),)),
@@ -84,12 +84,17 @@ def test_a_first_screen_that_is_too_long_has_the_first_sentence_of_each_warning(
     assert " ".join(whole.split()).count("Other programs ran on it.") == 64
 
 
-AROUND = Around("Which is faster?", ("Run file: a.howfar",), ("Go on with: howfar resume a.howfar",))
+QUESTION = "Which is faster?"
+SURROUNDINGS = Surroundings(("Run file: a.howfar",), ("Go on with: howfar resume a.howfar",))
 
 
 def test_a_document_that_fits_on_a_screen_begins_with_its_answer() -> None:
-    small = Document("howfar: sample", (Answer("The socket."), MAIN, Heading("What to do"), AdviceBlock("First.", "")))
-    lines = terminal.render(small, 80, around=AROUND).splitlines()
+    small = Document(
+        "howfar: sample",
+        (Answer("The socket."), MAIN, Heading("What to do"), AdviceBlock("First.", "")),
+        question=QUESTION,
+    )
+    lines = terminal.render(small, 80, surroundings=SURROUNDINGS).splitlines()
     assert len(lines) <= VISIBLE_LINES
     assert lines[:4] == ["Which is faster?", "", "The socket.", ""]
     assert lines[-3:] == ["Run file: a.howfar", "", "Go on with: howfar resume a.howfar"]
@@ -97,8 +102,10 @@ def test_a_document_that_fits_on_a_screen_begins_with_its_answer() -> None:
 
 @pytest.mark.parametrize("details", [True, False])
 def test_a_longer_document_ends_with_its_answer_and_what_to_do(details: bool) -> None:
-    long = Document("howfar: sample", (*sample().blocks, Bullets(tuple(f"line {number}" for number in range(9)))))
-    text = terminal.render(long, 80, details=details, around=AROUND)
+    long = Document(
+        "howfar: sample", (*sample().blocks, Bullets(tuple(f"line {number}" for number in range(9)))), question=QUESTION
+    )
+    text = terminal.render(long, 80, details=details, surroundings=SURROUNDINGS)
     assert text.startswith("Which is faster?\n\nWarnings\n")
     assert text.endswith(
         "Run file: a.howfar\n\nThe socket is <faster> by 25 %.\n\nWhat to do\n1. First.\n   Because of 3 %.\n2. Second.\n"
@@ -111,7 +118,7 @@ def test_a_longer_document_ends_with_its_answer_and_what_to_do(details: bool) ->
 def test_the_answer_stays_in_sight_however_long_the_advice(width: int, details: bool) -> None:
     advice = [AdviceBlock(f"Do this. {'And that. ' * 12}", "Since it helps. " * 20) for _ in range(3)]
     wordy = Document("howfar: sample", (Answer("The socket."), MAIN, MAIN, Heading("What to do"), *advice))
-    text = terminal.render(wordy, width, details=details, around=AROUND)
+    text = terminal.render(wordy, width, details=details, surroundings=SURROUNDINGS)
     assert "The socket." in text.splitlines()[-VISIBLE_LINES:]
     assert text.count("Do this.") == 3
 
@@ -138,7 +145,9 @@ def test_optional_columns_go_first_and_only_from_the_first_screen() -> None:
 
 def test_sentences_are_wrapped_below_the_name_of_their_row() -> None:
     sentence = "a sentence that is far too long for any column of a table, and so is wrapped"
-    lines = lay_out(Table("", single("cell", "limit", "evidence"), (plain("tcp", "server CPU", sentence),)), 60)
+    lines = lay_out(
+        Table("", plain_columns("cell", "limit", "evidence"), (plain_cells("tcp", "server CPU", sentence),)), 60
+    )
     assert lines[0] == "tcp: limit server CPU"
     assert " ".join(line.strip() for line in lines[1:]) == f"evidence {sentence}"
 

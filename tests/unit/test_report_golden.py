@@ -16,6 +16,7 @@ from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
+from howfar.analysis.answer import NOTHING_COMPARED
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import schema, summarise
 from howfar.report.text import as_json
@@ -84,6 +85,7 @@ def test_ascii_is_ascii() -> None:
 
 def test_a_run_without_trials_renders_everywhere() -> None:
     empty = summarise(synthetic_run(blocks=0))
-    assert "No verdict" in terminal.render(empty, 80)
-    assert "No verdict" in markdown.render(empty)
+    assert empty.answer.findings == (NOTHING_COMPARED,)
+    for text in (terminal.render(empty, 400), markdown.render(empty)):
+        assert empty.answer.sentence in text
     assert csv.render(empty) == ""

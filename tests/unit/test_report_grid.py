@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Callable
 from functools import cache
-from statistics import fmean
 
 import pytest
 from tests.unit.made_plans import bandwidth_run
@@ -21,19 +20,22 @@ from tests.unit.synthetic_findings import PLANS
 from tests.unit.synthetic_run import synthetic_run
 from tests.unit.test_report_html import is_small_and_whole
 
+from howfar.analysis.answer import Answer, not_yet
 from howfar.analysis.summary import Summary
 from howfar.experiments import grid as blocks
 from howfar.experiments.bandwidth import curves as curve_blocks
 from howfar.experiments.bandwidth.analysis import Scaling
+from howfar.experiments.bandwidth.texts import REPORT
 from howfar.experiments.encryption.analysis import EncryptionEconomics
 from howfar.experiments.encryption.report import costs_section as encryption_costs
-from howfar.experiments.registry import summarise
+from howfar.experiments.registry import document, summarise
 from howfar.model.resource import Resource
 from howfar.model.what_if import WhatIf
 from howfar.report import figures, limit_text
-from howfar.report.document import Block, Details, Table
+from howfar.report.document import Block, Chart, Details, Table
 from howfar.report.figures import tps
-from howfar.report.grid import grid, is_grid
+from howfar.report.grid import arrange_grid, is_grid
+from howfar.stats.intervals import MIN_BLOCKS
 
 
 @cache
@@ -81,23 +83,23 @@ def test_a_handful_of_paths_is_no_grid() -> None:
 
 
 def test_rows_are_connections_in_order_and_columns_links() -> None:
-    found = grid(summary("bandwidth"))
+    found = arrange_grid(summary("bandwidth"))
     assert found.row_head == "connections"
     assert found.rows == tuple(map(str, THREADS))
-    assert found.columns == (("tcp",), ("remote", "1gbit"), ("remote", "10gbit"))
+    assert found.columns == (("tcp",), ("remote", "1 Gb/s"), ("remote", "10 Gb/s"))
     assert all(cell is not None for row in found.cells for cell in row)
 
 
 def test_without_several_threads_compression_makes_the_rows() -> None:
-    found = grid(summary("compression"))
+    found = arrange_grid(summary("compression"))
     assert (found.row_head, found.rows) == ("compression", ("none", "zlib", "zstd-1", "zstd-9"))
-    assert found.columns[0] == ("100mbit", "digits") and len(found.columns) == 6
+    assert found.columns[0] == ("100 Mb/s", "digits") and len(found.columns) == 6
 
 
 def test_a_cell_that_was_not_measured_is_a_gap() -> None:
     whole = summary("bandwidth")
     some = whole.model_copy(update={"cells": whole.cells[1:]})
-    assert grid(some).cells[0][0] is None
+    assert arrange_grid(some).cells[0][0] is None
     assert blocks.throughput_table(some).rows[0][1].text == "-"
 
 
@@ -107,9 +109,9 @@ def test_every_limit_has_a_letter_of_its_own() -> None:
 
 
 def test_groups_follow_the_limit_down_a_column() -> None:
-    found = [(group.where, group.limit.resource) for group in limit_text.groups(summary("bandwidth"))]
-    assert ("remote, 1gbit, 16 to 256 connections", Resource.LINK_TO_CLIENT) in found
-    assert ("remote, 1gbit, 1 connection", Resource.LATENCY) in found
+    found = [(group.cells, group.limit.resource) for group in limit_text.group_limits(summary("bandwidth"))]
+    assert ("remote, 1 Gb/s, 16 to 256 connections", Resource.LINK_TO_CLIENT) in found
+    assert ("remote, 1 Gb/s, 1 connection", Resource.LATENCY) in found
 
 
 def test_transactions_are_queries_over_queries_a_transaction() -> None:
@@ -155,6 +157,21 @@ def test_every_chart_has_a_name_and_a_table() -> None:
             assert "<title>" in figure and "<table>" in figure
 
 
+@pytest.mark.parametrize("plan", PLANS)
+def test_without_an_answer_there_are_only_measured_figures(plan: str) -> None:
+    """No model, ceiling, break-even or remedy, in tables as in charts."""
+    answer = Answer(question="", sentence="", findings=(not_yet(MIN_BLOCKS - 1),))
+    found = document(summary(plan).model_copy(update={"answer": answer, "advice": ()}))
+    parts = [block for block in found.blocks if isinstance(block, Details)]
+    assert not {"What if?", "How good is the model?", "Ceilings of each curve"} & {part.title for part in parts}
+    heads = {
+        column.head for part in parts for table in part.blocks if isinstance(table, Table) for column in table.columns
+    }
+    assert "limit" in heads and not {"remedy", "would not help", "pays"} & heads
+    captions = [block.caption for block in found.blocks if isinstance(block, Chart)]
+    assert not any(REPORT[name] in caption for caption in captions for name in ("ceilings", "knee"))
+
+
 def test_what_comes_from_data_is_escaped() -> None:
     evil = "<script>alert(1)</script>"
     whole = summary("bandwidth")
@@ -174,13 +191,7 @@ def test_how_good_model_and_instrument_were_is_in_the_report() -> None:
     """Each figure is from the findings: the largest use of the emulator, cells that it or the load generator limits, errors."""
     run = summarise(bandwidth_run())
     text = markdown.render(run)
-    models = [curve.foreign or curve.own for curve in findings_of(run, Scaling).curves]
-    means = [model.mean_error for model in models if model and model.mean_error is not None]
-    worst = max(model.worst_error for model in models if model and model.worst_error is not None)
-    assert (
-        f"Over {len(means)} curves the model's mean error is {fmean(means) * 100:.1f} %, its worst {worst * 100:.1f} %"
-        in text
-    )
+    assert findings_of(run, Scaling).says in text
     used = [
         c.cpu_us_per_query.link.value * c.qps.value / 1e6 for c in figures.shown_cells(run) if c.cpu_us_per_query.link
     ]
@@ -255,7 +266,7 @@ def test_a_version_that_was_measured_at_connections_of_its_own_has_its_figure() 
     older, newer = findings_of(whole, EncryptionEconomics).rows
     rows = (older.model_copy(update={"per_transaction": older.per_transaction[1:2]}), newer)
     mixed = with_findings(whole, encryption=findings_of(whole, EncryptionEconomics).model_copy(update={"rows": rows}))
-    found = table_of(encryption_costs(findings_of(mixed, EncryptionEconomics)))
+    found = table_of(encryption_costs(mixed))
     heads = [(column.head, column.lower) for column in found.columns[-3:]]
     assert heads == [("x connect/txn", f"at {threads}") for threads in (1, 16, 64)]
     assert [[cell.text == figures.UNKNOWN for cell in row[-3:]] for row in found.rows] == [

@@ -11,9 +11,10 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.cells import KeyReads
 from howfar.analysis.summary import Summary
+from howfar.contract.receipt_messages import Bytes, ServiceUse
 from howfar.experiments.registry import summarise
 from howfar.report.figures import keys_line
-from howfar.store.records import Run, ServiceRecord
+from howfar.store.records import Run
 
 PLAN = {
     "name": "stores",
@@ -24,9 +25,8 @@ PLAN = {
 
 def _run(misses: int) -> Run:
     run = synthetic_run(blocks=8, samples=60)
-    reads = ServiceRecord(
-        service="redis", connects=0, requests=1000, turns=1000, bytes_to_server=1, bytes_to_client=1, hits=900, misses=0
-    )
+    sent = Bytes(to_server=1, to_client=1)
+    reads = ServiceUse(service="redis", connects=0, requests=1000, turns=1000, bytes=sent, hits=900, misses=0)
     trials = tuple(
         trial
         if trial.measured is None

@@ -13,9 +13,7 @@ from tests.unit.synthetic_run import PATHS, synthetic_run
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import summarise
 from howfar.report.frame import setup_line
-from howfar.report.sections import ratio_cards
-from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, half_width_text, share_text
+from howfar.stats.intervals import half_width_text, share_text
 from howfar.store.records import Run
 
 SETUP = (
@@ -56,35 +54,6 @@ def test_without_a_link_none_is_claimed() -> None:
     line = setup_line(summarise(synthetic_run(blocks=2, samples=5, models=PATHS[:3])))
     assert line.endswith("no path over a link")
     assert setup_line(summarise(synthetic_run(blocks=0))) == ""
-
-
-def card(summary: Summary, low: float | None, high: float | None) -> str:
-    cells = tuple(
-        cell.model_copy(
-            update={"ratio": Estimate(value=0.48, low=low, high=high), "resolution": Resolution.NOT_RESOLVED}
-        )
-        if cell.arm == "tcp"
-        else cell
-        for cell in summary.cells
-    )
-    cards = ratio_cards(summary.model_copy(update={"cells": cells}))
-    return next(card.meaning for card in cards if card.label == "tcp")
-
-
-def test_a_card_says_how_much_an_unresolved_ratio_may_be(run: Run) -> None:
-    summary = summarise(run)
-    assert "not resolved, anything from 0.19 to 1.24" in card(summary, 0.19, 1.24)
-    assert "anything from 0.46 to 0.50; within noise, or possibly chance in so many comparisons" in card(
-        summary, 0.46, 0.50
-    )
-    assert "too few blocks" in card(summary, None, None)
-    assert "a small one" not in html.render(summary)
-
-
-def test_a_card_gives_the_cpu_with_interval_and_resolution(run: Run) -> None:
-    lines = "\n".join(line for card in ratio_cards(summarise(run)) for line in card.lines)
-    assert re.search(r"^1\.2\d+ \[1\.2\d*, 1\.2\d*\] times the CPU per query: more$", lines, re.MULTILINE)
-    assert re.search(r"^≥ 1\.3\d+ \[1\.3\d*, 1\.3\d*\] times the CPU per query: more$", lines, re.MULTILINE)
 
 
 def test_widths_beyond_all_sense_are_not_spelt_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 from howfar.cli import servers as command
 from howfar.cli.main import run_command_line
 from howfar.lab.servers import features as module
-from howfar.lab.servers.features import Features, features
+from howfar.lab.servers.features import Features, find_features
 from howfar.lab.servers.program import Program, identify
 
 ABLE = Features(tls="OpenSSL", compression=("zlib", "zstd"), semi_sync=True, clone=False, group_replication=False)
@@ -21,7 +21,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides all servers of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("howfar.lab.servers.program.PLACES", ())
+    monkeypatch.setattr("howfar.lab.servers.program.EXTRA_DIRECTORIES", ())
 
 
 def _program(folder: Path) -> Program:
@@ -55,7 +55,7 @@ def test_what_was_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     kept = tmp_path / "c" / "howfar" / "features" / f"{program.key}.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(ABLE.model_dump_json())
-    assert features(program) == ABLE
+    assert find_features(program) == ABLE
     kept.write_text('{"of another": "version"}')
     assert "exit code 3" in str(module.features_or_reason(program)), "what cannot be read is asked anew"
 

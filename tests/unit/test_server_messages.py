@@ -18,7 +18,7 @@ from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.servers.postgresql import _view_session
 from howfar.lab.servers.sql_store import SqlServer
-from howfar.paths.pgbouncer import _ask
+from howfar.paths.pgbouncer import _query_console
 
 SECRET = "nobody-reads-this"
 CALLED = "the statement that names its primary"
@@ -84,7 +84,7 @@ REFUSAL = b"SFATAL\0VFATAL\0C57P03\0Mthe server is going away\0\0"
     ("connect", "told"),
     [
         (lambda near: _view_session(SECRET, UnixTarget(path=near), None), "the server is going away"),
-        (partial(_ask, command="SHOW STATS"), "does not answer SHOW STATS"),
+        (partial(_query_console, command="SHOW STATS"), "does not answer SHOW STATS"),
     ],
     ids=["server", "pgbouncer"],
 )

@@ -11,7 +11,7 @@ import pytest
 from howfar.cli.main import run_command_line
 from howfar.errors import LabError, ServerMissing
 from howfar.lab.servers.kinds import find_server
-from howfar.lab.servers.private import install_from, installs, servers_home
+from howfar.lab.servers.private import install_from, list_installs, servers_home
 
 PROGRAM = "#!/bin/sh\ncase $* in *--version*) echo 'mysqld  Ver 8.4.9-1 for Linux (Percona Server)' ;; *) echo \"$@\" ;; esac\n"
 
@@ -49,7 +49,7 @@ def test_it_is_found_by_kind_and_told_its_base(
     source = pack(tmp_path)  # type: ignore[operator]
     assert run_command_line(["servers", "get", "--from", str(source)]) == 0
     assert capsys.readouterr().out.startswith("mysql-8.4.9-1-")
-    (installed,) = installs()
+    (installed,) = list_installs()
     assert find_server(installed.name).version == "8.4.9-1"
     output = subprocess.run(
         [installed.program, "--no-defaults", "--x"], capture_output=True, text=True, check=True
@@ -77,7 +77,7 @@ def test_a_name_beside_it_is_refused_and_nothing_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     requested: list[str] = []
-    monkeypatch.setattr("howfar.cli.servers.get", lambda name, tell: requested.append(name))
+    monkeypatch.setattr("howfar.cli.servers.install_recipe", lambda name, tell: requested.append(name))
     assert run_command_line(["servers", "get", "mysql", "--from", str(tmp_path)]) == 2
     assert (requested, servers_home().exists()) == ([], False)
     assert "leave out mysql" in capsys.readouterr().err

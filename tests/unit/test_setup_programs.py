@@ -16,7 +16,7 @@ from howfar.errors import LabError
 from howfar.setup import check, install
 from howfar.setup.check import CheckedPart, restrictions
 from howfar.setup.install import PACKAGE_MANAGERS, PackageManager, install_packages, plan_installation, untested_system
-from howfar.setup.programs import RequiredProgram, groups, missing_programs, required_programs
+from howfar.setup.programs import RequiredProgram, missing_programs, program_groups, required_programs
 
 BY_NAME = {manager.name: manager for manager in PACKAGE_MANAGERS}
 LINES = {
@@ -57,7 +57,7 @@ def test_what_no_package_has_is_named_and_not_asked_for() -> None:
 
 
 def test_every_program_belongs_to_a_group_and_every_group_but_the_first_has_an_option() -> None:
-    names = [group.name for group in groups()]
+    names = [group.name for group in program_groups()]
     assert {one.group for one in required_programs()} == set(names)
     options = {option for parameter in setup.params for option in parameter.opts}
     assert {f"--{name}" for name in names[1:]} <= options and "--lab" not in options
@@ -228,7 +228,7 @@ def test_capturing_needs_one_right_and_no_laboratory(
     """As in a container without privileges, which may capture what its own network carries."""
     monkeypatch.setattr(check, "lacking_capabilities", lambda: lacking)
     monkeypatch.setattr(check, "missing_programs", lambda names: [])
-    (capture,) = (group for group in groups() if group.name == "capture")
+    (capture,) = (group for group in program_groups() if group.name == "capture")
     assert check._check_programs(capture, laboratory_works=False).works is works
 
 

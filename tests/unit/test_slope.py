@@ -204,7 +204,7 @@ def test_a_page_that_is_not_answered_any_more_is_said() -> None:
         return took_s
 
     tap = cast(Tap, SimpleNamespace(set_delay=lambda _: SimpleNamespace(round_trips=1, connections=1, held_ns=0)))
-    echo = cast(slope.Echo, SimpleNamespace(round_trip_ns=lambda _: 1))
+    echo = cast(slope.Echo, SimpleNamespace(measure_round_trip_ns=lambda _: 1))
     requested = SlopeRequest(SERVER, url="http://127.0.0.1/", listen=OWN)
     timers = (slope._timer_requiring_answers(requested, page), None)
     blocks = slope._measure_blocks(requested, DELAYS_NS, tap, echo, timers, lambda _: None)
@@ -238,9 +238,9 @@ def test_ctrl_c_during_a_calibration_leaves_no_trace_of_the_echo(tmp_path: Path)
     """[cli-7] A terminal sends the signal to the process group, so a client of the echo ends without an orderly close."""
     script = f"""
 import signal, time
-from howfar.recording.slope import connected, echo
+from howfar.recording.slope import connect, run_echo_server
 try:
-    with echo({str(tmp_path / "echo" / "s")!r}) as target, connected(target) as line:
+    with run_echo_server({str(tmp_path / "echo" / "s")!r}) as target, connect(target) as line:
         line.send(b"?")
         print("ready", flush=True)
         time.sleep(60)

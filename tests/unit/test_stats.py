@@ -20,8 +20,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.made import latency
 
-from howfar.analysis.cells import COMPARISONS
+from howfar.analysis.cells import COMPARISONS_PER_CONTENDER
 from howfar.contract.messages import LONGEST_NS
+from howfar.contract.receipt_messages import Histogram
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
 from howfar.stats.estimate import Estimate, Part
@@ -45,17 +46,17 @@ from howfar.stats.intervals import (
     welch_ratio,
 )
 from howfar.stats.resample import (
-    Derived,
     Interval,
+    PositiveInterval,
     analyse_with_intervals,
-    derived,
-    groups,
-    of_blocks,
-    wants_intervals,
+    declares_intervals,
+    groups_to_leave_out,
+    interval_over_blocks,
+    jackknife_interval,
     with_intervals,
 )
 from howfar.stats.trials import Value, trial_table
-from howfar.store.records import ArmRole, HistogramRecord, compared_part
+from howfar.store.records import ArmRole, compared_part
 from howfar.store.run_file import read_run
 
 REPETITIONS = 3000
@@ -85,7 +86,7 @@ def test_signed_rank_depth_against_enumeration() -> None:
 
 def test_one_value_has_no_interval() -> None:
     judged = judge_ratio([0.5])
-    assert judged.quoted == Estimate(value=0.5, low=None, high=None, n=1, how="mean", points=(0.5,))
+    assert judged.quoted == Estimate(value=0.5, low=None, high=None, n=1, method="mean", points=(0.5,))
     assert Threshold(0.01).resolve(judged.quoted) is Resolution.NOT_RESOLVED
 
 
@@ -142,7 +143,7 @@ ratios = st.lists(st.floats(0.05, 20), min_size=MIN_BLOCKS, max_size=15)
 @example([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.25, 0.8])
 def test_upside_down_gives_the_inverse(values: list[float]) -> None:
     up, down = judge_ratio(values), judge_ratio([1 / value for value in values])
-    assert up.contaminated == down.contaminated
+    assert up.is_contaminated == down.is_contaminated
     assert up.quoted.value == pytest.approx(1 / down.quoted.value, rel=1e-9)
     assert up.quoted.low is not None and down.quoted.high is not None
     assert up.quoted.low == pytest.approx(1 / down.quoted.high, rel=1e-6)
@@ -194,14 +195,14 @@ def test_disturbed_blocks_are_noticed_and_the_rank_estimate_is_quoted() -> None:
     """Ten quiet blocks at 0.95 and two in which the machine stood still."""
     values = [0.95 + 0.001 * i for i in range(10)] + [0.1, 0.1]
     judged = judge_ratio(values)
-    assert judged.contaminated
+    assert judged.is_contaminated
     assert judged.quoted == judged.rank
     assert abs(judged.rank.value - 0.95) < 0.01 < abs(judged.mean.value - 0.95)
 
 
 def test_quiet_blocks_are_not_called_disturbed() -> None:
     judged = judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.78, 0.80, 0.81])
-    assert not judged.contaminated
+    assert not judged.is_contaminated
     assert judged.quoted == judged.mean
 
 
@@ -286,9 +287,9 @@ def test_an_estimate_knows_how_it_was_obtained() -> None:
         judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.80]),
         judge_ratio([*(1.1 + index / 1000 for index in range(12)), 0.1]),
     )
-    assert (quiet.quoted.n, quiet.quoted.how) == (6, "mean") and (quiet.rank.n, quiet.rank.how) == (6, "rank")
-    assert disturbed.contaminated and (disturbed.quoted.n, disturbed.quoted.how) == (13, "rank")
-    assert (welch_ratio([0.1, 0.2, 0.3], [0.0, 0.1]).n, welch_ratio([0.1], [0.2]).how) == (2, "Welch")
+    assert (quiet.quoted.n, quiet.quoted.method) == (6, "mean") and (quiet.rank.n, quiet.rank.method) == (6, "rank")
+    assert disturbed.is_contaminated and (disturbed.quoted.n, disturbed.quoted.method) == (13, "rank")
+    assert (welch_ratio([0.1, 0.2, 0.3], [0.0, 0.1]).n, welch_ratio([0.1], [0.2]).method) == (2, "Welch")
     assert quiet.quoted.model_dump().keys() == {"value", "low", "high"}
 
 
@@ -346,9 +347,9 @@ def ratio_of_means(values: list[tuple[float, float]]) -> float:
 
 
 def limits(values: list[tuple[float, float]]) -> Interval | None:
-    out = groups(range(len(values)))
+    out = groups_to_leave_out(range(len(values)))
     without = [ratio_of_means([value for number, value in enumerate(values) if number not in group]) for group in out]
-    return derived(ratio_of_means(values), without)
+    return jackknife_interval(ratio_of_means(values), without)
 
 
 @pytest.mark.parametrize("count", [6, 12, 40])
@@ -370,8 +371,11 @@ def test_a_difference_of_nothing_is_hardly_ever_called_a_cost(count: int) -> Non
     chance, costs, held, runs = random.Random(7), 0, 0, 2000
     for _ in range(runs):
         values = [chance.gauss(0, 1) for _ in range(count)]
-        without = [fmean([value for at, value in enumerate(values) if at not in out]) for out in groups(range(count))]
-        found = derived(fmean(values), without, signed=True)
+        without = [
+            fmean([value for at, value in enumerate(values) if at not in out])
+            for out in groups_to_leave_out(range(count))
+        ]
+        found = jackknife_interval(fmean(values), without, signed=True)
         assert found is not None
         costs += found[0] > 0
         held += found[0] <= 0 <= found[1]
@@ -384,29 +388,29 @@ def test_a_median_over_blocks_has_its_limits_from_the_blocks(count: int) -> None
     chance, held, runs = random.Random(9), 0, 2000
     for _ in range(runs):
         values = [chance.lognormvariate(0, 0.1) for _ in range(count)]
-        found = of_blocks(median(values), values)
+        found = interval_over_blocks(median(values), values)
         assert found is not None and found[0] <= median(values) <= found[1]
         held += found[0] <= 1 <= found[1]
     assert 0.93 <= held / runs <= 0.98
 
 
 def test_a_block_without_the_figure_is_none_and_three_are_too_few() -> None:
-    assert of_blocks(1.0, [1.0, None, 1.1, 0.9]) is None
-    assert of_blocks(1.0, [1.0, None, 1.1, 0.9, 1.05]) is not None
+    assert interval_over_blocks(1.0, [1.0, None, 1.1, 0.9]) is None
+    assert interval_over_blocks(1.0, [1.0, None, 1.1, 0.9, 1.05]) is not None
 
 
 def test_a_figure_at_a_bound_has_no_limits_of_no_width() -> None:
     """What pays at every rate examined also does so without any one block: that does not make the rate certain."""
-    assert derived(1e11, [1e11] * 6) is None
-    assert derived(0.0, [0.0] * 6, signed=True) is None
-    assert derived(1e11, [1e11] * 5 + [2e10]) is not None
+    assert jackknife_interval(1e11, [1e11] * 6) is None
+    assert jackknife_interval(0.0, [0.0] * 6, signed=True) is None
+    assert jackknife_interval(1e11, [1e11] * 5 + [2e10]) is not None
 
 
 def test_of_a_mean_it_is_the_t_interval() -> None:
-    found = derived(2.5, [(10 - value) / 3 for value in (1.0, 2.0, 3.0, 4.0)])
+    found = jackknife_interval(2.5, [(10 - value) / 3 for value in (1.0, 2.0, 3.0, 4.0)])
     assert found is not None
     assert math.log(found[1]) + math.log(found[0]) == pytest.approx(2 * math.log(2.5)), "symmetric on the logarithm"
-    signed = derived(0.5, [(2 - value) / 3 for value in (-1.0, 0.0, 1.0, 2.0)], signed=True)
+    signed = jackknife_interval(0.5, [(2 - value) / 3 for value in (-1.0, 0.0, 1.0, 2.0)], signed=True)
     assert signed == pytest.approx((0.5 - 3.182 * 1.291 / 2, 0.5 + 3.182 * 1.291 / 2), abs=1e-3)
 
 
@@ -414,7 +418,7 @@ def test_of_an_arm_that_rested_no_more_blocks_count_than_move_its_figure() -> No
     """Of twelve groups, the arm was measured in four blocks only: omitting one of the other eight does not change its mean."""
     values = (-1.0, 0.0, 1.0, 2.0)
     whole = fmean(values)
-    found = derived(whole, [*((sum(values) - value) / 3 for value in values), *[whole] * 8], signed=True)
+    found = jackknife_interval(whole, [*((sum(values) - value) / 3 for value in values), *[whole] * 8], signed=True)
     of_four = mean_interval(values)
     assert found is not None and of_four.low is not None and of_four.high is not None
     assert found[0] <= of_four.low and of_four.high <= found[1]
@@ -422,17 +426,17 @@ def test_of_an_arm_that_rested_no_more_blocks_count_than_move_its_figure() -> No
 
 
 def test_few_blocks_and_figures_that_come_and_go_have_no_limits() -> None:
-    assert groups([1, 2, 3]) == []
-    assert derived(1.0, [1.0, 1.1, 0.9]) is None
-    assert derived(1.0, [1.0, None, 0.9, 1.0]) is None
-    assert sorted(block for group in groups(range(40)) for block in group) == list(range(40))
-    assert len(groups(range(40))) == 12
+    assert groups_to_leave_out([1, 2, 3]) == []
+    assert jackknife_interval(1.0, [1.0, 1.1, 0.9]) is None
+    assert jackknife_interval(1.0, [1.0, None, 0.9, 1.0]) is None
+    assert sorted(block for group in groups_to_leave_out(range(40)) for block in group) == list(range(40))
+    assert len(groups_to_leave_out(range(40))) == 12
 
 
 class Row(Part):
     name: str
     figure: float | None
-    figure_interval: Derived = None
+    figure_interval: PositiveInterval = None
 
 
 class Found(Part):
@@ -459,8 +463,8 @@ class ByBlock(Part):
 
 
 def test_only_a_declared_interval_is_the_jackknifes() -> None:
-    assert wants_intervals(Row) and wants_intervals(Found)
-    assert not wants_intervals(ByBlock) and not wants_intervals(Part)
+    assert declares_intervals(Row) and declares_intervals(Found)
+    assert not declares_intervals(ByBlock) and not declares_intervals(Part)
 
 
 def test_analyses_are_made_once_where_nothing_wants_an_interval() -> None:
@@ -480,8 +484,8 @@ def test_analyses_are_made_once_where_nothing_wants_an_interval() -> None:
 # ---------------------------------------------------------------- latency distributions of trials, merged
 
 
-def _record(*latencies_ns: int) -> HistogramRecord:
-    return latency(HistogramRecord, "transaction", latencies_ns)
+def _record(*latencies_ns: int) -> Histogram:
+    return latency(Histogram, "transaction", latencies_ns)
 
 
 def test_a_latency_of_hours_stays_what_it_is() -> None:
@@ -524,7 +528,7 @@ def scatter(plan: str, where: Path) -> tuple[list[float], list[float]]:
 
 def false_claims(contenders: int, blocks: int, residuals: tuple[list[float], list[float]], rng: random.Random) -> int:
     """Number of differences claimed, by the rule of the reports, in one run without any."""
-    comparisons = COMPARISONS * contenders
+    comparisons = COMPARISONS_PER_CONTENDER * contenders
     found = 0
     for figure in residuals:
         base, twin, *arms = ([math.exp(rng.choice(figure)) for _ in range(blocks)] for _ in range(contenders + 2))

@@ -12,29 +12,31 @@ from pathlib import Path
 import pytest
 
 from howfar.lab import sandbox
-from howfar.recording.calibration import Rhythm, _round_trips, calibration_s
+from howfar.recording.calibration import Rhythm, _count_round_trips, calibration_s
 from howfar.stopping import (
-    REQUESTS,
-    Ended,
-    ended_by_request,
-    forward_requests_to,
-    hold_requests,
-    on_request,
-    request_code,
+    END_SIGNALS,
+    EndRequested,
+    end_request_exit_code,
+    forwarding_end_requests_to,
+    handling_end_requests,
+    holding_end_requests,
+    raising_end_requests,
     temporary_folder,
 )
 
 
-@pytest.mark.parametrize("number", REQUESTS)
+@pytest.mark.parametrize("number", END_SIGNALS)
 def test_each_request_raises_what_undoes_all(number: int) -> None:
     """[rec-15] The exit code contains the signal's number."""
-    before = [signal.getsignal(one) for one in REQUESTS]
-    with pytest.raises(KeyboardInterrupt) as raised, ended_by_request(), temporary_folder() as folder:
+    before = [signal.getsignal(one) for one in END_SIGNALS]
+    with pytest.raises(KeyboardInterrupt) as raised, raising_end_requests(), temporary_folder() as folder:
         made = folder
         os.kill(os.getpid(), number)
-    assert not made.exists() and request_code() == 128 + number
-    assert number == signal.SIGINT or (isinstance(raised.value, Ended) and raised.value.exit_code == 128 + number)
-    assert [signal.getsignal(one) for one in REQUESTS] == before
+    assert not made.exists() and end_request_exit_code() == 128 + number
+    assert number == signal.SIGINT or (
+        isinstance(raised.value, EndRequested) and raised.value.exit_code == 128 + number
+    )
+    assert [signal.getsignal(one) for one in END_SIGNALS] == before
 
 
 def test_a_request_while_a_folder_is_made_comes_when_it_can_be_removed(
@@ -49,7 +51,7 @@ def test_a_request_while_a_folder_is_made_comes_when_it_can_be_removed(
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("os.mkdir", make_and_ask)
-    with pytest.raises(Ended), ended_by_request(), temporary_folder():
+    with pytest.raises(EndRequested), raising_end_requests(), temporary_folder():
         pytest.fail("it was not asked to end")
     assert list(tmp_path.iterdir()) == []
 
@@ -58,9 +60,9 @@ def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command()
     """The command received the signal and has ended; its exit code counts."""
     script = "trap 'exit 6' TERM; echo up; while :; do sleep 0.01; done"
     process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
-    with ended_by_request():
+    with raising_end_requests():
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
-        with forward_requests_to(process):
+        with forwarding_end_requests_to(process):
             os.kill(os.getpid(), signal.SIGTERM)
             assert process.wait(MAX_S) == 6
         os.kill(os.getpid(), signal.SIGTERM)
@@ -71,7 +73,7 @@ def test_a_groups_signal_that_comes_late_does_not_end_what_follows_the_command()
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with on_request(lambda number: pytest.fail(f"signal {number}")), hold_requests():
+        with handling_end_requests(lambda number: pytest.fail(f"signal {number}")), holding_end_requests():
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -81,7 +83,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 def test_a_calibration_is_bounded_whatever_the_answers_size(size: int) -> None:
     """[rec-14] Where each round trip takes long, fewer are made."""
     rhythm = Rhythm(to_client=size, gap_ns=3_000_000, server_ns=3_000_000)
-    settle, rounds = _round_trips(rhythm)
+    settle, rounds = _count_round_trips(rhythm)
     assert 3 <= rounds <= 200 and 3 <= settle <= 5
     assert calibration_s(rhythm) < 6
 
@@ -119,7 +121,7 @@ def test_a_signal_during_the_start_is_said_in_one_line(module: str, tmp_path: Pa
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "howfar: interrupted\n")
 
 
-@pytest.mark.parametrize("number", REQUESTS)
+@pytest.mark.parametrize("number", END_SIGNALS)
 def test_each_signal_has_the_exit_code_that_shells_give_it_and_json_an_object(number: int, tmp_path: Path) -> None:
     done = signalled(tmp_path, "howfar.cli.main", number, "links", "--json")
     assert (done.returncode, done.stderr) == (128 + number, "howfar: interrupted\n")

@@ -17,10 +17,11 @@ from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 
 from howfar.contract.messages import Receipt
 from howfar.contract.receipt import TrialReceipt
+from howfar.contract.receipt_messages import Bytes, ServiceUse
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.file_kinds import RUN_FILE
 from howfar.runner.run import execute_run
-from howfar.store.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
+from howfar.store.records import FORMAT_VERSION, MachineLoad, StopReason, Trial, TrialStatus
 from howfar.store.run_file import RunFile, create, read_run
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
@@ -79,9 +80,8 @@ def test_what_was_done_with_each_service_is_read_as_written(tmp_path: Path) -> N
     laboratory, _, instruments = fakes()
     measured = conducted(tmp_path / "a.howfar", laboratory, instruments).trials[0].measured
     assert measured is not None
-    use = ServiceRecord(
-        service="redis", connects=1, requests=2, turns=3, bytes_to_server=4, bytes_to_client=5, hits=6, misses=7
-    )
+    sent = Bytes(to_server=4, to_client=5)
+    use = ServiceUse(service="redis", connects=1, requests=2, turns=3, bytes=sent, hits=6, misses=7)
     measured = measured.model_copy(update={"services": (use,), "told": {"cpu_ns": 8}})
     trial = void_trial(0).model_copy(update={"measured": measured})
     with create(tmp_path / "b.howfar", fake_info()) as file:

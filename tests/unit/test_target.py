@@ -16,7 +16,14 @@ from tests.unit.test_address import FORMS, PLANTED
 from howfar.address import Secret, ServerAddress
 from howfar.cli.hide_arguments import may_hold_password
 from howfar.cli.main import run_command_line
-from howfar.cli.target import find_server, find_system_ca_file, numeric, resolve, server_at, settle_tls
+from howfar.cli.target import (
+    find_server,
+    find_system_ca_file,
+    numeric_target,
+    resolve_host,
+    resolve_tls_mode,
+    server_at,
+)
 from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 
@@ -127,12 +134,12 @@ def test_the_users_own_certificate_is_used_as_libpq_uses_it(tmp_path: Path) -> N
 
 def test_addresses_stand_for_themselves() -> None:
     """[load-4]"""
-    assert [number for _, number in resolve(ServerAddress(host="::1"))] == ["::1"]
-    (zone,) = (number for _, number in resolve(ServerAddress(host="fe80::1%lo")))
+    assert resolve_host(ServerAddress(host="::1")) == ("::1",)
+    (zone,) = resolve_host(ServerAddress(host="fe80::1%lo"))
     assert zone == "fe80::1%1", "the kernel takes the number of the interface"
     with pytest.raises(UsageError, match="interface"):
-        resolve(ServerAddress(host="fe80::1%nowhere"))
-    assert numeric(ServerAddress(socket="/s"), lambda _: None) == UnixTarget(path="/s")
+        resolve_host(ServerAddress(host="fe80::1%nowhere"))
+    assert numeric_target(ServerAddress(socket="/s"), lambda _: None) == UnixTarget(path="/s")
 
 
 @pytest.mark.parametrize(
@@ -153,10 +160,10 @@ def test_record_and_slope_take_any_form(text: str, target: object) -> None:
 
 def test_what_the_server_decides_is_decided_before_a_load() -> None:
     target = TcpTarget(host="127.0.0.1", port=1)
-    assert settle_tls(ServerAddress(ssl_mode="REQUIRED"), target, lambda _: None).ssl_mode == "REQUIRED"
+    assert resolve_tls_mode(ServerAddress(ssl_mode="REQUIRED"), target, lambda _: None).ssl_mode == "REQUIRED"
     with pytest.raises(UsageError, match="leaves open"):
-        settle_tls(ServerAddress(protocol="mysql", ssl_mode="PREFERRED"), target, lambda _: None)
-    socket = settle_tls(
+        resolve_tls_mode(ServerAddress(protocol="mysql", ssl_mode="PREFERRED"), target, lambda _: None)
+    socket = resolve_tls_mode(
         ServerAddress(protocol="postgresql", ssl_mode="PREFERRED"), UnixTarget(path="/s"), lambda _: None
     )
     assert socket.ssl_mode == "DISABLED"
@@ -214,10 +221,10 @@ def go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop each command where it would look for the server."""
 
     def stop(address: ServerAddress, _: object) -> None:
-        raise UsageError(f"stopped before {address.where}", f"{address!r}")
+        raise UsageError(f"stopped before {address.location}", f"{address!r}")
 
     for module in ("target", "load", "doctor"):
-        monkeypatch.setattr(f"howfar.cli.{module}.numeric", stop)
+        monkeypatch.setattr(f"howfar.cli.{module}.numeric_target", stop)
 
 
 def test_a_suggestion_is_one_that_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,8 +260,8 @@ def test_plain_arguments_stay_readable(argument: str, before: str, hides: bool) 
 def test_a_real_process_does_not_show_its_password(tmp_path: Path) -> None:
     """Read from /proc while the process waits for a file, after its arguments were overwritten."""
     source = (
-        "import sys, time; from howfar.cli.hide_arguments import HIDDEN, hide_passwords; hide_passwords(); "
-        "print(HIDDEN.done, sys.argv[2], flush=True); sys.stdin.read()"
+        "import sys, time; from howfar.cli.hide_arguments import HIDING, hide_passwords; hide_passwords(); "
+        "print(HIDING.is_done, sys.argv[2], flush=True); sys.stdin.read()"
     )
     secrets = [
         "mysql://u:hunter22@h/d",

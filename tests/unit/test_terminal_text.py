@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rarely import rarely_but
 from tests.unit.fake_peers import TEXT, FakePeer
 from tests.unit.test_recorded_runs import unpacked
 
@@ -33,8 +34,8 @@ from howfar.report.document import (
     Table,
     Text,
     Warnings,
-    plain,
-    single,
+    plain_cells,
+    plain_columns,
 )
 from howfar.report.terminal import render
 from howfar.report.text import as_csv, as_markdown
@@ -87,7 +88,8 @@ def test_colours_are_howfars_own() -> None:
 def document() -> Document:
     blocks = (
         Heading(FORGED), Text(FORGED), Bullets((FORGED,)), Warnings((FORGED,)), AdviceBlock(FORGED, FORGED), Facts({FORGED: [FORGED]}),
-        Code((FORGED,)), Details(FORGED, (Text(FORGED),)), Table(FORGED, single(FORGED, FORGED), (plain(FORGED, FORGED),)),
+        Code((FORGED,)), Details(FORGED, (Text(FORGED),)),
+        Table(FORGED, plain_columns(FORGED, FORGED), (plain_cells(FORGED, FORGED),)),
     )  # fmt: skip
     return Document(FORGED, blocks, ({FORGED: FORGED},))
 
@@ -165,7 +167,8 @@ def said(*words: str) -> str:
     return done.stdout.decode() + done.stderr.decode()
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", rarely_but([[]], [[], ["--json"]]), ids=str)
 def test_a_server_controls_no_terminal_by_the_doctor(form: list[str]) -> None:
     """[peer-5]"""
     liars = [*LIARS, (Kind.REDIS, "text-login"), (Kind.REDIS, "text-query"), (Kind.MEMCACHED, "text-login")]
@@ -175,6 +178,7 @@ def test_a_server_controls_no_terminal_by_the_doctor(form: list[str]) -> None:
     assert not any(line.startswith("howfar: a line that") for line in shown.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode"), LIARS)
 def test_a_server_controls_no_terminal_by_a_load(kind: Kind, mode: str) -> None:
     """[peer-5]"""

@@ -8,14 +8,14 @@ import pytest
 from tests.lab import undisturbed as undisturbed_module
 from tests.lab.undisturbed import (
     ATTEMPTS,
-    Patience,
-    agree,
-    disturbed,
-    lasting,
-    others_cpus,
-    skip_if_crowded,
+    RetryBudget,
+    is_disturbed,
+    measure_until_agreed,
+    other_programs_cpus,
+    run_undisturbed,
+    skip_if_busy,
     skip_if_disturbed,
-    undisturbed,
+    unexcused,
 )
 
 from howfar.store.records import Trial, TrialStatus
@@ -30,8 +30,9 @@ PLAIN = "TLS was requested, and the server sees a plain session"
 
 def trial(reason: str | None, steal: float = 0.0) -> Trial:
     load = {"psi_cpu_some_share": None, "psi_io_some_share": None, "steal_share": steal, "load_average_1m": 0.0}
-    counts = ("transactions", "queries", "turns", "rows", "bytes_to_server", "bytes_to_client", "warmup_transactions")
-    measured = dict.fromkeys((*counts, "connect_ns"), 0) | {"elapsed_ns": 10**9, "errors": {}}
+    counts = ("transactions", "queries", "turns", "rows", "warmup_transactions")
+    measured = dict.fromkeys((*counts, "connect_ns"), 0)
+    sent: dict[str, object] = {"elapsed_ns": 10**9, "bytes": {"to_server": 0, "to_client": 0}, "errors": {}}
     return Trial.model_validate(
         {
             "number": 0,
@@ -43,15 +44,20 @@ def trial(reason: str | None, steal: float = 0.0) -> Trial:
             "started_unix_ns": 0,
             "ended_unix_ns": 0,
             "load": load | {"busy_cpus": 0.1},
-            "measured": measured | dict.fromkeys(("cpu", "intervals", "histograms"), ()),
+            "measured": measured | sent | dict.fromkeys(("cpu", "intervals", "histograms"), ()),
         }
     )
 
 
 def test_each_of_several_reasons_must_be_the_machines() -> None:
-    assert disturbed(LATE) and disturbed(f"{LATE}; {LONG}; {FAR}")
-    assert not disturbed(f"{LATE}; {PLAIN}") and not disturbed(PLAIN) and not disturbed("") and not disturbed(None)
-    assert lasting([LATE, PLAIN, FAR]) == [PLAIN]
+    assert is_disturbed(LATE) and is_disturbed(f"{LATE}; {LONG}; {FAR}")
+    assert (
+        not is_disturbed(f"{LATE}; {PLAIN}")
+        and not is_disturbed(PLAIN)
+        and not is_disturbed("")
+        and not is_disturbed(None)
+    )
+    assert unexcused([LATE, PLAIN, FAR]) == [PLAIN]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_only_what_was_disturbed_is_made_again_and_not_for_ever(reasons: list[st
         made.append(attempt)
         return trial(reasons[attempt])
 
-    assert undisturbed(make, Patience()).void_reason == reasons[tried - 1]
+    assert run_undisturbed(make, RetryBudget()).void_reason == reasons[tried - 1]
     assert made == list(range(tried))
 
 
@@ -76,7 +82,7 @@ def test_patience_is_of_all_trials_together() -> None:
         made.append(attempt)
         return trial(LATE)
 
-    undisturbed(late, Patience(left_s=0.0))
+    run_undisturbed(late, RetryBudget(left_s=0.0))
     assert made == [0]
 
 
@@ -88,12 +94,12 @@ def test_what_was_disturbed_is_skipped_with_the_sentence_and_nothing_else_is() -
 
 def test_a_bound_is_excused_only_where_others_had_the_machine() -> None:
     quiet, stolen = trial(None), trial(None, steal=0.4)
-    assert others_cpus(quiet) == pytest.approx(0.1) and others_cpus(stolen) >= 0.5
-    with skip_if_crowded(quiet, stolen):
+    assert other_programs_cpus(quiet) == pytest.approx(0.1) and other_programs_cpus(stolen) >= 0.5
+    with skip_if_busy(quiet, stolen):
         pass
-    with pytest.raises(AssertionError), skip_if_crowded(quiet):
+    with pytest.raises(AssertionError), skip_if_busy(quiet):
         raise AssertionError
-    with pytest.raises(pytest.skip.Exception, match="OTHERS HAD"), skip_if_crowded(quiet, stolen):
+    with pytest.raises(pytest.skip.Exception, match="OTHERS HAD"), skip_if_busy(quiet, stolen):
         raise AssertionError
 
 
@@ -106,10 +112,10 @@ def test_what_agrees_once_agrees_and_what_never_does_is_an_error_unless_others_h
     def judged(seen: int) -> str | None:
         return f"{seen} is odd" if seen % 2 else None
 
-    assert agree(iter([3, 5, 8]).__next__, judged) == 8
-    assert agree(iter([3, 8]).__next__, judged, first=1) == 8
+    assert measure_until_agreed(iter([3, 5, 8]).__next__, judged) == 8
+    assert measure_until_agreed(iter([3, 8]).__next__, judged, first=1) == 8
     assert pauses[:2] == pauses[2:] == sorted(pauses[:2])
     for had, outcome in ((0.0, pytest.fail.Exception), (2.0, pytest.skip.Exception)):
         monkeypatch.setattr(undisturbed_module, "_others", lambda load, used, had=had: had)
         with pytest.raises(outcome, match="1 is odd"):
-            agree(lambda: 1, judged, attempts=2)
+            measure_until_agreed(lambda: 1, judged, attempts=2)

@@ -15,22 +15,31 @@ from hypothesis import strategies as st
 
 from howfar.errors import ServerCrashed
 from howfar.lab import window as window_tcp
-from howfar.lab.environment import SIZES, data_fsync_ns
+from howfar.lab.environment import WRITE_SIZES, measure_fsync_ns
 from howfar.lab.network import Host
 from howfar.lab.window import (
     ConnectionCounts,
-    Diag,
     LabWindowWatch,
+    SocketDiag,
     ThreadClocks,
     WatchTargets,
     busy_shares,
+    last_cpu,
     parse_connections,
-    processor,
     server_growth,
     share_to_server,
     tcp_record,
 )
-from howfar.lab.window_network import NetworkReading, ProcFile, Traffic, as_frames, samples, segments, timeouts, traffic
+from howfar.lab.window_network import (
+    NetworkReading,
+    ProcFile,
+    Traffic,
+    count_frames,
+    network_samples,
+    parse_segments,
+    parse_timeouts,
+    parse_traffic,
+)
 
 _DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -55,29 +64,29 @@ def _snmp(sent: int, again: int) -> bytes:
 
 
 def test_an_interface_is_found_also_where_no_space_follows_its_name() -> None:
-    assert traffic(_dev((123456789, 17), (5, 1)), "s0") == Traffic(123456789, 17, 5, 1)
-    assert traffic(_dev((1, 1), (1, 1)), "s") is None
+    assert parse_traffic(_dev((123456789, 17), (5, 1)), "s0") == Traffic(123456789, 17, 5, 1)
+    assert parse_traffic(_dev((1, 1), (1, 1)), "s") is None
 
 
 def test_segments_include_those_sent_again() -> None:
-    assert segments(_snmp(100, 7)).sent == 107
-    assert segments(b"Ip: Forwarding\nIp: 2\n").sent == 0
+    assert parse_segments(_snmp(100, 7)).sent == 107
+    assert parse_segments(b"Ip: Forwarding\nIp: 2\n").sent == 0
 
 
 def test_timers_that_ran_out_are_told_where_the_kernel_counts_them() -> None:
     netstat = b"TcpExt: SyncookiesSent TCPTimeouts TCPSpuriousRTOs\nTcpExt: 3 17 1\nIpExt: InNoRoutes\nIpExt: 0\n"
-    assert timeouts(netstat) == 17
-    assert timeouts(b"TcpExt: SyncookiesSent\nTcpExt: 3\n") is None
+    assert parse_timeouts(netstat) == 17
+    assert parse_timeouts(b"TcpExt: SyncookiesSent\nTcpExt: 3\n") is None
     here = ProcFile(Path("/proc/self/net/netstat"))
-    assert timeouts(here.read()) is not None, "of this kernel"
+    assert parse_timeouts(here.read()) is not None, "of this kernel"
     here.close()
 
 
 def test_a_super_packet_counts_as_the_frames_that_a_card_would_send() -> None:
     payload, frames = 44 * 1448, 44
     full = payload + frames * 66
-    assert as_frames(payload + 66, 1, frames) == (full, frames)
-    assert as_frames(full, frames, 0) == (full, frames), "what is no segment of TCP's is still a frame"
+    assert count_frames(payload + 66, 1, frames) == (full, frames)
+    assert count_frames(full, frames, 0) == (full, frames), "what is no segment of TCP's is still a frame"
 
 
 _STEP = st.tuples(*[st.integers(0, 50)] * 6)
@@ -102,7 +111,7 @@ def _looks(steps: list[tuple[int, ...]]) -> list[NetworkReading]:
 
 @given(st.lists(_STEP, min_size=2, max_size=8))
 def test_nothing_ever_shrinks(steps: list[tuple[int, ...]]) -> None:
-    found = samples(_looks(steps), "s0", "ethernet", None)
+    found = network_samples(_looks(steps), "s0", "ethernet", None)
     assert len(found) == len(steps) - 1
     names = ("at_ns", "to_server_bytes", "to_client_bytes", "to_server_packets", "to_client_packets", "retransmits")
     for name in names:
@@ -125,7 +134,7 @@ def test_segments_that_a_host_sent_to_itself_are_no_frames_of_the_link(at_client
             client_dev=_dev((43_506, 1), (2 * 7306, 2), 30 + at_client),
         ),
     ]
-    (sample,) = samples(looks, "s0", "ethernet", None)
+    (sample,) = network_samples(looks, "s0", "ethernet", None)
     assert (sample.to_server_packets, sample.to_client_packets) == (20, 30)
     assert (sample.to_server_bytes, sample.to_client_bytes) == (2 * 7306 + 18 * 66, 43_506 + 29 * 66)
 
@@ -135,11 +144,11 @@ def test_on_the_loopback_each_byte_is_counted_once(grown: int, share: float) -> 
     text = "lo: {0} {1} 0 0 0 0 0 0 {0} {1} 0 0 0 0 0 0\n"
     looks = [NetworkReading(0, text.format(7, 1).encode(), _snmp(0, 0), None)]
     looks.append(NetworkReading(1, text.format(7 + grown, 4).encode(), _snmp(9, 2), None))
-    (sample,) = samples(looks, "lo", "loopback", share)
+    (sample,) = network_samples(looks, "lo", "loopback", share)
     assert abs(sample.to_server_bytes + sample.to_client_bytes - grown) <= 1
     assert sample.to_server_packets + sample.to_client_packets == 3
     assert sample.retransmits == 2, "one host's segments are not counted twice"
-    assert samples(looks, "lo", "loopback", None) == ()
+    assert network_samples(looks, "lo", "loopback", None) == ()
 
 
 def _info(*, rtt_us: int, busy_us: int, out: int, again: int = 0, acked: int = 0, received: int = 0) -> bytes:
@@ -195,7 +204,7 @@ def test_a_host_s_connections_with_itself_are_left_out_where_they_are_another_pr
 
 
 def test_an_older_kernel_tells_less_of_a_connection() -> None:
-    old = window_tcp.connection(_info(rtt_us=100, busy_us=5, out=1)[:104])
+    old = window_tcp.parse_tcp_info(_info(rtt_us=100, busy_us=5, out=1)[:104])
     assert old == ConnectionCounts(100_000, None, 0, None, None, None, None, None, None, None)
     found = tcp_record("client", {}, {b"1": old})
     assert found is not None and found.busy_ns is None and found.segments_out is None
@@ -206,7 +215,8 @@ def test_an_older_kernel_tells_less_of_a_connection() -> None:
 def test_a_record_never_shrinks(rows: list[tuple[int, int]], shift: int) -> None:
     def side(times: int) -> dict[bytes, ConnectionCounts]:
         return {
-            bytes([key]): window_tcp.connection(_info(rtt_us=9, busy_us=value * times, out=1)) for key, value in rows
+            bytes([key]): window_tcp.parse_tcp_info(_info(rtt_us=9, busy_us=value * times, out=1))
+            for key, value in rows
         }
 
     found = tcp_record("server", side(shift), side(1))
@@ -218,13 +228,13 @@ def test_the_kernel_tells_of_a_connection_that_is_there() -> None:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as near, listener.accept()[0] as far:
             try:
-                diags = [Diag(_HERE, port, "client"), Diag(_HERE, port, "server")]
-                before = [parse_connections(diag.ask()) for diag in diags]
+                diags = [SocketDiag(_HERE, port, "client"), SocketDiag(_HERE, port, "server")]
+                before = [parse_connections(diag.query()) for diag in diags]
             except OSError as error:
                 pytest.skip(f"no sock_diag here: {error}")
             near.sendall(bytes(1000))
             assert len(far.recv(1000, socket.MSG_WAITALL)) == 1000
-            after = [parse_connections(diag.ask()) for diag in diags]
+            after = [parse_connections(diag.query()) for diag in diags]
             for diag in diags:
                 diag.close()
     assert [len(side) for side in before] == [len(side) for side in after] == [1, 1]
@@ -257,13 +267,13 @@ def test_short_wakes_are_work_too() -> None:
 
 def test_a_thread_may_be_called_anything() -> None:
     numbers = " ".join(str(number) for number in range(4, 60))
-    assert processor(f"17 (a) S 9 (b)) R {numbers}".encode()) == 39
+    assert last_cpu(f"17 (a) S 9 (b)) R {numbers}".encode()) == 39
 
 
 def test_threads_of_nobody_take_nothing(tmp_path: Path) -> None:
     clocks = ThreadClocks(None)
     clocks.sample()
-    assert clocks.taken_ns() == {}
+    assert clocks.cpu_ns_by_cpu() == {}
 
 
 def test_growth_leaves_out_the_look_itself_and_what_is_new() -> None:
@@ -330,8 +340,8 @@ def test_a_server_that_dies_leaves_less_to_see_and_breaks_nothing(answers: int, 
 
 
 def test_writes_that_must_be_on_the_disk_are_timed(tmp_path: Path) -> None:
-    found = data_fsync_ns(tmp_path)
-    assert found is not None and set(found) == {str(size) for size in SIZES}
+    found = measure_fsync_ns(tmp_path)
+    assert found is not None and set(found) == {str(size) for size in WRITE_SIZES}
     assert all(row.count and row.p50 and row.p99 and row.p50 <= row.p99 for row in found.values())
     assert list(tmp_path.iterdir()) == []
-    assert data_fsync_ns(tmp_path / "absent") is None
+    assert measure_fsync_ns(tmp_path / "absent") is None

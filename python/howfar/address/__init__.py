@@ -1,7 +1,7 @@
-"""Server addresses: one parser for all the notations of drivers, consoles and clients. No I/O.
+"""Parses server addresses in all notations of drivers, consoles and clients. No I/O.
 
-`parse` returns only what the text states; `howfar.cli.target` adds environment, option files and defaults. No message repeats
-what may be part of a password: parts of a text are quoted only where their meaning is certain.
+`parse` returns only what the text states; `howfar.cli.target` adds environment, option files and defaults. No message repeats a text
+that may be part of a password: parts of an address are quoted only if their meaning is certain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote
 from howfar.address import caches, libpq, mysql
 from howfar.address.option_files import Files
 from howfar.address.option_files import parse as parse_option_file
-from howfar.address.parameters import IN_PASSWORD, parse_port
+from howfar.address.parameters import ESCAPING_ADVICE, parse_port
 from howfar.address.server_address import (
     NO_FILE,
     SSL_MODES,
@@ -52,7 +52,7 @@ def looks_like_url(text: str) -> bool:
 
 
 def parse(text: str) -> ParsedTarget:
-    """Parse a server's address in any notation. Raises UsageError, whose message repeats nothing that may be secret."""
+    """Parse a server's address in any notation. Raises UsageError, whose message repeats no possible secret."""
     if len(text) > MAX_LENGTH or "\0" in text:
         raise UsageError(f"the target has more than {MAX_LENGTH} characters, or a NUL", EXAMPLES)
     text = text.strip()
@@ -64,11 +64,11 @@ def parse(text: str) -> ParsedTarget:
         return _parse_url(scheme, text)
     if scheme == "jdbc":
         return _parse_jdbc(rest)
-    if colon and (read := _PDO.get(scheme)) is not None and "=" in rest:
-        return read(dict(_split_pairs("PDO DSN", rest)))
+    if colon and (parse_pdo := _PDO_PARSERS.get(scheme)) is not None and "=" in rest:
+        return parse_pdo(dict(_split_pairs("PDO DSN", rest)))
     if re.match(r"[A-Za-z_ ]+=", text):
         return _parse_assignments(text)
-    if mysql.GO.search(text) and not text.startswith(("/", ".")):
+    if mysql.GO_DSN_PATTERN.search(text) and not text.startswith(("/", ".")):
         return mysql.parse_go(text)
     return _parse_location(text)
 
@@ -79,7 +79,7 @@ def _parse_url(scheme: str, url: str) -> ParsedTarget:
         return libpq.parse_uri(url)
     if scheme in mysql.SCHEMES:
         return mysql.parse_url(url)
-    if scheme in (*caches.REDIS, *caches.MEMCACHED):
+    if scheme in (*caches.REDIS_SCHEMES, *caches.MEMCACHED_SCHEMES):
         return caches.parse_url(scheme, url)
     if plus and scheme not in _UNSUPPORTED_SCHEMES and plain in (*libpq.SCHEMES, *mysql.SCHEMES):
         return _parse_sqlalchemy(plain, driver, url)
@@ -101,7 +101,7 @@ def _parse_sqlalchemy(product: str, driver: str, url: str) -> ParsedTarget:
     form = "SQLAlchemy URL"
     match = _SQLALCHEMY.fullmatch(url)
     if match is None or "@" in f"{match['v4']}{match['v6']}{match['port']}{match['database']}":
-        raise UsageError(f"the {form} cannot be read", IN_PASSWORD)
+        raise UsageError(f"the {form} cannot be read", ESCAPING_ADVICE)
     if driver == "pyodbc":
         raise UsageError("ODBC's data sources are not read", EXAMPLES)
     parts = {
@@ -129,21 +129,24 @@ def _parse_jdbc(rest: str) -> ParsedTarget:
     raise UsageError("the JDBC URL is for a server that is not measured", EXAMPLES)
 
 
-_PDO: Final[dict[str, Callable[[dict[str, str]], ParsedTarget]]] = {"mysql": mysql.parse_pdo, "pgsql": libpq.parse_pdo}
+_PDO_PARSERS: Final[dict[str, Callable[[dict[str, str]], ParsedTarget]]] = {
+    "mysql": mysql.parse_pdo,
+    "pgsql": libpq.parse_pdo,
+}
 _FIRST_PAIR: Final = re.compile(r"\s*([^=;]*?)\s*=\s*('(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s;]*)\s*(;|$)?", re.DOTALL)
 
 
 def _parse_assignments(text: str) -> ParsedTarget:
-    """libpq's keywords, separated by spaces, or a connection string, separated by semicolons."""
+    """Parse libpq's keywords, separated by spaces, or a connection string, separated by semicolons. Raises UsageError."""
     first = _FIRST_PAIR.match(text)
     if first is None:
         raise UsageError("the target is not understood", EXAMPLES)
-    if first[3] != ";" and first[1] in libpq.TABLE:
+    if first[3] != ";" and first[1] in libpq.PARAMETERS:
         return libpq.parse_keywords(text)
     pairs = _split_pairs("connection string", text)
     names = {name.lower().replace(" ", "") for name, _ in pairs}
-    libpq_names = {name.replace(" ", "") for name in libpq.ADO}
-    mysql_names = {name.replace(" ", "") for name in mysql.ADO}
+    libpq_names = {name.replace(" ", "") for name in libpq.ADO_PARAMETERS}
+    mysql_names = {name.replace(" ", "") for name in mysql.ADO_PARAMETERS}
     if not names & (libpq_names | mysql_names):
         raise UsageError("the target is not understood", EXAMPLES)
     if len(names & libpq_names) > len(names & mysql_names) or ("host" in names and names <= libpq_names):
@@ -152,7 +155,7 @@ def _parse_assignments(text: str) -> ParsedTarget:
 
 
 def _split_pairs(form: str, text: str) -> list[tuple[str, str]]:
-    """Pairs separated by semicolons; a value may be quoted, with the quote doubled inside. Raises UsageError."""
+    """Split pairs at semicolons; a value may be quoted, with quotes inside doubled. Raises UsageError."""
     pairs: list[tuple[str, str]] = []
     pattern = re.compile(r"\s*([^=;]+?)\s*=\s*(\"(?:[^\"]|\"\")*\"|'(?:[^']|'')*'|[^;]*?)\s*(?:;|$)", re.DOTALL)
     position = 0
@@ -174,7 +177,7 @@ _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-
 
 
 def _parse_location(text: str) -> ParsedTarget:
-    """The path of a socket, HOST:PORT, or a host alone."""
+    """Parse the path of a socket, HOST:PORT, or a host alone. Raises UsageError."""
     if "@" in text:
         raise UsageError(
             "the target is not understood: it has an account, and does not say which server it is",
@@ -197,12 +200,12 @@ def _parse_location(text: str) -> ParsedTarget:
 
 
 def protocol_by_port(port: int | None) -> ServiceName | None:
-    """The kind of server that has this default port."""
+    """Return the kind of server that has this default port, or None."""
     return next((service.name for service in SERVICES.values() if service.port == port), None)
 
 
 def _protocol_of_socket(path: str) -> ServiceName | None:
-    """The kind of server that the name of a socket suggests."""
+    """Return the kind of server that the name of a socket suggests, or None."""
     name = path.lower()
     for service in SERVICES.values():
         if any(part.lower() in name for part in service.socket_names):

@@ -1,39 +1,40 @@
-"""URLs of Redis, Valkey and Memcached, read as redis-cli and redis-py read them. No I/O."""
+"""Parses URLs of Redis, Valkey and Memcached as redis-cli and redis-py do. No I/O."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from typing import Final
+from urllib.parse import unquote
 
-from howfar.address.mysql import host_of, query_pairs, split_authority, split_host
+from howfar.address.mysql import parse_host, query_pairs, split_authority, split_host
 from howfar.address.parameters import (
+    EMPTY_ADDRESS,
     ENCRYPTED,
-    NOTHING,
-    OWN_TIMEOUTS,
+    HAS_OWN_TIMEOUTS,
     PLAIN,
     VERIFIED,
     VERIFIED_CHAIN,
     Ignored,
     Parameter,
     Refused,
-    by_word,
-    decode_url_text,
+    choice,
+    fold_name,
     ignored,
     parse_port,
     parse_switch,
+    parsed_field,
+    password_field,
     read_parameters,
-    reads,
     refused,
-    secret,
-    text,
+    text_field,
 )
 from howfar.address.server_address import ParsedTarget, ServerAddress
 from howfar.errors import UsageError
 from howfar.services import ServiceName
 
-REDIS: Final = ("redis", "rediss", "valkey", "valkeys", "redis+unix", "redis-socket", "valkey+unix", "unix")
-MEMCACHED: Final = ("memcached", "memcacheds")
+REDIS_SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys", "redis+unix", "redis-socket", "valkey+unix", "unix")
+MEMCACHED_SCHEMES: Final = ("memcached", "memcacheds")
 TLS_SCHEMES: Final = ("rediss", "valkeys", "memcacheds")
 PORTS: Final = {"redis": 6379, "memcached": 11211}
 _EXAMPLES: Final = {
@@ -48,44 +49,44 @@ def _parse_database_number(value: str) -> int:
     return int(value)
 
 
-_VERIFY: Final = by_word(
+_VERIFICATION: Final = choice(
     none=ENCRYPTED, optional=ENCRYPTED, required=VERIFIED_CHAIN, certnone=ENCRYPTED, certrequired=VERIFIED_CHAIN
 )  # fmt: skip
-_REDIS: Final[dict[str, Parameter]] = {
-    "host": reads("host", host_of),
-    "port": reads("port", parse_port),
-    "user": text("user"),
-    "username": text("user"),
-    "password": secret(),
-    "db": reads("database_number", _parse_database_number),
-    "database": reads("database_number", _parse_database_number),
-    "ssl": by_word(true=ENCRYPTED, false=PLAIN),
-    "ssl_cert_reqs": _VERIFY,
-    "ssl_check_hostname": by_word(true=VERIFIED, false=NOTHING),
-    "ssl_ca_certs": text("ssl_ca"),
-    "ssl_certfile": text("ssl_cert"),
-    "ssl_keyfile": text("ssl_key"),
-    "allow-cleartext-password": reads("allow_cleartext_password", parse_switch),
+_REDIS_PARAMETERS: Final[dict[str, Parameter]] = {
+    "host": parsed_field("host", parse_host),
+    "port": parsed_field("port", parse_port),
+    "user": text_field("user"),
+    "username": text_field("user"),
+    "password": password_field(),
+    "db": parsed_field("database_number", _parse_database_number),
+    "database": parsed_field("database_number", _parse_database_number),
+    "ssl": choice(true=ENCRYPTED, false=PLAIN),
+    "ssl_cert_reqs": _VERIFICATION,
+    "ssl_check_hostname": choice(true=VERIFIED, false=EMPTY_ADDRESS),
+    "ssl_ca_certs": text_field("ssl_ca"),
+    "ssl_certfile": text_field("ssl_cert"),
+    "ssl_keyfile": text_field("ssl_key"),
+    "allow-cleartext-password": parsed_field("allow_cleartext_password", parse_switch),
     "protocol": Ignored(),
     **ignored("socket_timeout", "socket_connect_timeout", "socket_keepalive", "timeout", "health_check_interval",
-              "retry_on_timeout", "socket_read_size", why=OWN_TIMEOUTS),
+              "retry_on_timeout", "socket_read_size", why=HAS_OWN_TIMEOUTS),
     **ignored("max_connections", "client_name", "clientName", "decode_responses", "encoding", "encoding_errors",
               "family", "pool_size", "virtual_host", "ssl_min_version"),
     **refused("ssl_ca_path", "ssl_ca_data", why="the file of ssl_ca_certs is read alone", instead="Write ssl_ca_certs=FILE."),
     "ssl_password": Refused("keys with a passphrase are not read", "Name a key without one."),
     "sentinelMasterId": Refused("sentinels are not asked", "Name the server itself."),
 }  # fmt: skip
-_MEMCACHED: Final[dict[str, Parameter]] = {
-    "host": reads("host", host_of),
-    "port": reads("port", parse_port),
-    **ignored("timeout", "connect_timeout", why=OWN_TIMEOUTS),
+_MEMCACHED_PARAMETERS: Final[dict[str, Parameter]] = {
+    "host": parsed_field("host", parse_host),
+    "port": parsed_field("port", parse_port),
+    **ignored("timeout", "connect_timeout", why=HAS_OWN_TIMEOUTS),
     **ignored("weight", "max_pool_size", "ignore_exc", "no_delay"),
 }
 
 
 def parse_url(scheme: str, url: str) -> ParsedTarget:
-    """`redis://user:password@host:port/number`, `redis:///path/of.sock`, `memcached://host:port`. Raises UsageError."""
-    service: ServiceName = "memcached" if scheme in MEMCACHED else "redis"
+    """Parse `redis://user:password@host:port/number`, `redis:///path/of.sock`, or `memcached://host:port`. Raises UsageError."""
+    service: ServiceName = "memcached" if scheme in MEMCACHED_SCHEMES else "redis"
     form = "Memcached URL" if service == "memcached" else "Redis URL"
     rest = url.partition("://")[2]
     account, host_port, path, query = split_authority(form, rest)
@@ -98,9 +99,13 @@ def parse_url(scheme: str, url: str) -> ParsedTarget:
     host, port = split_host(form, host_port, PORTS[service])
     parameters = [*account.items(), ("host", host or ""), ("port", str(port or ""))]
     parsed = read_parameters(
-        form, [*parameters, *query_pairs(query)], _REDIS if service == "redis" else _MEMCACHED, _fold, len(parameters)
+        form,
+        [*parameters, *query_pairs(query)],
+        _REDIS_PARAMETERS if service == "redis" else _MEMCACHED_PARAMETERS,
+        fold_name,
+        len(parameters),
     )
-    address = parsed.address.updated(_read_path(service, form, decode_url_text(path), host is None))
+    address = parsed.address.updated(_read_path(service, form, unquote(path), host is None))
     if scheme in TLS_SCHEMES:
         address = _require_tls(scheme, form, address)
     if address.host is None and address.socket is None:
@@ -110,10 +115,10 @@ def parse_url(scheme: str, url: str) -> ParsedTarget:
 
 
 def _read_path(service: ServiceName, form: str, path: str, may_be_socket: bool) -> ServerAddress:
-    """The field that the path sets: a socket, the number of a Redis database, or none."""
+    """Parse the path of a URL: a socket, the number of a Redis database, or nothing. Raises UsageError."""
     name = path.strip("/")
     if not name:
-        return NOTHING
+        return EMPTY_ADDRESS
     if service == "redis" and re.fullmatch(r"\d{1,5}", name):
         return ServerAddress(database_number=int(name))
     if may_be_socket:
@@ -127,7 +132,3 @@ def _require_tls(scheme: str, form: str, address: ServerAddress) -> ServerAddres
     if address.ssl_mode == "DISABLED":
         raise UsageError(f"ssl in the {form} contradicts {scheme}://", f"Use {scheme[:-1]}://.")
     return replace(address, ssl_mode=address.ssl_mode or ("REQUIRED" if address.ssl_ca is None else "VERIFY_CA"))
-
-
-def _fold(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")

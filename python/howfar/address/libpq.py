@@ -1,7 +1,7 @@
-"""PostgreSQL's own forms, read as libpq reads them: URI, keywords, environment, service file and password file. No I/O.
+"""Parses PostgreSQL's own forms as libpq does: URI, keywords, environment, service file and password file. No I/O.
 
-libpq's manual describes them; `tests/unit/test_address_owners.py` compares the readers with the library itself. Parameters are
-known up to version 18. A setting that leaves open what is measured is decided before the job is built (`sslmode=prefer`) or refused.
+libpq's manual describes the forms; `tests/unit/test_address_owners.py` compares the parsers with the library itself. Parameters are
+known up to version 18. An ambiguous setting is decided before the job is built (`sslmode=prefer`), or refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from howfar.address.parameters import (
+    EMPTY_ADDRESS,
     ENCRYPTED,
-    NOTHING,
-    OWN_TIMEOUTS,
+    HAS_OWN_TIMEOUTS,
     PASSWORD_SOURCES,
     PLAIN,
     PREFERRED,
@@ -22,23 +22,23 @@ from howfar.address.parameters import (
     Ignored,
     Parameter,
     Refused,
-    by_word,
+    choice,
     ignored,
     parse_port,
+    parsed_field,
+    password_field,
     read_parameters,
-    reads,
     refused,
-    secret,
-    text,
+    text_field,
 )
 from howfar.address.server_address import NO_FILE, SYSTEM_CA, ParsedTarget, Secret, ServerAddress
 from howfar.errors import UsageError
 
 SCHEMES: Final = ("postgresql", "postgres")
 PORT: Final = 5432
-SOCKETS: Final = "/var/run/postgresql"
+SOCKET_DIRECTORY: Final = "/var/run/postgresql"
 """Directory of the sockets of Debian's server."""
-SOCKET_NAME: Final = ".s.PGSQL."
+SOCKET_NAME_PREFIX: Final = ".s.PGSQL."
 EXAMPLES: Final = "Examples: postgresql://user@host:5432/db?sslmode=verify-full&sslrootcert=ca.pem or postgresql:///db?host=/run/postgresql."
 _MODES: Final = {
     "disable": "DISABLED",
@@ -48,14 +48,14 @@ _MODES: Final = {
     "verify-full": "VERIFY_IDENTITY",
 }
 SEVERAL_SERVERS: Final = "several servers are named, and one is measured: name the one that you mean"
-_GSS: Final = "GSSAPI is not spoken"
-_ROLE: Final = "the role of the server is not checked"
-_OAUTH: Final = "OAuth is not spoken"
-_NAME_IT: Final = "Leave it out, and name the server that you mean."
+_NO_GSSAPI: Final = "GSSAPI is not spoken"
+_ROLE_NOT_CHECKED: Final = "the role of the server is not checked"
+_NO_OAUTH: Final = "OAuth is not spoken"
+_NAME_SERVER_ADVICE: Final = "Leave it out, and name the server that you mean."
 
 
-def ssl_mode(value: str) -> str:
-    """MySQL's name for one of libpq's modes. Raises ValueError."""
+def parse_ssl_mode(value: str) -> str:
+    """Parse one of libpq's modes; returns MySQL's name for it. Raises ValueError."""
     if value == "allow":
         raise ValueError("allow leaves open what is measured: use disable or require")
     if value not in _MODES:
@@ -76,7 +76,7 @@ def _parse_max_tls(value: str) -> str | None:
 
 
 def parse_single_host(value: str) -> str:
-    """A name, an address or a directory. Raises ValueError; a host with other characters may be a part of a password."""
+    """Check a name, an address or a directory. Raises ValueError: other characters may be a part of a password."""
     if "," in value:
         raise ValueError(SEVERAL_SERVERS)
     if value.startswith("@"):
@@ -94,34 +94,34 @@ def _parse_single_port(value: str) -> int:
     return parse_port(value.strip())
 
 
-TABLE: Final[dict[str, Parameter]] = {
-    "host": reads("host", parse_single_host),
-    "hostaddr": reads("hostaddr", parse_single_host),
-    "port": reads("port", _parse_single_port),
-    "dbname": text("database"),
-    "user": text("user"),
-    "password": secret(),
-    "passfile": text("passfile"),
-    "service": text("service"),
-    "servicefile": text("service_file"),
-    "sslmode": reads("ssl_mode", ssl_mode),
-    "requiressl": by_word(true=ENCRYPTED, false=NOTHING),
-    "sslrootcert": text("ssl_ca"),
-    "sslcert": text("ssl_cert"),
-    "sslkey": text("ssl_key"),
-    "sslcertmode": by_word(disable=ServerAddress(ssl_cert=NO_FILE, ssl_key=NO_FILE), allow=NOTHING),
-    "sslnegotiation": by_word(postgres=ServerAddress(tls_direct=False), direct=ServerAddress(tls_direct=True)),
-    "ssl_min_protocol_version": reads("tls_versions", _parse_min_tls),
-    "ssl_max_protocol_version": reads("tls_versions", _parse_max_tls),
-    "sslsni": by_word(true=ServerAddress(sni=True), false=ServerAddress(sni=False)),
-    "channel_binding": by_word(
+PARAMETERS: Final[dict[str, Parameter]] = {
+    "host": parsed_field("host", parse_single_host),
+    "hostaddr": parsed_field("hostaddr", parse_single_host),
+    "port": parsed_field("port", _parse_single_port),
+    "dbname": text_field("database"),
+    "user": text_field("user"),
+    "password": password_field(),
+    "passfile": text_field("passfile"),
+    "service": text_field("service"),
+    "servicefile": text_field("service_file"),
+    "sslmode": parsed_field("ssl_mode", parse_ssl_mode),
+    "requiressl": choice(true=ENCRYPTED, false=EMPTY_ADDRESS),
+    "sslrootcert": text_field("ssl_ca"),
+    "sslcert": text_field("ssl_cert"),
+    "sslkey": text_field("ssl_key"),
+    "sslcertmode": choice(disable=ServerAddress(ssl_cert=NO_FILE, ssl_key=NO_FILE), allow=EMPTY_ADDRESS),
+    "sslnegotiation": choice(postgres=ServerAddress(tls_direct=False), direct=ServerAddress(tls_direct=True)),
+    "ssl_min_protocol_version": parsed_field("tls_versions", _parse_min_tls),
+    "ssl_max_protocol_version": parsed_field("tls_versions", _parse_max_tls),
+    "sslsni": choice(true=ServerAddress(sni=True), false=ServerAddress(sni=False)),
+    "channel_binding": choice(
         disable=ServerAddress(channel_binding="disable"),
         prefer=ServerAddress(channel_binding="prefer"),
         require=ServerAddress(channel_binding="require"),
     ),
-    "options": text("options"),
+    "options": text_field("options"),
     **ignored("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
-              "tcp_user_timeout", why=OWN_TIMEOUTS),
+              "tcp_user_timeout", why=HAS_OWN_TIMEOUTS),
     **ignored("application_name", "fallback_application_name", "client_encoding", "load_balance_hosts", "krbsrvname",
               "gsslib"),
     "max_protocol_version": Ignored("version 3.0 of the protocol is spoken"),
@@ -132,17 +132,17 @@ TABLE: Final[dict[str, Parameter]] = {
     "sslkeylogfile": Refused("keys of sessions are not written"),
     "requirepeer": Refused("the owner of the server is not checked"),
     "require_auth": Refused("which proof the server asks for is not limited", "Use channel_binding=require, or leave it out."),
-    "target_session_attrs": Refused(_ROLE, _NAME_IT, exceptions=("any",)),
-    "gssencmode": Refused(_GSS, exceptions=("disable", "prefer")),
-    "gssdelegation": Refused(_GSS, exceptions=("0",)),
+    "target_session_attrs": Refused(_ROLE_NOT_CHECKED, _NAME_SERVER_ADVICE, exceptions=("any",)),
+    "gssencmode": Refused(_NO_GSSAPI, exceptions=("disable", "prefer")),
+    "gssdelegation": Refused(_NO_GSSAPI, exceptions=("0",)),
     "replication": Refused("a replication connection takes no queries", exceptions=("false", "off", "no", "0")),
     **refused("scram_client_key", "scram_server_key", why="a login needs the password itself",
               instead=f"Use {PASSWORD_SOURCES}."),
-    **refused("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope", why=_OAUTH),
+    **refused("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope", why=_NO_OAUTH),
     "authtype": Ignored(),
 }  # fmt: skip
 """libpq's parameters."""
-_ENVIRONMENT: Final = {
+_ENVIRONMENT_PARAMETERS: Final = {
     "PGHOST": "host",
     "PGHOSTADDR": "hostaddr",
     "PGPORT": "port",
@@ -169,20 +169,20 @@ _ENVIRONMENT: Final = {
     "PGSSLCRL": "sslcrl",
     "PGSSLCRLDIR": "sslcrldir",
 }
-"""Variables that take effect or are refused. Others (timeouts, PGTARGETSESSIONATTRS) are meant for other programs and are ignored."""
+"""Variables that take effect or are refused. Others (timeouts, PGTARGETSESSIONATTRS) concern other programs and are ignored."""
 
 
 # ---------------------------------------------------------------- the forms as pairs of name and value
 
 
 def uri_pairs(uri: str) -> dict[str, str]:
-    """Parameters of `postgresql://user:password@host:port/db?name=value`. Raises UsageError."""
+    """Parse the parameters of `postgresql://user:password@host:port/db?name=value`. Raises UsageError."""
     rest = uri.partition("://")[2]
     pairs: dict[str, str] = {}
     authority, at, after_account = rest.partition("@")
     if at and "/" not in authority:
         if re.search(r"\?[\w-]+=", authority):
-            # libpq would read all of it as user and password, and the rest of a parameter's value as the host.
+            # libpq would take all of that as user and password, and the rest of a parameter's value as the host.
             raise UsageError(
                 "the libpq URI has parameters before its @",
                 "Write %40 for an @ in a parameter, and %3F for a ? in a user or password.",
@@ -204,7 +204,7 @@ def uri_pairs(uri: str) -> dict[str, str]:
         rest = rest[1:]
     path, question, query = rest.partition("?")
     if "@" in f"{hosts}{path}":
-        # libpq would read `user:71/rest@host` as host `user`, port 71 and database `rest@host`, and messages would show that name.
+        # libpq would take `user:71/rest@host` as host `user`, port 71 and database `rest@host`, and messages would show that database.
         raise UsageError(
             "the libpq URI has an @ too many, or behind its host: the password seems to have a / or an @ in it",
             "Write %2F for / and %40 for @ in a user or password, and %40 for @ in the name of a database.",
@@ -215,7 +215,7 @@ def uri_pairs(uri: str) -> dict[str, str]:
 
 
 def _uri_host(rest: str) -> tuple[str, str]:
-    """The host at the beginning of `rest`, and the text after it."""
+    """Split the host from the beginning of `rest`; returns it and the text after it. Raises UsageError."""
     if not rest.startswith("["):
         host = re.split("[:/?,]", rest, maxsplit=1)[0]
         return host, rest[len(host) :]
@@ -239,19 +239,19 @@ def _query_pairs(query: str) -> dict[str, str]:
         name, value = _decode(name), _decode(value)
         if (name, value) == ("ssl", "true"):
             name, value = "sslmode", "require"
-        _store(pairs, name, value)
+        _set_parameter(pairs, name, value)
     return pairs
 
 
-def _store(pairs: dict[str, str], name: str, value: str) -> None:
-    """Set a parameter; the last value of a name counts, and the old requiressl is stored as sslmode."""
+def _set_parameter(pairs: dict[str, str], name: str, value: str) -> None:
+    """Set a parameter. The last value of a name takes precedence; the obsolete requiressl becomes sslmode."""
     if name == "requiressl":
         name, value = "sslmode", "require" if value.startswith("1") else "prefer"
     pairs[name] = value
 
 
 def _decode(value: str) -> str:
-    """The text with %XX decoded. Raises UsageError where libpq refuses it."""
+    """Decode %XX in a text. Raises UsageError if libpq refuses it."""
     if re.search("%(?![0-9A-Fa-f]{2})", value):
         raise UsageError("the libpq URI has a % without two hexadecimal digits behind it", "Write %25 for a %.")
     data = re.sub(
@@ -267,38 +267,38 @@ _KEYWORD: Final = re.compile(rf"[{_SPACE}]*([^={_SPACE}]*)[{_SPACE}]*(=?)[{_SPAC
 _BLANK: Final = re.compile(rf"[{_SPACE}]*")
 
 
-def keyword_pairs(words: str) -> dict[str, str]:
-    """Parameters of `host=h dbname='my db'`. Raises UsageError."""
+def keyword_pairs(text: str) -> dict[str, str]:
+    """Parse the parameters of `host=h dbname='my db'`. Raises UsageError."""
     pairs: dict[str, str] = {}
     position = 0
-    while _BLANK.fullmatch(words, position) is None:
-        match = _KEYWORD.match(words, position)
+    while _BLANK.fullmatch(text, position) is None:
+        match = _KEYWORD.match(text, position)
         assert match is not None, "every part of the pattern may be empty"
         if not match[2]:
             raise UsageError(
                 f"word {len(pairs) + 1} of the libpq keywords is not NAME=VALUE",
                 "Quote a value that has spaces: password='a b'. Write \\' and \\\\ for a quote and a backslash.",
             )
-        value, position = _keyword_value(words, match.end())
-        _store(pairs, match[1], value)
+        value, position = _keyword_value(text, match.end())
+        _set_parameter(pairs, match[1], value)
     return pairs
 
 
-def _keyword_value(words: str, position: int) -> tuple[str, int]:
-    """The value at a position, and the position after it."""
-    quoted = words.startswith("'", position)
-    position += quoted
+def _keyword_value(text: str, position: int) -> tuple[str, int]:
+    """Parse the value at a position; returns it and the position after it. Raises UsageError."""
+    is_quoted = text.startswith("'", position)
+    position += is_quoted
     value = ""
-    while position < len(words):
-        if words[position] == "\\":
-            value += words[position + 1 : position + 2]
+    while position < len(text):
+        if text[position] == "\\":
+            value += text[position + 1 : position + 2]
             position += 2
-        elif (quoted and words[position] == "'") or (not quoted and words[position] in _SPACE):
+        elif (is_quoted and text[position] == "'") or (not is_quoted and text[position] in _SPACE):
             return value, position + 1
         else:
-            value += words[position]
+            value += text[position]
             position += 1
-    if quoted:
+    if is_quoted:
         raise UsageError("a quote in the libpq keywords is not closed", "Write \\' for a quote in a value.")
     return value, position
 
@@ -306,9 +306,9 @@ def _keyword_value(words: str, position: int) -> tuple[str, int]:
 # ---------------------------------------------------------------- pairs as an address
 
 
-def build_given(form: str, pairs: Mapping[str, str], extra: Mapping[str, Parameter] | None = None) -> ParsedTarget:
-    """The address that the parameters of one source give. `extra`: parameters in addition to libpq's. Raises UsageError."""
-    return _with_protocol(read_parameters(form, pairs.items(), TABLE if extra is None else {**TABLE, **extra}))
+def build_target(form: str, pairs: Mapping[str, str]) -> ParsedTarget:
+    """Build the target that the parameters of one source specify. Raises UsageError."""
+    return _with_protocol(read_parameters(form, pairs.items(), PARAMETERS))
 
 
 def _with_protocol(parsed: ParsedTarget) -> ParsedTarget:
@@ -316,27 +316,29 @@ def _with_protocol(parsed: ParsedTarget) -> ParsedTarget:
 
 
 def parse_uri(uri: str) -> ParsedTarget:
-    return build_given("libpq URI", uri_pairs(uri))
+    return build_target("libpq URI", uri_pairs(uri))
 
 
-def parse_keywords(words: str) -> ParsedTarget:
-    return build_given("libpq keywords", keyword_pairs(words))
+def parse_keywords(text: str) -> ParsedTarget:
+    return build_target("libpq keywords", keyword_pairs(text))
 
 
-def of_environment(environment: Mapping[str, str]) -> ServerAddress:
-    """The server that the environment names. Raises UsageError."""
-    pairs = {_ENVIRONMENT[name]: value for name, value in environment.items() if name in _ENVIRONMENT}
-    return build_given("environment (PGHOST and so on)", pairs).address
+def parse_environment(environment: Mapping[str, str]) -> ServerAddress:
+    """Parse the server address in the environment. Raises UsageError."""
+    pairs = {
+        _ENVIRONMENT_PARAMETERS[name]: value for name, value in environment.items() if name in _ENVIRONMENT_PARAMETERS
+    }
+    return build_target("environment (PGHOST and so on)", pairs).address
 
 
-def parse_services(source: str, lines: str, service: str) -> ParsedTarget | None:
-    """A service's address and password in a service file; None if the file does not define it. Raises UsageError.
+def parse_service(source: str, text: str, service: str) -> ParsedTarget | None:
+    """Parse a service's address and password in a service file; None if the file does not define the service. Raises UsageError.
 
-    Only the requested section is read, and the first value of a name counts.
+    Only the requested section is parsed, and the first value of a name takes precedence.
     """
     pairs: dict[str, str] = {}
     in_section = False
-    for number, line in enumerate(lines.split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip(_SPACE)
         if not stripped or stripped.startswith("#"):
             continue
@@ -353,22 +355,22 @@ def parse_services(source: str, lines: str, service: str) -> ParsedTarget | None
             if name in ("service", "servicefile"):
                 raise UsageError(f"{source}:{number}: a service cannot name another one", "Correct that line.")
             pairs.setdefault(name, value)
-    return build_given(f"service in {source}", pairs) if in_section else None
+    return build_target(f"service in {source}", pairs) if in_section else None
 
 
-def over(address: ServerAddress, fallback: ServerAddress) -> ServerAddress:
-    """Like `ServerAddress.over`, but host, hostaddr and port are each completed independently, as in libpq."""
+def with_fallback(address: ServerAddress, fallback: ServerAddress) -> ServerAddress:
+    """Like `ServerAddress.with_fallback`, but host, hostaddr and port are each completed independently, as in libpq."""
     completed_fields = {
         name: getattr(fallback, name) for name in ("host", "hostaddr", "port") if getattr(address, name) is None
     } if address.socket is None else {}  # fmt: skip
-    return replace(address.over(fallback), **completed_fields)
+    return replace(address.with_fallback(fallback), **completed_fields)
 
 
-def completed(
+def complete(
     address: ServerAddress, os_user: str, root_cert: str | None, own_cert: tuple[str, str] | None = None
 ) -> ServerAddress:
-    """The address with libpq's defaults; a directory becomes a socket. `root_cert`, `own_cert`: the user's own files in ~/.postgresql,
-    if any. Raises UsageError."""
+    """Complete an address with libpq's defaults; a directory becomes a socket. `root_cert`, `own_cert`: the user's own files in
+    ~/.postgresql, if any. Raises UsageError."""
     port = address.port or PORT
     user = address.user or os_user
     address = replace(address, user=user, database=address.database or user)
@@ -405,21 +407,23 @@ def completed(
 
 
 def _with_socket(address: ServerAddress, port: int) -> ServerAddress:
-    """The address with its host, or with the socket in its directory. A hostaddr takes precedence; the host is then only a name."""
+    """Set the host, or the socket in its directory. A hostaddr takes precedence; the host is then only a name."""
     if address.socket is not None:
         return address
-    host = address.hostaddr or address.host or SOCKETS
+    host = address.hostaddr or address.host or SOCKET_DIRECTORY
     if not host.startswith("/"):
         return replace(address, host=host if (address.host or "/").startswith("/") else address.host, port=port)
-    return replace(address, host=None, hostaddr=None, port=port, socket=f"{host.rstrip('/')}/{SOCKET_NAME}{port}")
+    return replace(
+        address, host=None, hostaddr=None, port=port, socket=f"{host.rstrip('/')}/{SOCKET_NAME_PREFIX}{port}"
+    )
 
 
-def password_of(lines: str, address: ServerAddress) -> Secret | None:
-    """The password file's entry for a completed address: the first line whose four fields match."""
+def find_password(text: str, address: ServerAddress) -> Secret | None:
+    """Find the password for a complete address in a password file: in the first line whose four fields match, else None."""
     directory = None if address.socket is None else address.socket.rpartition("/")[0]
-    host = address.host if directory is None else "localhost" if directory == SOCKETS else directory
+    host = address.host if directory is None else "localhost" if directory == SOCKET_DIRECTORY else directory
     expected = (host, str(address.port or PORT), address.database, address.user)
-    for line in lines.splitlines():
+    for line in text.splitlines():
         fields = _passfile_fields(line)
         if line.startswith("#") or len(fields) < 5:
             continue
@@ -429,7 +433,7 @@ def password_of(lines: str, address: ServerAddress) -> Secret | None:
 
 
 def _passfile_fields(line: str) -> list[str]:
-    """Fields of a line, separated by colons; a backslash escapes the next character."""
+    """Split a line at colons; a backslash escapes the next character."""
     fields, rest = [""], iter(line)
     for character in rest:
         if character == ":" and len(fields) < 5:
@@ -449,18 +453,18 @@ _SSL_WORDS: Final = {
     "verifyfull": ServerAddress(ssl_mode="VERIFY_IDENTITY"),
 }
 _DRIVER_PARAMETERS: Final[dict[str, Parameter]] = {
-    "ssl": by_word(true=ENCRYPTED, false=PLAIN, **_SSL_WORDS),
-    **ignored("timeout", "command_timeout", "connection_timeout", "pool_timeout", why=OWN_TIMEOUTS),
+    "ssl": choice(true=ENCRYPTED, false=PLAIN, **_SSL_WORDS),
+    **ignored("timeout", "command_timeout", "connection_timeout", "pool_timeout", why=HAS_OWN_TIMEOUTS),
     **ignored("prepared_statement_cache_size", "prepared_statement_name_func", "statement_cache_size", "pgbouncer",
               "connection_limit", "pool", "prepare_threshold", "tcp_keepalive", "sslaccept"),
-    "unix_sock": text("socket"),
-    "direct_tls": by_word(true=ServerAddress(tls_direct=True), false=ServerAddress(tls_direct=False)),
+    "unix_sock": text_field("socket"),
+    "direct_tls": choice(true=ServerAddress(tls_direct=True), false=ServerAddress(tls_direct=False)),
 }  # fmt: skip
 """Parameters of SQLAlchemy's drivers (psycopg, asyncpg, pg8000), in addition to libpq's."""
 
 
 def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> ParsedTarget:
-    """A URL `postgresql+driver://…`, split as SQLAlchemy splits it."""
+    """Parse a URL `postgresql+driver://…` from the parts into which SQLAlchemy splits it. Raises UsageError."""
     keywords = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
     pairs = [(keywords[name], value) for name, value in parts.items() if value]
     leading_pairs = len(pairs)
@@ -470,37 +474,37 @@ def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[
             pairs += [("host", host), ("port", port)]
         else:
             pairs.append((name, value))
-    table = {**TABLE, **_DRIVER_PARAMETERS}
+    table = {**PARAMETERS, **_DRIVER_PARAMETERS}
     return _with_protocol(read_parameters(form, pairs, table, leading_pairs=leading_pairs))
 
 
-_SCHEMA: Final = reads("options", lambda value: f"-c search_path={value}")
-JDBC: Final[dict[str, Parameter]] = {
-    "user": text("user"),
-    "password": secret(),
-    "ssl": by_word(true=ServerAddress(ssl_mode="VERIFY_IDENTITY"), false=NOTHING),
-    "sslmode": TABLE["sslmode"],
-    "sslrootcert": text("ssl_ca"),
-    "sslcert": text("ssl_cert"),
-    "sslkey": text("ssl_key"),
-    "sslNegotiation": TABLE["sslnegotiation"],
-    "sslpassword": TABLE["sslpassword"],
-    "sslfactory": by_word(**{
+_SCHEMA_PARAMETER: Final = parsed_field("options", lambda value: f"-c search_path={value}")
+JDBC_PARAMETERS: Final[dict[str, Parameter]] = {
+    "user": text_field("user"),
+    "password": password_field(),
+    "ssl": choice(true=ServerAddress(ssl_mode="VERIFY_IDENTITY"), false=EMPTY_ADDRESS),
+    "sslmode": PARAMETERS["sslmode"],
+    "sslrootcert": text_field("ssl_ca"),
+    "sslcert": text_field("ssl_cert"),
+    "sslkey": text_field("ssl_key"),
+    "sslNegotiation": PARAMETERS["sslnegotiation"],
+    "sslpassword": PARAMETERS["sslpassword"],
+    "sslfactory": choice(**{
         "org.postgresql.ssl.nonvalidatingfactory": ENCRYPTED,
         "org.postgresql.ssl.defaultjavasslfactory": VERIFIED,
-        "org.postgresql.ssl.libpqfactory": NOTHING,
+        "org.postgresql.ssl.libpqfactory": EMPTY_ADDRESS,
     }),
-    "channelBinding": TABLE["channel_binding"],
-    "options": text("options"),
-    "currentSchema": _SCHEMA,
-    "service": text("service"),
-    "targetServerType": Refused(_ROLE, _NAME_IT, exceptions=("any",)),
-    "gssEncMode": Refused(_GSS, exceptions=("disable", "prefer", "allow")),
-    "replication": TABLE["replication"],
-    "requireAuth": TABLE["require_auth"],
+    "channelBinding": PARAMETERS["channel_binding"],
+    "options": text_field("options"),
+    "currentSchema": _SCHEMA_PARAMETER,
+    "service": text_field("service"),
+    "targetServerType": Refused(_ROLE_NOT_CHECKED, _NAME_SERVER_ADVICE, exceptions=("any",)),
+    "gssEncMode": Refused(_NO_GSSAPI, exceptions=("disable", "prefer", "allow")),
+    "replication": PARAMETERS["replication"],
+    "requireAuth": PARAMETERS["require_auth"],
     "socketFactory": Refused("Java's socket factories are not used", "Name host and port, or the socket's directory."),
     **ignored("connectTimeout", "socketTimeout", "loginTimeout", "cancelSignalTimeout", "sslResponseTimeout",
-              "tcpKeepAlive", "tcpNoDelay", "hostRecheckSeconds", why=OWN_TIMEOUTS),
+              "tcpKeepAlive", "tcpNoDelay", "hostRecheckSeconds", why=HAS_OWN_TIMEOUTS),
     **ignored("ApplicationName", "prepareThreshold", "binaryTransfer", "binaryTransferEnable", "binaryTransferDisable",
               "reWriteBatchedInserts", "stringtype", "readOnly", "readOnlyMode", "loadBalanceHosts",
               "defaultRowFetchSize", "preparedStatementCacheQueries", "preparedStatementCacheSizeMiB", "autosave",
@@ -513,7 +517,8 @@ JDBC: Final[dict[str, Parameter]] = {
 
 
 def parse_jdbc(rest: str, query: Iterable[tuple[str, str]]) -> ParsedTarget:
-    """Parse the text after `jdbc:postgresql:`, without its properties: `//host:port/db`, `//host/`, `/` or `db`. Raises UsageError."""
+    """Parse the text after `jdbc:postgresql:`, without its properties: `//host:port/db`, `//host/`, `/` or `db`. Raises
+    UsageError."""
     parameters: dict[str, str] = {"host": "localhost"}
     if rest.startswith("//"):
         authority, _, database = rest[2:].partition("/")
@@ -521,8 +526,8 @@ def parse_jdbc(rest: str, query: Iterable[tuple[str, str]]) -> ParsedTarget:
         parameters = {"host": host or "localhost", "port": port, "dbname": _decode(database)}
     elif rest != "/":
         parameters["dbname"] = _decode(rest)
-    parsed = read_parameters("JDBC URL", parameters.items(), TABLE)
-    return _with_protocol(parsed.updated(read_parameters("JDBC URL", query, JDBC, str.lower)))
+    parsed = read_parameters("JDBC URL", parameters.items(), PARAMETERS)
+    return _with_protocol(parsed.updated(read_parameters("JDBC URL", query, JDBC_PARAMETERS, str.lower)))
 
 
 def _jdbc_host(authority: str) -> tuple[str, str]:
@@ -533,30 +538,30 @@ def _jdbc_host(authority: str) -> tuple[str, str]:
     return host, port
 
 
-ADO: Final[dict[str, Parameter]] = {
-    "host": TABLE["host"],
-    "server": TABLE["host"],
-    "port": TABLE["port"],
-    "database": text("database"),
-    "db": text("database"),
-    **{name: text("user") for name in ("username", "user name", "user id", "userid", "user", "uid")},
-    **{name: secret() for name in ("password", "pwd", "psw")},
-    "passfile": text("passfile"),
-    "ssl mode": by_word(**_SSL_WORDS),
-    "ssl negotiation": TABLE["sslnegotiation"],
-    "root certificate": text("ssl_ca"),
-    "ssl certificate": text("ssl_cert"),
-    "ssl key": text("ssl_key"),
-    "ssl password": TABLE["sslpassword"],
+ADO_PARAMETERS: Final[dict[str, Parameter]] = {
+    "host": PARAMETERS["host"],
+    "server": PARAMETERS["host"],
+    "port": PARAMETERS["port"],
+    "database": text_field("database"),
+    "db": text_field("database"),
+    **{name: text_field("user") for name in ("username", "user name", "user id", "userid", "user", "uid")},
+    **{name: password_field() for name in ("password", "pwd", "psw")},
+    "passfile": text_field("passfile"),
+    "ssl mode": choice(**_SSL_WORDS),
+    "ssl negotiation": PARAMETERS["sslnegotiation"],
+    "root certificate": text_field("ssl_ca"),
+    "ssl certificate": text_field("ssl_cert"),
+    "ssl key": text_field("ssl_key"),
+    "ssl password": PARAMETERS["sslpassword"],
     "check certificate revocation": Refused("revocation lists are not checked", exceptions=("false",)),
-    "channel binding": TABLE["channel_binding"],
-    "require auth": TABLE["require_auth"],
-    "search path": _SCHEMA,
-    "options": text("options"),
-    "target session attributes": TABLE["target_session_attrs"],
+    "channel binding": PARAMETERS["channel_binding"],
+    "require auth": PARAMETERS["require_auth"],
+    "search path": _SCHEMA_PARAMETER,
+    "options": text_field("options"),
+    "target session attributes": PARAMETERS["target_session_attrs"],
     "trust server certificate": Ignored("sslmode alone decides what is verified"),
     **ignored("timeout", "command timeout", "connection timeout", "keepalive", "tcp keepalive", "internal command timeout",
-              "cancellation timeout", "connection idle lifetime", "connection lifetime", why=OWN_TIMEOUTS),
+              "cancellation timeout", "connection idle lifetime", "connection lifetime", why=HAS_OWN_TIMEOUTS),
     **ignored("pooling", "minimum pool size", "maximum pool size", "application name", "enlist", "include error detail",
               "encoding", "client encoding", "timezone", "max auto prepare", "auto prepare min usages", "no reset on close",
               "persist security info", "log parameters", "multiplexing", "load balance hosts", "read buffer size",
@@ -566,10 +571,12 @@ ADO: Final[dict[str, Parameter]] = {
 
 
 def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
-    """`Host=h;Username=u;Password=p`, as Npgsql reads it. Raises UsageError."""
-    return _with_protocol(read_parameters("connection string", pairs, ADO, lambda name: name.lower().replace(" ", "")))
+    """Parse the pairs of `Host=h;Username=u;Password=p` as Npgsql does. Raises UsageError."""
+    return _with_protocol(
+        read_parameters("connection string", pairs, ADO_PARAMETERS, lambda name: name.lower().replace(" ", ""))
+    )
 
 
 def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:
-    """`pgsql:host=h;dbname=d`: PHP passes the keywords on to libpq."""
-    return build_given("PDO DSN", pairs)
+    """Parse the pairs of `pgsql:host=h;dbname=d`; PHP passes the keywords on to libpq. Raises UsageError."""
+    return build_target("PDO DSN", pairs)

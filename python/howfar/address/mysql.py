@@ -1,7 +1,7 @@
-"""Forms for MySQL and MariaDB: `mysql://` and its relatives, SQLAlchemy, JDBC, Go, PDO and connection strings. No I/O.
+"""Parses addresses of MySQL and MariaDB: `mysql://` and similar URLs, SQLAlchemy, JDBC, Go, PDO and connection strings. No I/O.
 
-`localhost` means what it means to the programs that use a form: the socket with libmysqlclient, TCP with JDBC, Go and PyMySQL. Users
-of `mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket), so there it means TCP.
+`localhost` means the same as to the programs that use a form: the socket with libmysqlclient, TCP with JDBC, Go and PyMySQL. Programs
+that use `mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket); here it means TCP.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
+from urllib.parse import unquote
 
 from howfar.address.parameters import (
+    EMPTY_ADDRESS,
     ENCRYPTED,
-    IN_PASSWORD,
-    NOTHING,
-    OWN_TIMEOUTS,
+    ESCAPING_ADVICE,
+    HAS_OWN_TIMEOUTS,
     PLAIN,
     PREFERRED,
     VERIFIED,
@@ -24,21 +25,21 @@ from howfar.address.parameters import (
     Ignored,
     Parameter,
     Refused,
-    by_word,
-    decode_url_text,
+    choice,
+    fold_name,
     ignored,
     parse_algorithm,
-    parse_level,
+    parse_compression_level,
     parse_port,
+    parse_ssl_mode,
+    parse_ssl_object,
     parse_switch,
+    parse_tls_versions,
+    parsed_field,
+    password_field,
     read_parameters,
-    reads,
     refused,
-    secret,
-    ssl_mode,
-    ssl_object,
-    text,
-    tls_versions,
+    text_field,
 )
 from howfar.address.server_address import ParsedTarget, Secret, ServerAddress
 from howfar.errors import UsageError
@@ -48,18 +49,18 @@ PORT: Final = 3306
 EXAMPLES: Final = (
     "Examples: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
 )
-_ON_LIBMYSQLCLIENT: Final = ("mysqldb", "mariadbconnector")
-"""SQLAlchemy's drivers that use the socket if the host is localhost."""
-_SEVERAL: Final = "several servers are named, and one is measured"
-_STATEMENTS: Final = "it changes the session, and no statement but those of the measurement is sent"
+_LIBMYSQLCLIENT_DRIVERS: Final = ("mysqldb", "mariadbconnector")
+"""SQLAlchemy's drivers for which the host localhost means the socket."""
+_SEVERAL_SERVERS: Final = "several servers are named, and one is measured"
+_CHANGES_SESSION: Final = "it changes the session, and no statement but those of the measurement is sent"
 _KEY_STORE: Final = "Java's key stores are not read"
-_COMPRESS: Final = by_word(true=ServerAddress(compression="zlib"), false=NOTHING)
+_COMPRESSION_SWITCH: Final = choice(true=ServerAddress(compression="zlib"), false=EMPTY_ADDRESS)
 
 
-def host_of(value: str) -> str:
-    """A name or address. Raises ValueError; a host with other characters may be a part of a password."""
+def parse_host(value: str) -> str:
+    """Check the name or address of a single host. Raises ValueError: other characters may be a part of a password."""
     if "," in value:
-        raise ValueError(_SEVERAL)
+        raise ValueError(_SEVERAL_SERVERS)
     if not re.fullmatch(r"[\w.:%-]+", value):
         raise ValueError(
             "a host has letters, digits, dots and dashes; in a user or password write %40 for @ and %2F for /"
@@ -67,17 +68,17 @@ def host_of(value: str) -> str:
     return value
 
 
-_FILES: Final[dict[str, Parameter]] = {
-    "ssl-ca": text("ssl_ca"),
-    "ssl-cert": text("ssl_cert"),
-    "ssl-key": text("ssl_key"),
-    "ssl-cipher": text("ssl_cipher"),
+_TLS_FILE_PARAMETERS: Final[dict[str, Parameter]] = {
+    "ssl-ca": text_field("ssl_ca"),
+    "ssl-cert": text_field("ssl_cert"),
+    "ssl-key": text_field("ssl_key"),
+    "ssl-cipher": text_field("ssl_cipher"),
 }
-_IGNORED: Final = {
+_IGNORED_PARAMETERS: Final = {
     **ignored("charset", "encoding", "collation", "characterEncoding", "characterSetResults", "connectionCollation",
               "useUnicode", "parseTime", "loc", "timezone", "time-zone", "serverTimezone", "dateStrings"),
     **ignored("connect-timeout", "connection-timeout", "read-timeout", "write-timeout", "socket-timeout", "timeout",
-              "acquire-timeout", "pool-timeout", "checkout-timeout", "wait-timeout", "reaping-frequency", why=OWN_TIMEOUTS),
+              "acquire-timeout", "pool-timeout", "checkout-timeout", "wait-timeout", "reaping-frequency", why=HAS_OWN_TIMEOUTS),
     **ignored("pool", "pool-size", "connection-limit", "queue-limit", "wait-for-connections", "autoReconnect",
               "reconnect", "autocommit", "adapter", "prepared-statements", "multi-statements", "local-infile",
               "program-name", "binary-prefix", "cursorclass", "server-version", "driver", "flags", "debug", "trace",
@@ -85,41 +86,41 @@ _IGNORED: Final = {
               "application-name", "use-unicode", "statement-cache-capacity", "socket-path-prefix", "keepalive"),
 }  # fmt: skip
 """Parameters of drivers, Rails, Django, Laravel, Prisma and Node."""
-URL: Final[dict[str, Parameter]] = {
-    "user": text("user"),
-    "username": text("user"),
-    "password": secret(),
-    "passwd": secret(),
-    "pwd": secret(),
-    "db": text("database"),
-    "database": text("database"),
-    "socket": text("socket"),
-    "unix-socket": text("socket"),
-    "socket-path": text("socket"),
-    "host": reads("host", host_of),
-    "port": reads("port", parse_port),
-    "ssl-mode": reads("ssl_mode", lambda value: _parse_mode(value)),
-    **_FILES,
-    "tls-version": reads("tls_versions", tls_versions),
-    "tls-versions": reads("tls_versions", tls_versions),
-    "compression": reads("compression", parse_algorithm),
-    "compress": _COMPRESS,
-    "compression-level": reads("compression_level", parse_level),
-    "get-server-public-key": reads("fetch_server_key", parse_switch),
-    "allow-public-key-retrieval": reads("fetch_server_key", parse_switch),
-    "allow-cleartext-password": reads("allow_cleartext_password", parse_switch),
-    "server-public-key-path": text("server_key_file"),
-    "tls": by_word(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
-    "ssl": Applied(ssl_object),
-    "use-ssl": by_word(true=ENCRYPTED, false=PLAIN),
-    "ssl-verify": by_word(true=VERIFIED_CHAIN, false=NOTHING),
-    "ssl-verify-cert": by_word(true=VERIFIED_CHAIN, false=NOTHING),
-    "ssl-verify-server-cert": by_word(true=VERIFIED, false=NOTHING),
-    "ssl-verify-identity": by_word(true=VERIFIED, false=NOTHING),
-    "ssl-check-hostname": by_word(true=VERIFIED, false=NOTHING),
-    "ssl-disabled": by_word(true=PLAIN, false=NOTHING),
-    "ssl-accept": by_word(strict=VERIFIED, acceptinvalidcerts=ENCRYPTED),
-    "sni": reads("sni", parse_switch),
+URL_PARAMETERS: Final[dict[str, Parameter]] = {
+    "user": text_field("user"),
+    "username": text_field("user"),
+    "password": password_field(),
+    "passwd": password_field(),
+    "pwd": password_field(),
+    "db": text_field("database"),
+    "database": text_field("database"),
+    "socket": text_field("socket"),
+    "unix-socket": text_field("socket"),
+    "socket-path": text_field("socket"),
+    "host": parsed_field("host", parse_host),
+    "port": parsed_field("port", parse_port),
+    "ssl-mode": parsed_field("ssl_mode", lambda value: _parse_driver_ssl_mode(value)),
+    **_TLS_FILE_PARAMETERS,
+    "tls-version": parsed_field("tls_versions", parse_tls_versions),
+    "tls-versions": parsed_field("tls_versions", parse_tls_versions),
+    "compression": parsed_field("compression", parse_algorithm),
+    "compress": _COMPRESSION_SWITCH,
+    "compression-level": parsed_field("compression_level", parse_compression_level),
+    "get-server-public-key": parsed_field("fetch_server_key", parse_switch),
+    "allow-public-key-retrieval": parsed_field("fetch_server_key", parse_switch),
+    "allow-cleartext-password": parsed_field("allow_cleartext_password", parse_switch),
+    "server-public-key-path": text_field("server_key_file"),
+    "tls": choice(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
+    "ssl": Applied(parse_ssl_object),
+    "use-ssl": choice(true=ENCRYPTED, false=PLAIN),
+    "ssl-verify": choice(true=VERIFIED_CHAIN, false=EMPTY_ADDRESS),
+    "ssl-verify-cert": choice(true=VERIFIED_CHAIN, false=EMPTY_ADDRESS),
+    "ssl-verify-server-cert": choice(true=VERIFIED, false=EMPTY_ADDRESS),
+    "ssl-verify-identity": choice(true=VERIFIED, false=EMPTY_ADDRESS),
+    "ssl-check-hostname": choice(true=VERIFIED, false=EMPTY_ADDRESS),
+    "ssl-disabled": choice(true=PLAIN, false=EMPTY_ADDRESS),
+    "ssl-accept": choice(strict=VERIFIED, acceptinvalidcerts=ENCRYPTED),
+    "sni": parsed_field("sni", parse_switch),
     **ignored("ssl-capath", why="the file of ssl-ca is read alone"),
     **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
     **refused("sslidentity", "sslpassword", why="PKCS #12 files are not read",
@@ -127,29 +128,28 @@ URL: Final[dict[str, Parameter]] = {
     **refused("read-default-file", "defaults-file", why="a target does not name option files",
               instead="Use --defaults-file FILE."),
     "read-default-group": Refused("option files are read as the clients read them", "Use --defaults-file FILE."),
-    **refused("init-command", "sql-mode", "variables", "isolation-level", "session-variables", why=_STATEMENTS),
+    **refused("init-command", "sql-mode", "variables", "isolation-level", "session-variables", why=_CHANGES_SESSION),
     "client-flag": Refused("flags of the protocol are chosen here", "Write compression=zlib for compression."),
     "default-auth": Ignored("the server and the account decide how to log in"),
     "auth-plugin": Ignored("the server and the account decide how to log in"),
-    **_IGNORED,
+    **_IGNORED_PARAMETERS,
 }  # fmt: skip
 """Parameters of `mysql://`, by howfar's own names and those of drivers."""
 
 
-def _fold(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")
-
-
-def _parse_mode(value: str) -> str:
-    words = {
+def _parse_driver_ssl_mode(value: str) -> str:
+    """A mode by the name of MySQL or of a driver. Raises ValueError."""
+    driver_modes = {
         "true": "REQUIRED",
         "false": "DISABLED",
         "require": "REQUIRED",
         "disable": "DISABLED",
         "prefer": "PREFERRED",
+        "verify-full": "VERIFY_IDENTITY",
+        "trust": "REQUIRED",
+        "none": "DISABLED",
     }
-    words |= {"verify-full": "VERIFY_IDENTITY", "trust": "REQUIRED", "none": "DISABLED"}
-    return words.get(value.lower()) or ssl_mode(value)
+    return driver_modes.get(value.lower()) or parse_ssl_mode(value)
 
 
 def split_authority(form: str, rest: str) -> tuple[dict[str, str], str, str, str]:
@@ -159,12 +159,14 @@ def split_authority(form: str, rest: str) -> tuple[dict[str, str], str, str, str
     authority, path, query = _split_path(rest)
     account, at, host_port = authority.rpartition("@")
     if not at and ":" in authority.rpartition("]")[2] and "@" in path + query:
-        raise UsageError(f"the {form} has an @ behind its host: the password seems to have a / or ? in it", IN_PASSWORD)
+        raise UsageError(
+            f"the {form} has an @ behind its host: the password seems to have a / or ? in it", ESCAPING_ADVICE
+        )
     if at and "@" in path:
-        raise UsageError(f"the {form} has an @ behind its host: the password seems to have an @ in it", IN_PASSWORD)
+        raise UsageError(f"the {form} has an @ behind its host: the password seems to have an @ in it", ESCAPING_ADVICE)
     user, colon, password = account.partition(":")
-    login = {"user": decode_url_text(user)} if user else {}
-    return login | ({"password": decode_url_text(password)} if colon else {}), host_port, path, query
+    login = {"user": unquote(user)} if user else {}
+    return login | ({"password": unquote(password)} if colon else {}), host_port, path, query
 
 
 def _split_path(rest: str) -> tuple[str, str, str]:
@@ -174,31 +176,32 @@ def _split_path(rest: str) -> tuple[str, str, str]:
 
 
 def split_host(form: str, host_port: str, port: int) -> tuple[str | None, int | None]:
-    """Host and port, each None if it is missing. Raises UsageError, whose message repeats neither."""
+    """Split host and port, each None if it is missing. Raises UsageError, whose message repeats neither."""
     if "," in host_port or host_port.startswith("("):
-        raise UsageError(f"{_SEVERAL} by this {form}", "Name the one that you mean, as HOST:PORT.")
+        raise UsageError(f"{_SEVERAL_SERVERS} by this {form}", "Name the one that you mean, as HOST:PORT.")
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%(?:25)?[\w.-]+)?)\]|([^:\[\]]*))(?::(\d*))?", host_port)
     if match is None:
         raise UsageError(
-            f"the {form} cannot be read: its host or port is malformed", f"Its port is usually {port}. {IN_PASSWORD}"
+            f"the {form} cannot be read: its host or port is malformed",
+            f"Its port is usually {port}. {ESCAPING_ADVICE}",
         )
-    host = decode_url_text(match[1] or match[2])
+    host = unquote(match[1] or match[2])
     try:
-        return (host_of(host) if host else None), (parse_port(match[3]) if match[3] else None)
+        return (parse_host(host) if host else None), (parse_port(match[3]) if match[3] else None)
     except ValueError as error:
-        raise UsageError(f"the {form} cannot be read: {error}", IN_PASSWORD) from None
+        raise UsageError(f"the {form} cannot be read: {error}", ESCAPING_ADVICE) from None
 
 
 def query_pairs(query: str, plus_is_space: bool = False) -> list[tuple[str, str]]:
-    """Names and values of a query; a name alone has an empty value."""
+    """Parse the names and values of a query; a name alone has an empty value."""
     if plus_is_space:
         query = query.replace("+", " ")
     parts = (part.partition("=") for part in query.split("&") if part)
-    return [(decode_url_text(name), decode_url_text(value)) for name, _, value in parts]
+    return [(unquote(name), unquote(value)) for name, _, value in parts]
 
 
 def _with_protocol(parsed: ParsedTarget) -> ParsedTarget:
-    """The target as a server of MySQL; a socket takes precedence over a host, as in all drivers."""
+    """Set the protocol of a target to MySQL's; a socket takes precedence over a host, as in all drivers."""
     address, notes = replace(parsed.address, protocol="mysql"), list(parsed.notes)
     if address.socket is not None and (address.host or address.port):
         notes.append("the socket is used, and the host is ignored, as in the programs that accept both")
@@ -208,8 +211,8 @@ def _with_protocol(parsed: ParsedTarget) -> ParsedTarget:
     return replace(parsed, address=address, notes=tuple(notes))
 
 
-def _by_libmysqlclient(parsed: ParsedTarget) -> ParsedTarget:
-    """The target for a program that uses libmysqlclient."""
+def _with_libmysqlclient_socket(parsed: ParsedTarget) -> ParsedTarget:
+    """Complete the target of a program that uses libmysqlclient: localhost means the socket."""
     address = parsed.address
     if address.socket is None and address.host in (None, "localhost"):
         parsed = replace(parsed, address=replace(address, localhost_is_socket=True))
@@ -225,7 +228,7 @@ def _describe_localhost(form: str, address: ServerAddress) -> str:
 
 
 def parse_url(url: str) -> ParsedTarget:
-    """`mysql://user:password@host:port/db?name=value`, `mysql:///path/of.sock?user=u&db=d`, or `mysql:///db`. Raises UsageError."""
+    """Parse `mysql://user:password@host:port/db?name=value`, `mysql:///path/of.sock?user=u` or `mysql:///db`. Raises UsageError."""
     form = "MySQL URL"
     account, host_port, path, query = split_authority(form, url.partition("://")[2])
     host, port = split_host(form, host_port, PORT)
@@ -233,49 +236,51 @@ def parse_url(url: str) -> ParsedTarget:
         *account.items(),
         *((name, value) for name, value in (("host", host), ("port", port and str(port))) if value),
     ]
-    path = decode_url_text(path)
-    by_parameter = {_fold(name) for name, _ in query_pairs(query)} & {"socket", "unixsocket", "socketpath"}
-    if host is None and _is_socket(path) and not by_parameter:
+    path = unquote(path)
+    socket_parameters = {fold_name(name) for name, _ in query_pairs(query)} & {"socket", "unixsocket", "socketpath"}
+    if host is None and _is_socket(path) and not socket_parameters:
         parameters.append(("socket", path))
     elif path.strip("/"):
         parameters.append(("db", path.strip("/")))
-    return _with_protocol(read_parameters(form, [*parameters, *query_pairs(query)], URL, _fold, len(parameters)))
+    return _with_protocol(
+        read_parameters(form, [*parameters, *query_pairs(query)], URL_PARAMETERS, fold_name, len(parameters))
+    )
 
 
 def _is_socket(path: str) -> bool:
-    """Whether the path of a URL without a host is that of a socket; a single name is a database."""
+    """Whether the path of a URL without a host names a socket; a single name is a database."""
     return "/" in path.strip("/") or path.endswith(".sock")
 
 
 def parse_sqlalchemy(
     form: str, driver: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]
 ) -> ParsedTarget:
-    """A URL `mysql+driver://…`, split as SQLAlchemy splits it."""
+    """Parse a URL `mysql+driver://…` from the parts into which SQLAlchemy splits it. Raises UsageError."""
     parameters = [(name, value) for name, value in parts.items() if value]
-    parsed = read_parameters(form, [*parameters, *query], URL, _fold)
-    return _by_libmysqlclient(parsed) if driver in _ON_LIBMYSQLCLIENT else _with_protocol(parsed)
+    parsed = read_parameters(form, [*parameters, *query], URL_PARAMETERS, fold_name)
+    return _with_libmysqlclient_socket(parsed) if driver in _LIBMYSQLCLIENT_DRIVERS else _with_protocol(parsed)
 
 
 # ---------------------------------------------------------------- JDBC
 
-_JDBC_COMMON: Final[dict[str, Parameter]] = {
-    "user": text("user"),
-    "password": secret(),
-    "useSSL": by_word(true=ENCRYPTED, false=PLAIN),
-    "requireSSL": by_word(true=ENCRYPTED, false=NOTHING),
-    "allowPublicKeyRetrieval": reads("fetch_server_key", parse_switch),
-    "useCompression": _COMPRESS,
-    "tlsVersions": reads("tls_versions", tls_versions),
-    "enabledTLSProtocols": reads("tls_versions", tls_versions),
-    "enabledSslProtocolSuites": reads("tls_versions", tls_versions),
-    "serverRSAPublicKeyFile": text("server_key_file"),
-    "serverRsaPublicKeyFile": text("server_key_file"),
-    "sessionVariables": Refused(_STATEMENTS),
-    "initSQL": Refused(_STATEMENTS),
+_JDBC_PARAMETERS: Final[dict[str, Parameter]] = {
+    "user": text_field("user"),
+    "password": password_field(),
+    "useSSL": choice(true=ENCRYPTED, false=PLAIN),
+    "requireSSL": choice(true=ENCRYPTED, false=EMPTY_ADDRESS),
+    "allowPublicKeyRetrieval": parsed_field("fetch_server_key", parse_switch),
+    "useCompression": _COMPRESSION_SWITCH,
+    "tlsVersions": parsed_field("tls_versions", parse_tls_versions),
+    "enabledTLSProtocols": parsed_field("tls_versions", parse_tls_versions),
+    "enabledSslProtocolSuites": parsed_field("tls_versions", parse_tls_versions),
+    "serverRSAPublicKeyFile": text_field("server_key_file"),
+    "serverRsaPublicKeyFile": text_field("server_key_file"),
+    "sessionVariables": Refused(_CHANGES_SESSION),
+    "initSQL": Refused(_CHANGES_SESSION),
     "connectionCollation": Ignored(),
     "socketFactory": Refused("Java's socket factories are not used", "Name host and port, or mysql:///PATH/OF.sock."),
     **ignored("connectTimeout", "socketTimeout", "tcpKeepAlive", "tcpNoDelay", "tcpRcvBuf", "tcpSndBuf", "maxReconnects",
-              "initialTimeout", "netTimeoutForStreamingResults", why=OWN_TIMEOUTS),
+              "initialTimeout", "netTimeoutForStreamingResults", why=HAS_OWN_TIMEOUTS),
     **ignored("useUnicode", "characterEncoding", "characterSetResults", "serverTimezone", "connectionTimeZone",
               "forceConnectionTimeZoneToSession", "preserveInstants", "autoReconnect", "zeroDateTimeBehavior",
               "rewriteBatchedStatements", "cachePrepStmts", "prepStmtCacheSize", "prepStmtCacheSqlLimit",
@@ -295,37 +300,37 @@ _JDBC_COMMON: Final[dict[str, Parameter]] = {
               instead="Export certificate and key as PEM, and write a mysql:// URL with ssl-cert=FILE and ssl-key=FILE."),
     **refused("password1", "password2", "password3", why="logins with several factors are not supported"),
 }  # fmt: skip
-_CONNECTOR_J: Final[dict[str, Parameter]] = {
-    **_JDBC_COMMON,
-    "sslMode": by_word(
+_CONNECTOR_J_PARAMETERS: Final[dict[str, Parameter]] = {
+    **_JDBC_PARAMETERS,
+    "sslMode": choice(
         disabled=PLAIN, preferred=PREFERRED, required=ENCRYPTED, verifyca=VERIFIED_CHAIN, verifyidentity=VERIFIED
     ),
-    "verifyServerCertificate": by_word(true=VERIFIED_CHAIN, false=NOTHING),
+    "verifyServerCertificate": choice(true=VERIFIED_CHAIN, false=EMPTY_ADDRESS),
     "fallbackToSystemTrustStore": Ignored("the authorities of this machine are trusted"),
 }
-_MARIADB_J: Final[dict[str, Parameter]] = {
-    **_JDBC_COMMON,
-    "sslMode": by_word(disable=PLAIN, trust=ENCRYPTED, verifyca=VERIFIED_CHAIN, verifyfull=VERIFIED,
+_MARIADB_J_PARAMETERS: Final[dict[str, Parameter]] = {
+    **_JDBC_PARAMETERS,
+    "sslMode": choice(disable=PLAIN, trust=ENCRYPTED, verifyca=VERIFIED_CHAIN, verifyfull=VERIFIED,
                        required=ENCRYPTED, disabled=PLAIN, verifyidentity=VERIFIED),
-    "useSsl": by_word(true=VERIFIED, false=PLAIN),
-    "useSSL": by_word(true=VERIFIED, false=PLAIN),
-    "trustServerCertificate": by_word(true=NOTHING, false=NOTHING),
-    "disableSslHostnameVerification": by_word(true=NOTHING, false=NOTHING),
-    "serverSslCert": text("ssl_ca"),
-    "enabledSslCipherSuites": text("ssl_cipher"),
-    "localSocket": text("socket"),
+    "useSsl": choice(true=VERIFIED, false=PLAIN),
+    "useSSL": choice(true=VERIFIED, false=PLAIN),
+    "trustServerCertificate": choice(true=EMPTY_ADDRESS, false=EMPTY_ADDRESS),
+    "disableSslHostnameVerification": choice(true=EMPTY_ADDRESS, false=EMPTY_ADDRESS),
+    "serverSslCert": text_field("ssl_ca"),
+    "enabledSslCipherSuites": text_field("ssl_cipher"),
+    "localSocket": text_field("socket"),
     "pipe": Refused("named pipes belong to Windows", "Name host and port."),
     "credentialType": Refused("credentials of a cloud's account are not fetched"),
 }  # fmt: skip
-_JDBC_REFUSED: Final = {
-    "loadbalance": _SEVERAL,
-    "replication": _SEVERAL,
-    "failover": _SEVERAL,
-    "sequential": _SEVERAL,
-    "load-balance": _SEVERAL,
-    "aurora": _SEVERAL,
-    "fabric": _SEVERAL,
-}
+_JDBC_MODES_OF_SEVERAL_SERVERS: Final = (
+    "loadbalance",
+    "replication",
+    "failover",
+    "sequential",
+    "load-balance",
+    "aurora",
+    "fabric",
+)
 
 
 def parse_jdbc(product: str, rest: str) -> ParsedTarget:
@@ -333,7 +338,8 @@ def parse_jdbc(product: str, rest: str) -> ParsedTarget:
     form = "JDBC URL"
     mode, slashes, rest = rest.partition("//")
     if not slashes or mode:
-        reason = _JDBC_REFUSED.get(mode.rstrip(":").lower(), "what stands before // is not known")
+        is_known = mode.rstrip(":").lower() in _JDBC_MODES_OF_SEVERAL_SERVERS
+        reason = _SEVERAL_SERVERS if is_known else "what stands before // is not known"
         raise UsageError(f"the {form} is not supported: {reason}", "Write jdbc:mysql://HOST:PORT/DATABASE?user=USER.")
     account, host_port, path, query = split_authority(form, rest)
     host, port = split_host(form, host_port, PORT)
@@ -341,10 +347,12 @@ def parse_jdbc(product: str, rest: str) -> ParsedTarget:
         **account,
         "host": host or "localhost",
         "port": port and str(port),
-        "db": decode_url_text(path).strip("/"),
+        "db": unquote(path).strip("/"),
     }
-    parsed = read_parameters(form, [(name, value) for name, value in parameters.items() if value], URL, _fold)
-    table = _MARIADB_J if product == "mariadb" else _CONNECTOR_J
+    parsed = read_parameters(
+        form, [(name, value) for name, value in parameters.items() if value], URL_PARAMETERS, fold_name
+    )
+    table = _MARIADB_J_PARAMETERS if product == "mariadb" else _CONNECTOR_J_PARAMETERS
     properties = read_parameters(form, query_pairs(query), table, str.lower)
     parsed = parsed.updated(properties)
     if product == "mariadb" and properties.address.ssl_mode == "VERIFY_IDENTITY":
@@ -358,82 +366,82 @@ def parse_jdbc(product: str, rest: str) -> ParsedTarget:
 
 # ---------------------------------------------------------------- Go
 
-_GO: Final[dict[str, Parameter]] = {
-    "tls": by_word(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
-    "allowCleartextPasswords": reads("allow_cleartext_password", parse_switch),
-    "compress": _COMPRESS,
+_GO_PARAMETERS: Final[dict[str, Parameter]] = {
+    "tls": choice(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
+    "allowCleartextPasswords": parsed_field("allow_cleartext_password", parse_switch),
+    "compress": _COMPRESSION_SWITCH,
     "serverPubKey": Refused("it names a key that the program has registered",
                             "Write a mysql:// URL with server-public-key-path=FILE."),
-    **ignored("timeout", "readTimeout", "writeTimeout", why=OWN_TIMEOUTS),
+    **ignored("timeout", "readTimeout", "writeTimeout", why=HAS_OWN_TIMEOUTS),
     **ignored("allowAllFiles", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords", "charset",
               "checkConnLiveness", "collation", "clientFoundRows", "columnsWithAlias", "connectionAttributes",
               "interpolateParams", "loc", "timeTruncate", "maxAllowedPacket", "multiStatements", "parseTime",
               "rejectReadOnly", "strict"),
 }  # fmt: skip
-"""Parameters of go-sql-driver; other names are system variables, which it sets."""
-GO: Final = re.compile(
+"""Parameters of go-sql-driver, which sets system variables of all other names."""
+GO_DSN_PATTERN: Final = re.compile(
     r"(?:^|@)(?:tcp[46]?|unix|cloudsql|cloudsql-mysql)?(?:\([^()]*\))?/[^/@]*$|(?:^|@)(?:tcp[46]?|unix)\("
 )
 
 
 def parse_go(dsn: str) -> ParsedTarget:
-    """`user:password@tcp(host:port)/db?name=value`, read as go-sql-driver reads it: from the last slash. Raises UsageError."""
+    """Parse `user:password@tcp(host:port)/db?name=value` as go-sql-driver does: from the last slash. Raises UsageError."""
     form = "Go DSN"
-    head, slash, tail = dsn.rpartition("/")
+    account_and_network, slash, database_and_query = dsn.rpartition("/")
     if not slash:
         raise UsageError("the Go DSN has no / before the name of the database", "Write USER@tcp(HOST:PORT)/DATABASE.")
-    account, at, network = head.rpartition("@")
+    account, at, network = account_and_network.rpartition("@")
     user, colon, password = account.partition(":")
-    net, bracket, endpoint = network.partition("(")
-    if bracket and not endpoint.endswith(")"):
+    protocol, parenthesis, endpoint = network.partition("(")
+    if parenthesis and not endpoint.endswith(")"):
         raise UsageError("the Go DSN has an address without its closing bracket", "Write USER@tcp(HOST:PORT)/DATABASE.")
     endpoint = endpoint.removesuffix(")")
-    if net in ("", "tcp", "tcp4", "tcp6"):
+    if protocol in ("", "tcp", "tcp4", "tcp6"):
         host, port = split_host(form, endpoint, PORT)
         address = ServerAddress(host=host or "127.0.0.1", port=port)
-    elif net == "unix":
+    elif protocol == "unix":
         address = ServerAddress(socket=endpoint or "/tmp/mysql.sock")
     else:
         raise UsageError("the network of the Go DSN is not supported", "Write tcp(HOST:PORT) or unix(PATH).")
-    database, _, query = tail.partition("?")
+    database, _, query = database_and_query.partition("?")
     if "@" in database:
         raise UsageError("the Go DSN has an @ behind its last /", "Write %40 for an @ in the name of the database.")
-    address = replace(address, user=user or None, database=decode_url_text(database) or None)
+    address = replace(address, user=user or None, database=unquote(database) or None)
     try:
-        properties = read_parameters(form, query_pairs(query), _GO)
+        properties = read_parameters(form, query_pairs(query), _GO_PARAMETERS)
     except UsageError as error:
         if "is not known" in error.message:
-            error.advice = f"The driver would set a system variable of this name: {_STATEMENTS}. {error.advice}"
+            error.advice = f"The driver would set a system variable of this name: {_CHANGES_SESSION}. {error.advice}"
         raise
     return _with_protocol(ParsedTarget(address, Secret(password) if colon and at else None, form).updated(properties))
 
 
 # ---------------------------------------------------------------- pairs
 
-ADO: Final[dict[str, Parameter]] = {
-    **{name: reads("host", host_of) for name in ("server", "host", "data source", "datasource", "address", "addr",
+ADO_PARAMETERS: Final[dict[str, Parameter]] = {
+    **{name: parsed_field("host", parse_host) for name in ("server", "host", "data source", "datasource", "address", "addr",
                                                  "network address")},
-    "port": reads("port", parse_port),
-    **{name: text("user") for name in ("user", "uid", "user id", "userid", "username", "user name")},
-    **{name: secret() for name in ("password", "pwd")},
-    **{name: text("database") for name in ("database", "initial catalog")},
-    "ssl mode": by_word(none=PLAIN, disabled=PLAIN, preferred=PREFERRED, required=ENCRYPTED, verifyca=VERIFIED_CHAIN,
+    "port": parsed_field("port", parse_port),
+    **{name: text_field("user") for name in ("user", "uid", "user id", "userid", "username", "user name")},
+    **{name: password_field() for name in ("password", "pwd")},
+    **{name: text_field("database") for name in ("database", "initial catalog")},
+    "ssl mode": choice(none=PLAIN, disabled=PLAIN, preferred=PREFERRED, required=ENCRYPTED, verifyca=VERIFIED_CHAIN,
                         verifyfull=VERIFIED),
-    "ssl ca": text("ssl_ca"),
-    "ca certificate file": text("ssl_ca"),
-    "cacertificatefile": text("ssl_ca"),
-    "ssl cert": text("ssl_cert"),
-    "ssl key": text("ssl_key"),
-    "tls version": reads("tls_versions", lambda value: tls_versions(value.replace("TLS ", "TLS"))),
-    "use compression": _COMPRESS,
-    "compress": _COMPRESS,
-    "allow public key retrieval": reads("fetch_server_key", parse_switch),
-    "server rsa public key file": text("server_key_file"),
+    "ssl ca": text_field("ssl_ca"),
+    "ca certificate file": text_field("ssl_ca"),
+    "cacertificatefile": text_field("ssl_ca"),
+    "ssl cert": text_field("ssl_cert"),
+    "ssl key": text_field("ssl_key"),
+    "tls version": parsed_field("tls_versions", lambda value: parse_tls_versions(value.replace("TLS ", "TLS"))),
+    "use compression": _COMPRESSION_SWITCH,
+    "compress": _COMPRESSION_SWITCH,
+    "allow public key retrieval": parsed_field("fetch_server_key", parse_switch),
+    "server rsa public key file": text_field("server_key_file"),
     "protocol": Ignored("host or socket decides"),
     **refused("certificate file", "certificate password", "certificate store location", "certificate thumbprint",
               why="PKCS #12 files are not read", instead="Write SslCert=FILE and SslKey=FILE, in PEM."),
     **ignored("connection timeout", "connect timeout", "default command timeout", "command timeout", "keepalive",
-              "connection lifetime", "connection idle timeout", why=OWN_TIMEOUTS),
+              "connection lifetime", "connection idle timeout", why=HAS_OWN_TIMEOUTS),
     **ignored("pooling", "minimum pool size", "maximum pool size", "min pool size", "max pool size", "charset",
               "character set", "convert zero datetime", "allow zero datetime", "allow user variables", "old guids",
               "persist security info", "application name", "treat tiny as boolean", "guid format", "auto enlist",
@@ -441,25 +449,25 @@ ADO: Final[dict[str, Parameter]] = {
               "allow load local infile", "default authentication plugin", "integrated security"),
 }  # fmt: skip
 """Keywords of MySqlConnector and Connector/NET."""
-_PDO: Final[dict[str, Parameter]] = {
-    "host": reads("host", host_of),
-    "port": reads("port", parse_port),
-    "dbname": text("database"),
-    "unix_socket": text("socket"),
-    "user": text("user"),
-    "password": secret(),
+_PDO_PARAMETERS: Final[dict[str, Parameter]] = {
+    "host": parsed_field("host", parse_host),
+    "port": parsed_field("port", parse_port),
+    "dbname": text_field("database"),
+    "unix_socket": text_field("socket"),
+    "user": text_field("user"),
+    "password": password_field(),
     "charset": Ignored(),
 }
 
 
 def parse_ado(pairs: Iterable[tuple[str, str]]) -> ParsedTarget:
-    """`Server=h;Uid=u;Pwd=p`. Raises UsageError."""
-    parsed = read_parameters("connection string", pairs, ADO, lambda name: name.lower().replace(" ", ""))
+    """Parse the pairs of `Server=h;Uid=u;Pwd=p`. Raises UsageError."""
+    parsed = read_parameters("connection string", pairs, ADO_PARAMETERS, lambda name: name.lower().replace(" ", ""))
     if (parsed.address.host or "").startswith("/"):
         parsed = replace(parsed, address=replace(parsed.address, host=None, socket=parsed.address.host))
     return _with_protocol(parsed)
 
 
 def parse_pdo(pairs: Mapping[str, str]) -> ParsedTarget:
-    """`mysql:host=h;dbname=d`. PHP's client uses the socket if the host is localhost or missing. Raises UsageError."""
-    return _by_libmysqlclient(read_parameters("PDO DSN", pairs.items(), _PDO))
+    """Parse the pairs of `mysql:host=h;dbname=d`; without a host, or with localhost, PHP uses the socket. Raises UsageError."""
+    return _with_libmysqlclient_socket(read_parameters("PDO DSN", pairs.items(), _PDO_PARAMETERS))

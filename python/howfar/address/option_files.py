@@ -1,6 +1,6 @@
-"""Option files of MySQL and MariaDB, read as their clients read them: groups, includes, quotes, escapes and precedence. No I/O.
+"""Parses option files of MySQL and MariaDB as their clients do: groups, includes, quotes, escapes and precedence. No I/O.
 
-`tests/unit/test_option_files.py` compares the reader with my_print_defaults.
+`tests/unit/test_option_files.py` compares the parser with my_print_defaults.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from howfar.address.parameters import (
+    EMPTY_ADDRESS,
     ENCRYPTED,
-    NOTHING,
     PLAIN,
     Applied,
     Ignored,
     Parameter,
     Refused,
-    by_word,
+    choice,
     ignored,
     parse_algorithm,
-    parse_level,
+    parse_compression_level,
     parse_port,
+    parse_ssl_mode,
     parse_switch,
+    parse_tls_versions,
+    parsed_field,
+    password_field,
     read_parameters,
-    reads,
     refused,
-    secret,
-    ssl_mode,
-    text,
-    tls_versions,
+    text_field,
 )
 from howfar.address.server_address import ParsedTarget, ServerAddress, SslMode
 from howfar.errors import UsageError
@@ -62,12 +62,12 @@ class OptionLine:
     value: str | None
 
 
-def options_of(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
-    """The options of the clients' groups, in the order of the files: later ones take precedence. Raises UsageError."""
-    groups = {*GROUPS, *(f"{group}{suffix}" for group in GROUPS)}
+def read_options(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
+    """Return the options of the clients' groups, in the order of the files; later ones take precedence. Raises UsageError."""
+    requested_groups = {*GROUPS, *(f"{group}{suffix}" for group in GROUPS)}
     options: list[OptionLine] = []
     for group, line in _lines(source, files, 0):
-        if group in groups:
+        if group in requested_groups:
             options.append(line)
         if len(options) > _MAX_OPTIONS:
             raise UsageError(f"{source} has more than {_MAX_OPTIONS} options", "It is probably the wrong file.")
@@ -75,7 +75,7 @@ def options_of(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
 
 
 def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, OptionLine]]:
-    """Each option with its group; the options of an included file appear at the point of inclusion."""
+    """Yield each option with its group; the options of an included file appear at the point of inclusion."""
     content = files.read(source)
     group: str | None = None
     for number, line in enumerate((content or "").split("\n"), 1):
@@ -117,7 +117,7 @@ def _included_lines(
 
 
 def _parse_option(source: str, number: int, stripped: str) -> OptionLine:
-    """An option without its comment; escapes in its value are resolved."""
+    """Parse an option without its comment, and resolve escapes in its value."""
     stripped = _without_comment(stripped)
     name, equals, value = stripped.partition("=")
     name = name.strip(_SPACE)
@@ -153,32 +153,32 @@ def _unescape(value: str) -> str:
 
 # ---------------------------------------------------------------- what the options mean
 
-_CAPATH: Final = "the file of ssl-ca is read alone"
-TABLE: Final[dict[str, Parameter]] = {
-    "host": text("host"),
-    "port": reads("port", lambda value: None if value == "0" else parse_port(value)),
-    "socket": text("socket"),
-    "user": text("user"),
-    "password": secret(),
-    "database": text("database"),
-    "protocol": by_word(
-        tcp=ServerAddress(localhost_is_socket=False), socket=ServerAddress(localhost_is_socket=True), default=NOTHING
+_CAPATH_IGNORED: Final = "the file of ssl-ca is read alone"
+PARAMETERS: Final[dict[str, Parameter]] = {
+    "host": text_field("host"),
+    "port": parsed_field("port", lambda value: None if value == "0" else parse_port(value)),
+    "socket": text_field("socket"),
+    "user": text_field("user"),
+    "password": password_field(),
+    "database": text_field("database"),
+    "protocol": choice(
+        tcp=ServerAddress(localhost_is_socket=False), socket=ServerAddress(localhost_is_socket=True), default=EMPTY_ADDRESS
     ),
-    "ssl": by_word(true=ENCRYPTED, false=PLAIN),
-    "ssl-mode": reads("ssl_mode", ssl_mode),
-    "ssl-ca": text("ssl_ca"),
-    "ssl-cert": text("ssl_cert"),
-    "ssl-key": text("ssl_key"),
-    "ssl-cipher": text("ssl_cipher"),
-    "ssl-verify-server-cert": by_word(true=ServerAddress(ssl_mode="VERIFY_IDENTITY"), false=NOTHING),
-    "tls-version": reads("tls_versions", tls_versions),
-    "compress": by_word(true=ServerAddress(compression="zlib"), false=NOTHING),
-    "compression-algorithms": reads("compression", lambda value: parse_algorithm(value.split(",")[0])),
-    "zstd-compression-level": reads("compression_level", parse_level),
-    "get-server-public-key": reads("fetch_server_key", parse_switch),
-    "server-public-key-path": text("server_key_file"),
-    "enable-cleartext-plugin": reads("allow_cleartext_password", parse_switch),
-    "ssl-capath": Refused(_CAPATH, "Write ssl-ca=FILE."),
+    "ssl": choice(true=ENCRYPTED, false=PLAIN),
+    "ssl-mode": parsed_field("ssl_mode", parse_ssl_mode),
+    "ssl-ca": text_field("ssl_ca"),
+    "ssl-cert": text_field("ssl_cert"),
+    "ssl-key": text_field("ssl_key"),
+    "ssl-cipher": text_field("ssl_cipher"),
+    "ssl-verify-server-cert": choice(true=ServerAddress(ssl_mode="VERIFY_IDENTITY"), false=EMPTY_ADDRESS),
+    "tls-version": parsed_field("tls_versions", parse_tls_versions),
+    "compress": choice(true=ServerAddress(compression="zlib"), false=EMPTY_ADDRESS),
+    "compression-algorithms": parsed_field("compression", lambda value: parse_algorithm(value.split(",")[0])),
+    "zstd-compression-level": parsed_field("compression_level", parse_compression_level),
+    "get-server-public-key": parsed_field("fetch_server_key", parse_switch),
+    "server-public-key-path": text_field("server_key_file"),
+    "enable-cleartext-plugin": parsed_field("allow_cleartext_password", parse_switch),
+    "ssl-capath": Refused(_CAPATH_IGNORED, "Write ssl-ca=FILE."),
     **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
     **refused("ssl-fp", "ssl-fplist", "tls-fp", "tls-fplist", "tls-peer-fp", "tls-peer-fp-list",
               why="fingerprints are not checked", instead="Write ssl-ca=FILE and ssl-verify-server-cert."),
@@ -192,14 +192,14 @@ TABLE: Final[dict[str, Parameter]] = {
     "init-command": Ignored("no statement but those of the measurement is sent"),
     "bind-address": Ignored("the kernel chooses the client's address"),
 }  # fmt: skip
-"""Client options that concern the connection. Others concern only the client program and are skipped."""
-_PREFIXES: Final = ("loose-", "enable-", "skip-", "disable-")
+"""Client options that concern the connection. Other options concern only the client program and are skipped."""
+_OPTION_PREFIXES: Final = ("loose-", "enable-", "skip-", "disable-")
 
 
 def parse(source: str, files: Files, suffix: str = "") -> ParsedTarget:
-    """The address and password that an option file gives. Raises UsageError, which names the line but repeats no value."""
+    """Parse the address and password of an option file. Raises UsageError, which names the line but repeats no value."""
     values: dict[str, tuple[OptionLine, str]] = {}
-    for line in options_of(source, files, suffix):
+    for line in read_options(source, files, suffix):
         resolved = _resolve_name(line)
         if resolved is not None:
             values.pop(resolved[0], None)
@@ -212,26 +212,28 @@ def parse(source: str, files: Files, suffix: str = "") -> ParsedTarget:
 
 
 def _read_option(name: str, line: OptionLine, value: str) -> ParsedTarget:
-    return read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)
+    return read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], PARAMETERS)
 
 
 def _resolve_name(line: OptionLine) -> tuple[str, str] | None:
-    """The option by its full name, with a value; None if it does not concern the connection. Raises UsageError."""
+    """Return an option's complete name, and its value; None if it does not concern the connection. Raises UsageError."""
     name = line.name.lower().replace("_", "-")
     value = line.value
     while (
-        prefix := next((candidate for candidate in _PREFIXES if name.startswith(candidate) and name not in TABLE), None)
+        prefix := next(
+            (candidate for candidate in _OPTION_PREFIXES if name.startswith(candidate) and name not in PARAMETERS), None
+        )
     ) is not None:
         name = name.removeprefix(prefix)
         if prefix in ("skip-", "disable-"):
             value = "0"
-    if name not in TABLE:
-        completions = [option for option in TABLE if len(name) > 2 and option.startswith(name)]
+    if name not in PARAMETERS:
+        completions = [option for option in PARAMETERS if len(name) > 2 and option.startswith(name)]
         name = completions[0] if len(completions) == 1 else name
-    if name not in TABLE:
+    if name not in PARAMETERS:
         if name.startswith(("ssl", "tls")):
-            similar = difflib.get_close_matches(name, TABLE, 1)
-            suggestion = f"Did you mean {similar[0]}? " if similar else ""
+            close_matches = difflib.get_close_matches(name, PARAMETERS, 1)
+            suggestion = f"Did you mean {close_matches[0]}? " if close_matches else ""
             raise UsageError(
                 f"{line.source}:{line.number}: an option of TLS is not known",
                 f"{suggestion}Correct that line, or leave it out.",
@@ -241,7 +243,7 @@ def _resolve_name(line: OptionLine) -> tuple[str, str] | None:
         raise UsageError(
             f"{line.source}:{line.number}: password has no value", "Use --ask-password to be asked for it."
         )
-    if value is None and isinstance(TABLE[name], Applied) and name not in _SWITCHES:
+    if value is None and isinstance(PARAMETERS[name], Applied) and name not in _SWITCHES:
         raise UsageError(f"{line.source}:{line.number}: {name} has no value", "Correct that line.")
     return name, "1" if value is None else value
 
@@ -250,9 +252,9 @@ _SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-pub
 
 
 def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> SslMode | None:
-    """The TLS mode. As in MariaDB's client, naming a file for TLS requests TLS, and the last value of `ssl` counts."""
+    """Determine the TLS mode. As in MariaDB's client, naming a file for TLS requests TLS, and the last value of `ssl` counts."""
     mode: SslMode | None = None
-    verifies = False
+    is_verified = False
     for name, (line, value) in values.items():
         if name in ("ssl", "ssl-mode"):
             mode = _read_option(name, line, value).address.ssl_mode
@@ -263,13 +265,12 @@ def _tls_mode(values: dict[str, tuple[OptionLine, str]]) -> SslMode | None:
         elif (
             name == "ssl-verify-server-cert" and value not in ("0", "") and value.lower() not in ("off", "false", "no")
         ):
-            verifies = True  # regardless of `ssl`: the client verifies even after skip-ssl
-    return "VERIFY_IDENTITY" if verifies else mode
+            is_verified = True  # regardless of `ssl`: the client verifies even after skip-ssl
+    return "VERIFY_IDENTITY" if is_verified else mode
 
 
 def _choose_host_or_socket(address: ServerAddress) -> ServerAddress:
-    """The address reduced to a host or a socket: the option `protocol` decides (`localhost_is_socket`), else a host other than
-    localhost selects TCP."""
+    """Reduce an address to a host or a socket: `localhost_is_socket` decides, else a host other than localhost selects TCP."""
     uses_socket = address.localhost_is_socket
     if uses_socket is False or (uses_socket is None and address.host not in (None, "localhost")):
         return replace(address, socket=None, host=address.host or "localhost", localhost_is_socket=None)

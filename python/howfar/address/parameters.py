@@ -1,4 +1,4 @@
-"""Tables of parameters: what each name in a target sets, or why it is ignored or refused; and how values are read. No I/O.
+"""Tables of parameters: the fields that each name in a target sets, or why it is ignored or refused; and parsers of values. No I/O.
 
 No message repeats a value, nor a name that is not in a table: either may be a part of a password.
 """
@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from howfar.address.server_address import SSL_MODES, SYSTEM_CA, ParsedTarget, Secret, ServerAddress
 from howfar.errors import UsageError
@@ -21,19 +20,20 @@ AddressField = Literal[
     "options", "hostaddr", "service", "service_file", "passfile",
 ]  # fmt: skip
 """A field of `ServerAddress` that a parameter sets to its value."""
-NOTHING = ServerAddress()
+EMPTY_ADDRESS = ServerAddress()
 NO_EFFECT = "it changes nothing that is measured here"
-OWN_TIMEOUTS = "howfar has time limits of its own"
-IN_PASSWORD = "If a user or password has one of / ? # @ : % & in it, write %2F, %3F, %23, %40, %3A, %25 or %26 instead."
+HAS_OWN_TIMEOUTS = "howfar has time limits of its own"
+ESCAPING_ADVICE = (
+    "If a user or password has one of / ? # @ : % & in it, write %2F, %3F, %23, %40, %3A, %25 or %26 instead."
+)
 PASSWORD_SOURCES = "--env NAME, --password-file FILE or --ask-password"
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A parameter that takes effect. `read` returns the fields that it sets, or the password; it raises ValueError, whose message
-    contains no part of the value."""
+    """A parameter that takes effect. `parse` returns its fields, or the password; ValueError must not contain the value."""
 
-    read: Callable[[str], ServerAddress | Secret]
+    parse: Callable[[str], ServerAddress | Secret]
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,22 @@ class Refused:
 
 
 Parameter = Applied | Ignored | Refused
-Table = Mapping[str, Parameter]
+ParameterTable = Mapping[str, Parameter]
 
 
-def text(field: AddressField) -> Applied:
-    return reads(field, str)
+def text_field(field: AddressField) -> Applied:
+    """A parameter that sets a field to its value."""
+    return parsed_field(field, str)
 
 
-def secret() -> Applied:
+def password_field() -> Applied:
+    """A parameter whose value is the password."""
     return Applied(Secret)
 
 
-def reads(field: AddressField, read: Callable[[str], Any]) -> Applied:
-    """A parameter whose value is converted; if `read` returns None, no field is set."""
-    return Applied(lambda value: ServerAddress(**{field: read(value)}))
+def parsed_field(field: AddressField, parse: Callable[[str], Any]) -> Applied:
+    """A parameter that sets a field to its parsed value; if `parse` returns None, no field is set."""
+    return Applied(lambda value: ServerAddress(**{field: parse(value)}))
 
 
 def ignored(*names: str, why: str = NO_EFFECT) -> dict[str, Parameter]:
@@ -86,65 +88,67 @@ def refused(
 def read_parameters(
     form: str,
     pairs: Iterable[tuple[str, str]],
-    table: Table,
+    table: ParameterTable,
     fold: Callable[[str], str] = lambda name: name,
     leading_pairs: int = 0,
 ) -> ParsedTarget:
-    """What parameters set, with a note for each that is ignored. `fold`: the spelling under which names are compared; `leading_pairs`:
-    the number of leading pairs that come from the part of a URL before its parameters.
+    """Read parameters into a target, with a note for each ignored one. `fold`: returns the spelling under which names are compared;
+    `leading_pairs`: number of leading pairs that come from the part of a URL before its parameters.
 
-    The strongest mode of TLS wins; other contradictions are refused. Raises UsageError.
+    The strongest mode of TLS takes precedence; other contradictions are refused. Raises UsageError.
     """
     by_spelling = {fold(name): (name, parameter) for name, parameter in table.items()}
-    address = NOTHING
+    address = EMPTY_ADDRESS
     password: Secret | None = None
     notes: list[str] = []
-    for position, (given_name, value) in enumerate(pairs, 1 - leading_pairs):
-        if fold(given_name) not in by_spelling:
-            raise _unknown_parameter(form, position, fold(given_name), by_spelling)
-        name, parameter = by_spelling[fold(given_name)]
+    for position, (raw_name, value) in enumerate(pairs, 1 - leading_pairs):
+        if fold(raw_name) not in by_spelling:
+            raise _unknown_parameter(form, position, fold(raw_name), by_spelling)
+        name, parameter = by_spelling[fold(raw_name)]
         if isinstance(parameter, Refused) or (isinstance(parameter, Ignored) and value.lower() in parameter.exceptions):
             if isinstance(parameter, Ignored) or (value and value.lower() not in parameter.exceptions):
                 raise UsageError(f"{name} in the {form} is not supported: {parameter.why}", parameter.instead)
         elif isinstance(parameter, Ignored):
             notes.append(f"{name} is ignored: {parameter.why}")
         elif value:
-            given = _read_value(form, name, parameter, value)
-            if isinstance(given, ServerAddress):
-                address = _merge(form, name, address, given)
-            elif password not in (None, given):
+            parsed_value = _read_value(form, name, parameter, value)
+            if isinstance(parsed_value, ServerAddress):
+                address = _merge(form, name, address, parsed_value)
+            elif password not in (None, parsed_value):
                 raise _contradiction(form, name, "password")
             else:
-                password = given
+                password = parsed_value
     return ParsedTarget(address, password, form, tuple(dict.fromkeys(notes)))
 
 
 def _unknown_parameter(
-    form: str, position: int, given_name: str, by_spelling: Mapping[str, tuple[str, Parameter]]
+    form: str, position: int, name: str, by_spelling: Mapping[str, tuple[str, Parameter]]
 ) -> UsageError:
-    similar = difflib.get_close_matches(given_name, by_spelling, 1, cutoff=0.75)
-    usable = ", ".join(name for name, parameter in by_spelling.values() if isinstance(parameter, Applied))
-    suggestion = f"Did you mean {by_spelling[similar[0]][0]}? " if similar else ""
-    return UsageError(f"parameter {position} of the {form} is not known", f"{suggestion}Known: {usable}. {IN_PASSWORD}")
+    close_matches = difflib.get_close_matches(name, by_spelling, 1, cutoff=0.75)
+    known_names = ", ".join(name for name, parameter in by_spelling.values() if isinstance(parameter, Applied))
+    suggestion = f"Did you mean {by_spelling[close_matches[0]][0]}? " if close_matches else ""
+    return UsageError(
+        f"parameter {position} of the {form} is not known", f"{suggestion}Known: {known_names}. {ESCAPING_ADVICE}"
+    )
 
 
 def _read_value(form: str, name: str, parameter: Applied, value: str) -> ServerAddress | Secret:
     try:
-        return parameter.read(value)
+        return parameter.parse(value)
     except ValueError as error:
         raise UsageError(f"{name} in the {form}: {error}", "Correct its value, or leave it out.") from None
 
 
 def _merge(form: str, name: str, merged: ServerAddress, new: ServerAddress) -> ServerAddress:
-    for field in (each.name for each in fields(new)):
-        old, value = getattr(merged, field), getattr(new, field)
+    for field in (field_info.name for field_info in fields(new)):
+        previous, value = getattr(merged, field), getattr(new, field)
         if value is None:
             continue
-        if field == "ssl_mode" and old is not None and "DISABLED" not in (old, value):
-            value = max(old, value, key=SSL_MODES.index)
-        elif field == "ssl_ca" and SYSTEM_CA in (old, value) and old is not None:
-            value = old if value == SYSTEM_CA else value
-        elif old is not None and old != value:
+        if field == "ssl_mode" and previous is not None and "DISABLED" not in (previous, value):
+            value = max(previous, value, key=SSL_MODES.index)
+        elif field == "ssl_ca" and SYSTEM_CA in (previous, value) and previous is not None:
+            value = previous if value == SYSTEM_CA else value
+        elif previous is not None and previous != value:
             raise _contradiction(form, name, field)
         merged = replace(merged, **{field: value})
     return merged
@@ -153,6 +157,11 @@ def _merge(form: str, name: str, merged: ServerAddress, new: ServerAddress) -> S
 def _contradiction(form: str, name: str, field: str) -> UsageError:
     shown_field = field.replace("_", "-")
     return UsageError(f"{name} in the {form} contradicts another parameter: {shown_field} is given twice", "Give one.")
+
+
+def fold_name(name: str) -> str:
+    """Return the spelling under which names are compared that may have dashes or underscores."""
+    return name.lower().replace("_", "").replace("-", "")
 
 
 # ---------------------------------------------------------------- values
@@ -166,7 +175,7 @@ def parse_port(value: str) -> int:
 
 
 def parse_switch(value: str) -> bool:
-    """A switch: on/off, true/false, 1/0, yes/no. Raises ValueError."""
+    """Parse a switch: on/off, true/false, 1/0, yes/no. Raises ValueError."""
     word = value.lower()
     if word in ("on", "true", "1", "yes"):
         return True
@@ -175,27 +184,27 @@ def parse_switch(value: str) -> bool:
     raise ValueError("use on or off")
 
 
-def ssl_mode(value: str) -> str:
-    """A mode by MySQL's name, in any case. Raises ValueError."""
+def parse_ssl_mode(value: str) -> str:
+    """Parse MySQL's name of a mode, in any case. Raises ValueError."""
     mode = value.upper().replace("-", "_")
     if mode not in SSL_MODES:
         raise ValueError(f"known modes: {', '.join(SSL_MODES)}")
     return mode
 
 
-def tls_versions(value: str) -> str:
-    """The version in `TLSv1.3`: `1.3`. Raises ValueError."""
-    names = {name.strip().lower().removeprefix("tlsv").removeprefix("tls") for name in value.split(",")}
-    newest = names - {"1", "1.0", "1.1"}
-    if newest == {"1.2", "1.3"} or names == {"any"}:
+def parse_tls_versions(value: str) -> str:
+    """Parse versions: `TLSv1.3` becomes `1.3`, both versions become `any`. Raises ValueError."""
+    versions = {name.strip().lower().removeprefix("tlsv").removeprefix("tls") for name in value.split(",")}
+    supported = versions - {"1", "1.0", "1.1"}
+    if supported == {"1.2", "1.3"} or versions == {"any"}:
         return "any"
-    if len(newest) == 1 and newest <= {"1.2", "1.3"}:
-        return newest.pop()
+    if len(supported) == 1 and supported <= {"1.2", "1.3"}:
+        return supported.pop()
     raise ValueError("known versions: TLSv1.2, TLSv1.3, or both, separated by a comma")
 
 
 def parse_algorithm(value: str) -> str | None:
-    """The algorithm, `zlib` or `zstd`; None for `uncompressed`. Raises ValueError."""
+    """Parse an algorithm: `zlib` or `zstd`; None for `uncompressed`. Raises ValueError."""
     if value.lower() in ("uncompressed", "none", "off", "false", "0"):
         return None
     if value.lower() not in ("zlib", "zstd"):
@@ -203,13 +212,13 @@ def parse_algorithm(value: str) -> str | None:
     return value.lower()
 
 
-def parse_level(value: str) -> int:
+def parse_compression_level(value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 3 and 1 <= int(value) <= 22):
         raise ValueError("a level is a number from 1 to 22")
     return int(value)
 
 
-def by_word(**meanings: ServerAddress) -> Applied:
+def choice(**meanings: ServerAddress) -> Applied:
     """A parameter with a few fixed values, compared in lower case without dashes and underscores. 1, on and yes mean true."""
 
     def read(value: str) -> ServerAddress:
@@ -230,8 +239,8 @@ PLAIN = ServerAddress(ssl_mode="DISABLED")
 PREFERRED = ServerAddress(ssl_mode="PREFERRED")
 
 
-def ssl_object(value: str) -> ServerAddress:
-    """Node's `ssl`: a switch, or JSON as in `{"rejectUnauthorized":true}`. Raises ValueError."""
+def parse_ssl_object(value: str) -> ServerAddress:
+    """Parse Node's `ssl`: a switch, or JSON as in `{"rejectUnauthorized":true}`. Raises ValueError."""
     if not value.startswith("{"):
         return ENCRYPTED if parse_switch(value) else PLAIN
     try:
@@ -241,8 +250,3 @@ def ssl_object(value: str) -> ServerAddress:
     if set(settings) - {"rejectUnauthorized"} or settings.get("rejectUnauthorized", True) not in (True, False):
         raise ValueError("only rejectUnauthorized is known; write ssl-mode, ssl-ca, ssl-cert and ssl-key")
     return VERIFIED if settings.get("rejectUnauthorized", True) else ENCRYPTED
-
-
-def decode_url_text(value: str) -> str:
-    """Text of a URL with only %XX decoded: a plus stays a plus."""
-    return unquote(value)

@@ -1,4 +1,4 @@
-"""What a target specifies: the server's address, the settings of the session, and a password that is never shown. No I/O."""
+"""The content of a target: the server's address, the settings of the session, and a password that is never shown. No I/O."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ NO_FILE = ""
 """Value of `ssl_ca` and `ssl_cert`: no file, not even the default one."""
 
 
+def format_host_port(host: str | None, port: int | str | None) -> str:
+    """Host and port as in a URL: `10.0.0.1:3306`, `[::1]:3306`; only the host without a port."""
+    shown_host = f"[{host}]" if host and ":" in host else str(host)
+    return shown_host if port is None else f"{shown_host}:{port}"
+
+
 class Secret:
-    """A password. Only `reveal` returns it; str, repr and format do not. After that, `howfar.passwords` removes it from texts that
-    servers and programs return."""
+    """A password. Only `reveal` returns it, not str, repr and format. From then on, `howfar.passwords` masks it in texts that servers
+    and programs return."""
 
     __slots__ = ("_value",)
 
@@ -55,7 +61,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """What one source specifies about the server; None where it does not. It holds no password, so it may be printed."""
+    """The parts of an address that one source specifies; None for all others. It contains no password, so it may be printed."""
 
     protocol: ServiceName | None = None
     """None if not specified, as in HOST:PORT."""
@@ -88,34 +94,32 @@ class ServerAddress:
     options: str | None = None
     """PostgreSQL: settings of the session, sent with the login."""
     hostaddr: str | None = None
-    """PostgreSQL: the address to connect to; `host` is then only its name."""
+    """PostgreSQL: the IP address to connect to; `host` is then only its name."""
     service: str | None = None
     service_file: str | None = None
     passfile: str | None = None
 
-    def over(self, fallback: ServerAddress) -> ServerAddress:
-        """This address, completed from `fallback`. A host here overrides a socket below, and vice versa."""
+    def with_fallback(self, fallback: ServerAddress) -> ServerAddress:
+        """Complete this address from `fallback`. A host of this address replaces a socket of the fallback, and vice versa."""
         if self.host is not None or self.socket is not None:
             fallback = replace(fallback, host=None, port=None, socket=None, localhost_is_socket=None)
         return fallback.updated(self)
 
     def updated(self, other: ServerAddress) -> ServerAddress:
-        """This address with the fields that another one sets."""
+        """Return this address with the fields that another one sets."""
         values = {field.name: getattr(other, field.name) for field in fields(other)}
         return replace(self, **{name: value for name, value in values.items() if value is not None})
 
     @property
-    def names_a_server(self) -> bool:
+    def names_server(self) -> bool:
         return self.host is not None or self.socket is not None or self.port is not None
 
     @property
-    def where(self) -> str:
-        """Socket, or host and port, for messages."""
+    def location(self) -> str:
+        """The socket, or host and port, for messages."""
         if self.socket is not None:
             return self.socket
-        host = self.host or self.hostaddr or "localhost"
-        host_text = f"[{host}]" if ":" in host else host
-        return host_text if self.port is None else f"{host_text}:{self.port}"
+        return format_host_port(self.host or self.hostaddr or "localhost", self.port)
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class ParsedTarget:
     """What was ignored or chosen, one sentence each."""
 
     def updated(self, other: ParsedTarget) -> ParsedTarget:
-        """This target with what another one sets, and the notes of both."""
+        """Return this target with the fields that another one sets, and the notes of both."""
         password, notes = other.password or self.password, self.notes + other.notes
         return ParsedTarget(self.address.updated(other.address), password, self.form, notes)
 

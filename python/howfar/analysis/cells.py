@@ -1,11 +1,11 @@
-"""The figures of one arm of a run, with all warnings about them. Start at `cell`."""
+"""The figures of one arm of a run, with all warnings about them. Start at `summarise_cell`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import fmean, pvariance
+from statistics import fmean, stdev
 from typing import Annotated
 
 from pydantic import PlainSerializer
@@ -13,7 +13,7 @@ from pydantic import PlainSerializer
 from howfar.analysis import diagnostics
 from howfar.analysis.controls import SAME_OTHER_KIND, SAME_OVER_LINK, Control
 from howfar.analysis.diagnostics import Diagnostic
-from howfar.analysis.link_facts import level, link_facts
+from howfar.analysis.link_facts import link_facts, numeric_level
 from howfar.analysis.published import Published, find_published
 from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
@@ -102,8 +102,9 @@ class CellSummary(Part):
     qps: Estimate
     """Operations per second."""
     ratio: Estimate | None
-    """Ratio of operations per second to the baseline's, paired by block: the t estimate, or the rank estimate if CONTAMINATED_BLOCKS
-    is set. None, here and in every other ratio: no block has both, or the baseline's path was not measured at the arm's given rate."""
+    """Ratio of operations per second to the baseline's, paired by block: the t estimate, or the rank estimate if
+    CONTAMINATED_BLOCKS is set. None, here and in every other ratio: no block has both, or the baseline's path was not measured at
+    the arm's given rate."""
     mean_ratio: Estimate | None
     """Ratio as exp(mean log ratio) with t limits."""
     rank_ratio: Estimate | None
@@ -151,7 +152,7 @@ class CellSummary(Part):
         if series is not None and series.interface_ceiling_bytes_per_s and series.at_s:
             directions = (series.to_client_bytes_per_s, series.to_server_bytes_per_s)
             return max(sum(values) / len(values) for values in directions) / series.interface_ceiling_bytes_per_s
-        rate = level(self.factors, "rate_bps")
+        rate = numeric_level(self.factors, "rate_bps")
         counted = [
             values for values in (self.bytes_per_txn.to_client, self.bytes_per_txn.to_server) if values is not None
         ]
@@ -160,7 +161,7 @@ class CellSummary(Part):
         return max(counted) * 8 * self.qps.value / self.queries_per_txn / rate
 
 
-COMPARISONS = 3
+COMPARISONS_PER_CONTENDER = 3
 """Comparisons of each contender: with the baseline in throughput and CPU, and with the cell without the tested factor, or in p99."""
 
 
@@ -172,8 +173,8 @@ class Metric(StrEnum):
     P50 = "p50"
     P99 = "p99"
 
-    def of(self, table: TrialTable) -> Value:
-        """The function that reads this quantity from one trial."""
+    def reader(self, table: TrialTable) -> Value:
+        """A function that returns this quantity of one trial."""
         values: dict[Metric, Value] = {
             Metric.THROUGHPUT: table.rate,
             Metric.CPU: table.path_cpu_us,
@@ -187,41 +188,41 @@ class Metric(StrEnum):
 class NoiseFloors:
     """Results of the run's A/A arms, separately for each figure, and the requested half-width."""
 
-    same: Mapping[Metric, Estimate] = field(default_factory=dict)
+    baseline_ratios: Mapping[Metric, Estimate] = field(default_factory=dict)
     """The baseline's second measurement over its first."""
-    link: Mapping[Metric, Estimate] = field(default_factory=dict)
+    link_ratios: Mapping[Metric, Estimate] = field(default_factory=dict)
     """Ratios of the A/A arm over the link. Empty: the run has no such arm."""
-    others: Mapping[tuple[object, ...], Mapping[Metric, Estimate]] = field(default_factory=dict)
+    ratios_by_kind: Mapping[tuple[object, ...], Mapping[Metric, Estimate]] = field(default_factory=dict)
     """A/A ratios by kind of scatter, for kinds other than the baseline's. A kind without any (older run files) uses the baseline's."""
     target: float = DEFAULT_TARGET
     comparisons: int = 1
     """Maximum number of comparisons that this run's report may call resolved."""
 
-    def floor(
+    def noise_floor(
         self, figure: Metric = Metric.THROUGHPUT, *, over_link: bool = False, kind: tuple[object, ...] = ()
     ) -> float | None:
         """The noise floor that the report states; over a link the larger of both, because more may be uncertain there. None:
         unknown."""
-        same = self.others.get(kind, self.same)
-        if kind in self.others and (figure not in same or noise_floor(same[figure]) is None):
+        ratios = self.ratios_by_kind.get(kind, self.baseline_ratios)
+        if kind in self.ratios_by_kind and (figure not in ratios or noise_floor(ratios[figure]) is None):
             return None
-        kinds = (same, self.link) if over_link else (same,)
-        known = (noise_floor(kind[figure]) for kind in kinds if figure in kind)
+        sources = (ratios, self.link_ratios) if over_link else (ratios,)
+        known = (noise_floor(source[figure]) for source in sources if figure in source)
         return max((floor for floor in known if floor is not None), default=None)
 
-    def of(self, cell: Mapping[str, Level], figure: Metric = Metric.THROUGHPUT) -> Threshold:
+    def threshold(self, cell: Mapping[str, Level], figure: Metric = Metric.THROUGHPUT) -> Threshold:
         """The threshold that a ratio of a cell with these factors must exceed."""
-        floor = self.floor(figure, over_link=waits_for_link(cell), kind=scatter_kind(cell))
+        floor = self.noise_floor(figure, over_link=waits_for_link(cell), kind=scatter_kind(cell))
         return Threshold(floor, self.comparisons)
 
     def compare(self, table: TrialTable, arm: str, reference: str, figure: Metric = Metric.THROUGHPUT) -> Resolution:
         """Resolution of the ratio of one arm to another, paired by block. SLOWER: the figure is smaller."""
-        ratios = table.block_ratios(arm, reference, figure.of(table))
+        ratios = table.block_ratios(arm, reference, figure.reader(table))
         factors = next(other.factors for other in table.run.info.arms if other.name == arm)
-        return self.of(factors, figure).resolve(judge_ratio(ratios).quoted if ratios else None)
+        return self.threshold(factors, figure).resolve(judge_ratio(ratios).quoted if ratios else None)
 
 
-def floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
+def measure_noise_floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
     """The noise floors of a run. `table`: including the control arms."""
     duplicate = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
     reference = None if duplicate is None else table.reference(duplicate)
@@ -229,9 +230,9 @@ def floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
     over_link = next((control for control in controls if control.name == SAME_OVER_LINK), None)
     factors = {arm.name: arm.factors for arm in table.run.info.arms}
     return NoiseFloors(
-        same=_repeat_ratios(table, duplicate.name, reference.name) if duplicate and reference else {},
-        link=_repeat_ratios(table, over_link.arm, over_link.reference) if over_link else {},
-        others={
+        baseline_ratios=_repeat_ratios(table, duplicate.name, reference.name) if duplicate and reference else {},
+        link_ratios=_repeat_ratios(table, over_link.arm, over_link.reference) if over_link else {},
+        ratios_by_kind={
             scatter_kind(factors[control.arm]): _repeat_ratios(table, control.arm, control.reference)
             for control in controls
             if control.name == SAME_OTHER_KIND
@@ -243,29 +244,32 @@ def floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
 
 def _repeat_ratios(table: TrialTable, repeated: str, first: str) -> dict[Metric, Estimate]:
     """Ratios of an arm's second measurement to its first, in each figure that its trials have."""
-    ratios = {figure: table.block_ratios(repeated, first, figure.of(table)) for figure in Metric}
+    ratios = {figure: table.block_ratios(repeated, first, figure.reader(table)) for figure in Metric}
     return {figure: judge_ratio(block_ratios).quoted for figure, block_ratios in ratios.items() if block_ratios}
 
 
 def count_comparisons(table: TrialTable) -> int:
     """Maximum number of comparisons that the report of this run may call resolved."""
-    return COMPARISONS * max(sum(arm.role is ArmRole.CONTENDER for arm in table.run.info.arms), 1)
+    return COMPARISONS_PER_CONTENDER * max(sum(arm.role is ArmRole.CONTENDER for arm in table.run.info.arms), 1)
 
 
-def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
-    """Ratio to the arm's reference, see `TrialTable.compared`. None: the arm has no reference, or no block has both."""
-    reference = table.compared(arm)
+def judge_against_reference(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
+    """Judge the ratio of an arm to its reference, see `TrialTable.compared_reference`. None: the arm has no reference, or no block
+    has both."""
+    reference = table.compared_reference(arm)
     ratios = table.block_ratios(arm.name, reference.name, value) if reference else []
     return judge_ratio(ratios) if ratios else None
 
 
-def cell(table: TrialTable, arm: Arm, noise: NoiseFloors, paused: bool, acknowledgement_s: float | None) -> CellSummary:
-    """Figures of an arm. `acknowledgement_s`: how long its commits wait for another machine. None: they do not wait."""
-    trials, baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
-    is_fault = has_fault(arm.factors)  # each trial is a different accident: their ratios are not results
-    has_given_rate = offered_per_s(arm.factors) is not None  # its rate is given, and is its only limit
+def summarise_cell(
+    table: TrialTable, arm: Arm, floors: NoiseFloors, is_paused: bool, acknowledgement_s: float | None
+) -> CellSummary:
+    """Summarise an arm. `acknowledgement_s`: how long its commits wait for another machine. None: they do not wait."""
+    trials, is_baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
+    has_outage = has_fault(arm.factors)  # trials differ by chance in their outage, so their ratios are no results
+    has_given_rate = offered_per_s(arm.factors) is not None  # the given rate is the only limit
     is_page = table.unit == "pages"  # rules for a load's sessions do not apply to an application or its visitors
-    judged = None if baseline or is_fault else judge(table, arm, table.rate)
+    judgement = None if is_baseline or has_outage else judge_against_reference(table, arm, table.rate)
     transactions = sum(trial.transactions for trial in trials)
     records = [record for trial in trials if (record := transaction_histogram(trial))]
     merged = histograms.merge(records)
@@ -277,26 +281,31 @@ def cell(table: TrialTable, arm: Arm, noise: NoiseFloors, paused: bool, acknowle
     setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s, hosts_rtt_s)
     _, cycle, limit = find_limit(all_trials, setting)
     reference = table.reference(arm)
-    bound, over = _cpu_bound(arm, reference), reference if baseline else table.compared(arm)
-    ratio = IDENTITY if baseline else judged.quoted if judged else None
-    cpu_ratio = None if is_fault else _ratio_to_reference(table, arm, table.path_cpu_us)
-    spread = scatter(all_trials, judged, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
-    warnings = diagnostics.arm_warnings(trials, link, spread.shift if spread else None, is_load=not is_page)
-    warnings += diagnostics.ratio_warnings(judged, noise.target) if judged else []
+    bound = _cpu_bound(arm, reference)
+    paired_arm = reference if is_baseline else table.compared_reference(arm)
+    ratio = IDENTITY if is_baseline else judgement.quoted if judgement else None
+    cpu_ratio = None if has_outage else _ratio_to_reference(table, arm, table.path_cpu_us)
+    scatter_parts = scatter(all_trials, judgement, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
+    warnings = diagnostics.arm_warnings(
+        trials, link, scatter_parts.shift if scatter_parts else None, is_load=not is_page
+    )
+    warnings += diagnostics.ratio_warnings(judgement, floors.target) if judgement else []
     return CellSummary(
         factors=arm.factors,
         arm=arm.name,
         role=arm.role,
         trials=len(trials),
-        void_trials=len(table.void(arm.name)),
+        void_trials=len(table.void_trials(arm.name)),
         qps=mean_interval([value for trial in trials if (value := table.rate(trial)) is not None]),
         ratio=ratio,
-        mean_ratio=IDENTITY if baseline else judged.mean if judged else None,
-        rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
-        block_ratios=tuple(table.block_ratios(arm.name, over.name)) if over else (),
-        blocks_needed=blocks_needed(judged.sd_log, noise.target) if judged and judged.sd_log is not None else None,
-        resolution=Resolution.BASELINE if baseline else noise.of(arm.factors).resolve(ratio),
-        cpu_resolution=_cpu_resolution(cpu_ratio, noise.of(arm.factors, Metric.CPU), bound, baseline),
+        mean_ratio=IDENTITY if is_baseline else judgement.mean if judgement else None,
+        rank_ratio=IDENTITY if is_baseline else judgement.rank if judgement else None,
+        block_ratios=tuple(table.block_ratios(arm.name, paired_arm.name)) if paired_arm else (),
+        blocks_needed=blocks_needed(judgement.sd_log, floors.target)
+        if judgement and judgement.sd_log is not None
+        else None,
+        resolution=Resolution.BASELINE if is_baseline else floors.threshold(arm.factors).resolve(ratio),
+        cpu_resolution=_cpu_resolution(cpu_ratio, floors.threshold(arm.factors, Metric.CPU), bound, is_baseline),
         cpu_us_per_query=_cpu_per_query(table, trials),
         cpu_ratio=cpu_ratio,
         cpu_bound=bound,
@@ -310,22 +319,22 @@ def cell(table: TrialTable, arm: Arm, noise: NoiseFloors, paused: bool, acknowle
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else TrialReceipt(),
         published=_published_figure(table.run, arm),
-        settled_after=len(trials) if paused else None,
+        settled_after=len(trials) if is_paused else None,
         warnings=tuple(warnings),
         # With a fault, half of the window may be an outage, which then is the only limit.
-        cycle=None if is_fault or is_page or has_given_rate else cycle,
-        limit=None if is_fault or is_page or has_given_rate else limit,
+        cycle=None if has_outage or is_page or has_given_rate else cycle,
+        limit=None if has_outage or is_page or has_given_rate else limit,
         network=network_series(all_trials[-1], arm.factors),
         keys=_key_reads(table, trials),
-        scatter=spread,
+        scatter=scatter_parts,
     )
 
 
 def _ratio_to_reference(table: TrialTable, arm: Arm, value: Value) -> Estimate | None:
     if arm.role is ArmRole.BASELINE:
         return IDENTITY
-    judged = judge(table, arm, value)
-    return judged.quoted if judged else None
+    judgement = judge_against_reference(table, arm, value)
+    return judgement.quoted if judgement else None
 
 
 def time_split_us(cycle: Cycle) -> dict[str, float]:
@@ -346,8 +355,8 @@ def _bytes_per_txn(trials: Sequence[Measured], transactions: int, counted: bool)
     if not counted:  # the engine sees only FastCGI
         return BytesPerTxn(to_server=None, to_client=None)
     return BytesPerTxn(
-        to_server=sum(trial.bytes_to_server for trial in trials) / transactions,
-        to_client=sum(trial.bytes_to_client for trial in trials) / transactions,
+        to_server=sum(trial.bytes.to_server for trial in trials) / transactions,
+        to_client=sum(trial.bytes.to_client for trial in trials) / transactions,
     )
 
 
@@ -360,20 +369,20 @@ def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None
     return KeyReads(hits=sum(hits for hits, _ in reads), misses=sum(misses for _, misses in reads)) if reads else None
 
 
-def _passes_link(arm: Arm) -> bool:
+def _crosses_link(arm: Arm) -> bool:
     """Whether an arm's path crosses the link; only then does the arm have the link's factors."""
     return "rtt_ns" in arm.factors or "rate_bps" in arm.factors
 
 
 def _cpu_bound(arm: Arm, baseline: Arm | None) -> Bound:
-    if baseline is None or _passes_link(arm) == _passes_link(baseline):
+    if baseline is None or _crosses_link(arm) == _crosses_link(baseline):
         return Bound.MEASURED
-    return Bound.AT_LEAST if _passes_link(arm) else Bound.AT_MOST
+    return Bound.AT_LEAST if _crosses_link(arm) else Bound.AT_MOST
 
 
-def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bound, baseline: bool) -> Resolution:
+def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bound, is_baseline: bool) -> Resolution:
     """Resolution of CPU: more per operation is slower. A bound limits the claim, because "at least 0.9" may be more than 1."""
-    if baseline:
+    if is_baseline:
         return Resolution.BASELINE
     resolution = threshold.resolve(cpu_ratio)
     inverse = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
@@ -383,21 +392,20 @@ def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bou
 
 
 def threads_of(arm: Arm) -> int:
-    """Number of connections of an arm; one where its factors have none."""
-    return level(arm.factors, "threads") or 1
+    """Number of connections of an arm; 1 if its factors have none."""
+    return numeric_level(arm.factors, "threads") or 1
 
 
 def _cpu_per_query(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
-    def role(name: str) -> Estimate | None:
-        values = [value for trial in trials if (value := table.role_cpu_us(trial, name)) is not None]
+    def mean_of_role(role: str) -> Estimate | None:
+        values = [value for trial in trials if (value := table.role_cpu_us(trial, role)) is not None]
         return mean_interval(values) if values else None
 
-    zero = Estimate(value=0.0, low=None, high=None)
     return CpuPerQuery(
-        client=role("client") or zero,
-        server=role("server"),
-        forwarder=role("forwarder"),
-        link=role("link"),
+        client=mean_of_role("client") or Estimate(value=0.0, low=None, high=None),
+        server=mean_of_role("server"),
+        forwarder=mean_of_role("forwarder"),
+        link=mean_of_role("link"),
     )
 
 
@@ -425,30 +433,30 @@ class Scatter(Part):
 
 def scatter(
     trials: Sequence[Trial],
-    judged: RatioJudgement | None,
+    judgement: RatioJudgement | None,
     round_trips_share: float,
     rest_rtt_ns: float | None = None,
 ) -> Scatter | None:
-    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle. `rest_rtt_ns`: expected
-    RTT of a ping over the requested link; None: no RTT was requested."""
-    rtts = {
+    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: share of round trips in the cycle.
+    `rest_rtt_ns`: expected RTT of a ping over the requested link; None: no RTT was requested."""
+    rtts_ns = {
         trial.block: rtt_ns
         for trial in trials
         if trial.receipt.link is not None and (rtt_ns := trial.receipt.link.rest_rtt_ns) is not None
     }
-    if judged is None or judged.sd_log is None or len(rtts) < MIN_BLOCKS:
+    if judgement is None or judgement.sd_log is None or len(rtts_ns) < MIN_BLOCKS:
         return None
-    mean = fmean(rtts.values())
-    rtt_off = None if rest_rtt_ns is None else mean / rest_rtt_ns - 1
-    rtt = (pvariance(rtts.values()) * len(rtts) / (len(rtts) - 1)) ** 0.5 / mean
-    calibration = min(round_trips_share * rtt, judged.sd_log)
-    remaining = max(judged.sd_log**2 - calibration**2, 0.0) ** 0.5
+    mean_ns = fmean(rtts_ns.values())
+    rtt_off = None if rest_rtt_ns is None else mean_ns / rest_rtt_ns - 1
+    rtt_scatter = stdev(rtts_ns.values()) / mean_ns
+    calibration = min(round_trips_share * rtt_scatter, judgement.sd_log)
+    remaining = max(judgement.sd_log**2 - calibration**2, 0.0) ** 0.5
     return Scatter(
-        blocks=len(rtts),
-        total=judged.sd_log,
+        blocks=len(rtts_ns),
+        total=judgement.sd_log,
         calibration=calibration,
         other=remaining,
-        rtt=rtt,
+        rtt=rtt_scatter,
         rtt_off=rtt_off,
         shift=None if rtt_off is None else -round_trips_share * rtt_off / (1 + rtt_off),
     )

@@ -60,20 +60,20 @@ class ArmComparison:
     """Ratio of the p99. None also if no trial of a run is long enough for it, see `quantile_ms`."""
     relative_to_baseline: Estimate | None
     """After over before of the arm's ratio to its reference in its own run, by block: shows changes of the path rather than of the
-    machine. None for the baseline itself, for an arm with a given rate, and if the two runs' references are different cells, because
-    ratios to different references are not comparable."""
+    machine. None for the baseline itself, for an arm with a given rate, and if the two runs' references are different cells,
+    because ratios to different references are not comparable."""
     same_cell: bool
     """Whether the factor levels are equal. If not, the two arms only share a name."""
     trials: tuple[int, int]
-    rate_given: bool = False
+    has_given_rate: bool = False
     """Whether the arm's rate is given, so that its operations per second are not a result."""
 
     comparisons: int = 1
-    """Number of arms in both runs without a given rate. An arm differs only if its interval at 1 - 5 % / claims excludes 1."""
+    """Number of arms in both runs without a given rate. An arm differs only if its interval at 1 - 5 % / comparisons excludes 1."""
 
     @property
     def qps_differs(self) -> bool:
-        return not self.rate_given and excludes_one(simultaneous(self.qps, self.comparisons))
+        return not self.has_given_rate and excludes_one(simultaneous(self.qps, self.comparisons))
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class RunComparison:
     arms: tuple[ArmComparison, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    counted: Unit
+    operation_unit: Unit
     """The operation that `qps` and `cpu_per_query` count."""
     warning: str = NOT_INTERLEAVED
-    beside: str = ""
-    """Sentences for the case that a run was between real hosts: how the two links differ and, if the other run was in the laboratory,
-    how well the two agree. Empty: both were in the laboratory, or there is nothing to report."""
+    hosts_note: str = ""
+    """Sentences for the case that a run was between real hosts: how the two links differ and, if the other run was in the
+    laboratory, how well the two agree. Empty: both were in the laboratory, or there is nothing to report."""
 
 
-_NEAR_SHARE = 0.25
+_MAX_LINK_DIFFERENCE = 0.25
 """Maximum relative difference between two links that are still compared, if one was measured between hosts."""
-_REPORTED_SHARE = RTT_OFF_MAX_SHARE
+_MIN_REPORTED_DIFFERENCE = RTT_OFF_MAX_SHARE
 """Minimum relative difference of two links that the report states: the tolerance of an emulated link."""
 _LINK_LEVELS = {
     "rtt_ns": "RTT",
@@ -106,7 +106,7 @@ _LINK_LEVELS = {
     "replica_rate_bps": "rate to the replica",
 }
 _MEASURED_FACTORS = (*_LINK_LEVELS, DISTANCES.name)
-"""Factors whose level, between hosts, is measured and not set."""
+"""Factors whose level is measured, not set, between hosts."""
 
 
 def _on_hosts(run: Run) -> bool:
@@ -137,9 +137,9 @@ def _agreement_sentence(arms: Sequence[ArmComparison]) -> str:
 
 
 def agreement(ratio: Estimate) -> Literal["agrees", "differs", "too wide"]:
-    """Whether two figures that should be equal agree, by the interval of their ratio and the tolerance of a confirmed prediction. They
-    agree only if the whole interval is near 1, because a very wide interval shows nothing."""
-    assert ratio.low is not None and ratio.high is not None, "of ratios with an interval"
+    """Whether two figures that should be equal agree, by the interval of their ratio and the tolerance of a confirmed prediction.
+    They agree only if the whole interval is near 1, because a very wide interval shows nothing."""
+    assert ratio.low is not None and ratio.high is not None, "the ratio has an interval"
     if max(-math.log(ratio.low), math.log(ratio.high)) <= math.log1p(TOLERANCE):
         return "agrees"
     return "differs" if excludes_one(ratio) else "too wide"
@@ -156,7 +156,7 @@ def _link_difference_sentence(before: Run, after: Run, arms: Sequence[ArmCompari
         pairs = [(old[arm.arm].get(name), new[arm.arm].get(name)) for arm in arms if arm.same_cell]
         known = [(float(one), float(other)) for one, other in pairs if one and other]
         one, other = max(known, key=lambda pair: abs(math.log(pair[0] / pair[1])), default=(1.0, 1.0))
-        if abs(math.log(one / other)) > math.log1p(_REPORTED_SHARE):
+        if abs(math.log(one / other)) > math.log1p(_MIN_REPORTED_DIFFERENCE):
             shown = f"{_with_unit(name, one)} {first} and {_with_unit(name, other)} {second}"
             differences.append(f"{_LINK_LEVELS[name]} {shown} ({(other / one - 1) * 100:+.0f} %)")
     return f"The links are not the same: {', '.join(differences)}." if differences else ""
@@ -202,12 +202,12 @@ def compare(before: Run, after: Run) -> RunComparison:
     shared = [arm.name for arm in before.info.arms if old.measured(arm.name) and new.measured(arm.name)]
     old_names = {arm.name for arm in before.info.arms if old.measured(arm.name)}
     new_names = {arm.name for arm in after.info.arms if new.measured(arm.name)}
-    measured = _on_hosts(before) or _on_hosts(after)
-    comparisons_by_arm = [_compare_arm(old, new, name, measured) for name in shared]
-    comparisons = max(1, sum(not arm.rate_given for arm in comparisons_by_arm))
+    is_measured = _on_hosts(before) or _on_hosts(after)
+    comparisons_by_arm = [_compare_arm(old, new, name, is_measured) for name in shared]
+    comparisons = max(1, sum(not arm.has_given_rate for arm in comparisons_by_arm))
     arms = tuple(replace(arm, comparisons=comparisons) for arm in comparisons_by_arm)
     sentences = []
-    if measured:
+    if is_measured:
         sentences = [_link_difference_sentence(before, after, arms), _incomparable_links_sentence(before, after, arms)]
     if _on_hosts(before) != _on_hosts(after):
         sentences = [_agreement_sentence(arms), *sentences]
@@ -219,25 +219,27 @@ def compare(before: Run, after: Run) -> RunComparison:
         arms=arms,
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
-        counted=new.unit,
-        beside=" ".join(filter(None, sentences)),
+        operation_unit=new.unit,
+        hosts_note=" ".join(filter(None, sentences)),
     )
 
 
-def _compare_arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComparison:
-    def ratio(value: Callable[[TrialTable, Measured], float | None]) -> Estimate | None:
+def _compare_arm(old: TrialTable, new: TrialTable, name: str, is_measured: bool) -> ArmComparison:
+    def ratio(read_value: Callable[[TrialTable, Measured], float | None]) -> Estimate | None:
         before, after = (
-            [math.log(value_of_trial) for trial in table.measured(name) if (value_of_trial := value(table, trial))]
+            [math.log(value) for trial in table.measured(name) if (value := read_value(table, trial))]
             for table in (old, new)
         )
         return welch_ratio(after, before) if before and after else None
 
     speed = ratio(TrialTable.rate)
-    assert speed is not None, "an arm with good trials has queries"
+    assert speed is not None, "an arm with good trials has a rate"
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
-    rate_given = offered_per_s(first.factors) is not None
+    has_given_rate = offered_per_s(first.factors) is not None
     relative = (
-        None if rate_given or first.role is ArmRole.BASELINE else _relative_change(old, new, (first, second), measured)
+        None
+        if has_given_rate or first.role is ArmRole.BASELINE
+        else _relative_change(old, new, (first, second), is_measured)
     )
     return ArmComparison(
         arm=name,
@@ -246,19 +248,19 @@ def _compare_arm(old: TrialTable, new: TrialTable, name: str, measured: bool) ->
         p50=ratio(lambda _, measured: median_latency_ns(measured)),
         p99=ratio(lambda _, measured: p99_ms(measured)),
         relative_to_baseline=relative,
-        same_cell=_are_same_levels(_levels(first), _levels(second), measured),
+        same_cell=_are_same_levels(_levels(first), _levels(second), is_measured),
         trials=(len(old.measured(name)), len(new.measured(name))),
-        rate_given=rate_given,
+        has_given_rate=has_given_rate,
     )
 
 
-def _are_same_levels(one: FactorLevels, other: FactorLevels, measured: bool) -> bool:
-    """Whether two arms have the same levels. `measured`: the link of one was measured and not set, so it need only be near."""
-    if not measured:
+def _are_same_levels(one: FactorLevels, other: FactorLevels, is_measured: bool) -> bool:
+    """Whether two arms have the same levels. `is_measured`: the link of one was measured, not set, so that it must only be near."""
+    if not is_measured:
         return _are_same_except((), one, other)
-    both = [name for name in _LINK_LEVELS if one.get(name) and other.get(name)]
-    links = all(_is_near(name, float(one[name]), float(other[name])) for name in both)
-    return links and _are_nodes_near(one, other) and _are_same_except(_MEASURED_FACTORS, one, other)
+    shared_names = [name for name in _LINK_LEVELS if one.get(name) and other.get(name)]
+    are_links_near = all(_is_near(name, float(one[name]), float(other[name])) for name in shared_names)
+    return are_links_near and _are_nodes_near(one, other) and _are_same_except(_MEASURED_FACTORS, one, other)
 
 
 def _are_same_except(names: Iterable[str], one: FactorLevels, other: FactorLevels) -> bool:
@@ -271,7 +273,7 @@ def _is_near(name: str, one: float, other: float) -> bool:
     void."""
     if name.endswith("rtt_ns") and abs(one - other) <= rtt_void_ns(min(one, other)):
         return True
-    return min(one, other) > 0 and abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
+    return min(one, other) > 0 and abs(math.log(one / other)) <= math.log1p(_MAX_LINK_DIFFERENCE)
 
 
 def _levels(arm: Arm) -> FactorLevels:
@@ -287,9 +289,9 @@ def _are_nodes_near(one: FactorLevels, other: FactorLevels) -> bool:
     )
 
 
-def _relative_change(old: TrialTable, new: TrialTable, arms: tuple[Arm, Arm], measured: bool) -> Estimate | None:
-    one, other = old.compared(arms[0]), new.compared(arms[1])
-    if one is None or other is None or not _are_same_levels(_levels(one), _levels(other), measured):
+def _relative_change(old: TrialTable, new: TrialTable, arms: tuple[Arm, Arm], is_measured: bool) -> Estimate | None:
+    one, other = old.compared_reference(arms[0]), new.compared_reference(arms[1])
+    if one is None or other is None or not _are_same_levels(_levels(one), _levels(other), is_measured):
         return None
     before = [math.log(ratio) for ratio in old.block_ratios(arms[0].name, one.name)]
     after = [math.log(ratio) for ratio in new.block_ratios(arms[1].name, other.name)]
@@ -297,9 +299,9 @@ def _relative_change(old: TrialTable, new: TrialTable, arms: tuple[Arm, Arm], me
 
 
 def _differences(before: Run, after: Run) -> tuple[Difference, ...]:
-    old, new = _facts(before), _facts(after)
+    old, new = _collect_facts(before), _collect_facts(after)
     return tuple(
-        Difference(what, _text(old.get(what)), _text(new.get(what)))
+        Difference(what, _fact_text(old.get(what)), _fact_text(new.get(what)))
         for what in {**old, **new}
         if old.get(what) != new.get(what)
     )
@@ -309,7 +311,7 @@ COMPARED_TIMING = ("warmup_ns", "measure_ns")
 """Timing that defines a trial. The number of trials is not compared, because the intervals reflect it."""
 
 
-def _facts(run: Run) -> dict[str, object]:
+def _collect_facts(run: Run) -> dict[str, object]:
     """Facts that affect figures, by the name that a reader sees."""
     info = run.info
     baseline = next((arm for arm in info.arms if arm.role is ArmRole.BASELINE), None)
@@ -352,22 +354,22 @@ _FORMAT_BY_UNIT: dict[str, Callable[[float], str]] = {"_ns": format_duration_ns,
 
 
 def _without_unit(key: str) -> str:
-    """`measure_ns` -> `measure`: the value has its unit."""
+    """The key without its unit, which is shown with the value: `measure_ns` -> `measure`."""
     return next((key.removesuffix(unit) for unit in _FORMAT_BY_UNIT if key.endswith(unit)), key)
 
 
 def _with_unit(key: str, value: object) -> object:
-    """A level as a plan writes it; one that has no unit stays as it is."""
+    """A level as a plan writes it; a level without a unit stays as it is."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return value
     return next((show(value) for unit, show in _FORMAT_BY_UNIT.items() if key.endswith(unit)), value)
 
 
-def _text(value: object) -> str:
+def _fact_text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{_without_unit(key)} {_with_unit(key, inner)}" for key, inner in value.items())
     if isinstance(value, list):
-        return ", ".join(_text(inner) for inner in value)
+        return ", ".join(_fact_text(inner) for inner in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "unknown" if value is None else str(value)

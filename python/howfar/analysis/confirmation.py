@@ -1,8 +1,8 @@
-"""The confirmation: tests of named limits after a plan's blocks. Which limits are tested, by which changes, and with which results. No
-I/O.
+"""The confirmation, which tests named limits after a plan's blocks: chooses the limits and the changes that test them, and judges
+the results. No I/O.
 
-Each test is a pair of arms, one unchanged and one with a single change. They are measured in the same blocks, so that disturbances of
-the machine affect both.
+Each test is a pair of arms, one unchanged and one with a single change. They are measured in the same blocks, so that disturbances
+of the machine affect both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.plateau import curves
 from howfar.bottleneck.cycle import ROUND_TRIPS, WIRE, part_us
-from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit, Unconfirmed
+from howfar.bottleneck.limit import RATE_FACTOR, Confirmation, Intervention, Limit, Unconfirmed
 from howfar.contract.environment import RunEnvironment
 from howfar.model.resource import Resource
 from howfar.plan.estimate import CONFIRMED_LIMITS
@@ -31,18 +31,18 @@ _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 _CPUS = frozenset(
     {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}
 )
-_MIN_TO_HALVE = 8
-"""Minimum number of connections for a test that halves them. Half of fewer connections may not fill a CPU that all of them filled."""
-_MIN_LINK_USE = 1 / FASTER
-"""Utilisation of a link below which a test with a faster link proves nothing: it could not raise throughput `FASTER` times even if
-nothing else were full."""
+_MIN_CONNECTIONS_TO_HALVE = 8
+"""Minimum number of connections for a test that halves them: half of a smaller number may not fill a CPU that all of them filled."""
+_MIN_LINK_USE = 1 / RATE_FACTOR
+"""Utilisation of a link below which a test with a faster link proves nothing: it could not raise throughput `RATE_FACTOR` times even
+if nothing else were full."""
 _RULES_OUT_LINK = "the link"
 _RULES_OUT_SHARED = "a limit that connections share"
 _RULES_OUT_PER_CONNECTION = "a limit of each connection's own"
 
 _PER_CONNECTION_LIMITS = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
 """Limits that apply to each connection separately: half as many connections carry half as much."""
-_REASONS_AGAINST = {
+_REASONS_NOT_TESTABLE = {
     Resource.COMMIT: "how many transactions share one durable write cannot be predicted",
     Resource.ACKNOWLEDGEMENT: "the replica is nearer in other cells of the plan, or in none",
     Resource.ERRORS: "transactions fail",
@@ -51,7 +51,7 @@ _REASONS_AGAINST = {
 }
 
 
-def intervention(
+def make_intervention(
     cell: CellSummary, limit: Limit, environment: RunEnvironment, trials: Sequence[Trial] = ()
 ) -> Intervention | str:
     """The change to an arm that tests a limit, or the reason why this laboratory cannot make one. `trials`: the arm's good trials."""
@@ -71,24 +71,24 @@ def intervention(
         )
 
     def capped(predicted: float) -> float:
-        return min(predicted, _next_ceiling(cell, environment, trials))
+        return min(predicted, _growth_until_cpu_full(cell, environment, trials))
 
     if resource in _LINKS and "rate_bps" in factors:
-        return scaled("rate_bps", FASTER, capped(FASTER), 1.0)
-    if resource is Resource.LATENCY and "rate_bps" in factors and _wire_first(cell):
-        return scaled("rate_bps", FASTER, capped(_at_the_faster(cell)), 1.0)
+        return scaled("rate_bps", RATE_FACTOR, capped(RATE_FACTOR), 1.0)
+    if resource is Resource.LATENCY and "rate_bps" in factors and _is_wire_larger(cell):
+        return scaled("rate_bps", RATE_FACTOR, capped(_ratio_at_faster_link(cell)), 1.0)
     if resource is Resource.LATENCY and int(factors.get("rtt_ns", 0)) > 0:
-        return scaled("rtt_ns", 0.5, capped(_half_the_rtt(cell)), 1.0)
+        return scaled("rtt_ns", 0.5, capped(_ratio_at_half_rtt(cell)), 1.0)
     threads = int(factors.get("threads", 1))
-    if resource in _CPUS | {Resource.LOCK} and threads >= _MIN_TO_HALVE:
+    if resource in _CPUS | {Resource.LOCK} and threads >= _MIN_CONNECTIONS_TO_HALVE:
         return scaled("threads", 0.5, 1.0, threads // 2 / threads, _RULES_OUT_PER_CONNECTION)
     if resource in _PER_CONNECTION_LIMITS and threads > 1:
         return scaled("threads", 0.5, threads // 2 / threads, 1.0, _RULES_OUT_SHARED)
     if resource in _CPUS and "rate_bps" in factors:
         if (cell.link_used or 0.0) >= _MIN_LINK_USE:
-            return scaled("rate_bps", FASTER, 1.0, FASTER, _RULES_OUT_LINK)
+            return scaled("rate_bps", RATE_FACTOR, 1.0, RATE_FACTOR, _RULES_OUT_LINK)
         return "too few connections to halve, and the link is used too little for its rate to matter"
-    return _REASONS_AGAINST.get(resource, "the laboratory cannot change this resource alone")
+    return _REASONS_NOT_TESTABLE.get(resource, "the laboratory cannot change this resource alone")
 
 
 _DESCRIBE_CHANGE: dict[str, Callable[[int, int], str]] = {
@@ -98,18 +98,18 @@ _DESCRIBE_CHANGE: dict[str, Callable[[int, int], str]] = {
 }
 
 
-def _wire_first(cell: CellSummary) -> bool:
+def _is_wire_larger(cell: CellSummary) -> bool:
     """Whether the bytes on the wire take more of a connection's cycle than round trips do."""
     return cell.cycle is not None and part_us(cell.cycle, WIRE) > part_us(cell.cycle, ROUND_TRIPS)
 
 
-def _at_the_faster(cell: CellSummary) -> float:
-    """Expected ratio of throughput when the bytes of a cycle are transmitted `FASTER` times as fast."""
-    assert cell.cycle is not None, "only of a cell whose cycle is known"
-    return 1 / (1 - part_us(cell.cycle, WIRE) / cell.cycle.us * (1 - 1 / FASTER))
+def _ratio_at_faster_link(cell: CellSummary) -> float:
+    """Expected ratio of throughput when the bytes of a cycle are transmitted `RATE_FACTOR` times as fast."""
+    assert cell.cycle is not None, "the cell's cycle is known"
+    return 1 / (1 - part_us(cell.cycle, WIRE) / cell.cycle.us * (1 - 1 / RATE_FACTOR))
 
 
-def _half_the_rtt(cell: CellSummary) -> float:
+def _ratio_at_half_rtt(cell: CellSummary) -> float:
     """Expected ratio of throughput when the requested part of the RTT takes half as long; the hosts' own part stays."""
     threads = int(cell.factors.get("threads", 1))
     cycle_ns = threads * 1e9 * cell.queries_per_txn / cell.qps.value
@@ -117,102 +117,103 @@ def _half_the_rtt(cell: CellSummary) -> float:
     return 1 / (1 - min(waits_ns / cycle_ns, 1.0) / 2)
 
 
-def _next_ceiling(cell: CellSummary, environment: RunEnvironment, trials: Sequence[Trial]) -> float:
-    """Factor by which throughput can grow before a host's processors are full, given what other programs use of them."""
+def _growth_until_cpu_full(cell: CellSummary, environment: RunEnvironment, trials: Sequence[Trial]) -> float:
+    """Factor by which throughput can grow before a host's processors are full, with what other programs use of them subtracted."""
     cpu = cell.cpu_us_per_query
-    between_us = cpu.forwarder.value if cpu.forwarder else 0.0
+    forwarder_us = cpu.forwarder.value if cpu.forwarder else 0.0
     server_us = cpu.server.value if cpu.server else 0.0
-    ratios = []
+    growths = []
     for host, us in (("server", server_us), ("client", cpu.client.value)):
-        cpus = HostCpus.of(environment, host)
-        load = (us + between_us * forwarder_share([cell.receipt], host)) * cell.qps.value / 1e6
+        cpus = HostCpus.from_environment(environment, host)
+        load = (us + forwarder_us * forwarder_share([cell.receipt], host)) * cell.qps.value / 1e6
         others = median([cpus.others_cpus(trial, load) for trial in trials]) if trials else 0.0
         used = load + cpus.link_cpus(trials)
-        ratios += [(cpus.count - others) / used] if used > 0 else []
-    return max(min(ratios), 1.0) if ratios else FASTER
+        growths += [(cpus.count - others) / used] if used > 0 else []
+    return max(min(growths), 1.0) if growths else RATE_FACTOR
 
 
 TOLERANCE = 0.1
-"""Maximum relative error of a confirmed prediction, however different its alternative is."""
-MIN_DISTANCE = 1.1
-"""Minimum ratio between the predictions with and without the limit: closer ones cannot be distinguished in so few blocks."""
+"""Maximum relative error of a confirmed prediction, even if the alternative is far from it."""
+MIN_PREDICTION_RATIO = 1.1
+"""Minimum ratio between the predictions with and without the limit: closer ones cannot be distinguished in the few blocks of a
+test."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenTests:
     """Tests to make after the plan's blocks."""
 
     interventions: tuple[Intervention, ...]
     refused: tuple[Unconfirmed, ...]
 
 
-def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
-    """Choose the tests: on each curve, the arm with the highest throughput, where the limit is strongest. Curves with a new resource
-    come before curves whose resource an earlier curve has too."""
+def choose_tests(cells: Sequence[CellSummary], run: Run) -> ChosenTests:
+    """Choose the tests: on each curve, the arm with the highest throughput, where the limit is strongest. Curves with a new
+    resource come before curves whose resource an earlier curve has too."""
     cells_by_arm, table = {cell.arm: cell for cell in cells}, trial_table(run)
     fastest_cells = [
         fastest
         for curve in curves(run.info.arms)
-        if (fastest := _highest_throughput(cells_by_arm[arm.name] for arm in curve if arm.name in cells_by_arm))
+        if (fastest := _fastest_cell(cells_by_arm[arm.name] for arm in curve if arm.name in cells_by_arm))
     ]
     interventions: list[Intervention] = []
     refused: list[Unconfirmed] = []
-    for cell, limit in _by_novelty(fastest_cells):
-        test = intervention(cell, limit, run.info.environment, list(table.trials[cell.arm].values()))
+    for cell, limit in _sort_by_novelty(fastest_cells):
+        test = make_intervention(cell, limit, run.info.environment, list(table.trials[cell.arm].values()))
         if isinstance(test, str):
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=test))
-        elif abs(math.log(test.predicted / test.ratio_if_wrong)) < math.log(MIN_DISTANCE):
+        elif abs(math.log(test.predicted / test.ratio_if_wrong)) < math.log(MIN_PREDICTION_RATIO):
             why = f"{test.changed} would change too little to be seen: the next limit is near"
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=why))
         elif len(interventions) < CONFIRMED_LIMITS:
             interventions.append(test)
-    return Choice(tuple(interventions), tuple(refused))
+    return ChosenTests(tuple(interventions), tuple(refused))
 
 
-def pair(chosen: Intervention, arms: Sequence[Arm]) -> tuple[Arm, Arm]:
+def make_arm_pair(intervention: Intervention, arms: Sequence[Arm]) -> tuple[Arm, Arm]:
     """The two arms of a test: the arm repeated unchanged, and the changed arm."""
-    unchanged = next(arm for arm in arms if arm.name == chosen.arm)
-    repeated_name, changed_name = _pair_names(chosen)
+    unchanged = next(arm for arm in arms if arm.name == intervention.arm)
+    repeated_name, changed_name = _pair_names(intervention)
     return (
         Arm(name=repeated_name, role=ArmRole.CONFIRMATION, factors=unchanged.factors),
-        Arm(name=changed_name, role=ArmRole.CONFIRMATION, factors=chosen.factors),
+        Arm(name=changed_name, role=ArmRole.CONFIRMATION, factors=intervention.factors),
     )
 
 
-def confirmations(part: Run) -> tuple[Confirmation, ...]:
-    """Results of tests. `part`: the confirmation's part of a run (`records.confirmation_part`)."""
-    table = trial_table(part)
+def confirmations(confirmation_run: Run) -> tuple[Confirmation, ...]:
+    """Results of tests. `confirmation_run`: the confirmation's part of a run (`records.confirmation_part`)."""
+    table = trial_table(confirmation_run)
     results = []
-    for chosen in _interventions(part):
-        ratios = _ratios(table, chosen)
+    for intervention in _interventions(confirmation_run):
+        ratios = _ratios(table, intervention)
         if ratios:
             measured = judge_ratio(ratios).quoted
             results.append(
                 Confirmation(
-                    arm=chosen.arm,
-                    resource=chosen.resource,
-                    changed=chosen.changed,
-                    predicted=chosen.predicted,
-                    ratio_if_wrong=chosen.ratio_if_wrong,
-                    rules_out=chosen.rules_out,
+                    arm=intervention.arm,
+                    resource=intervention.resource,
+                    changed=intervention.changed,
+                    predicted=intervention.predicted,
+                    ratio_if_wrong=intervention.ratio_if_wrong,
+                    rules_out=intervention.rules_out,
                     measured=measured,
-                    confirmed=is_as_predicted(measured, chosen.predicted, chosen.ratio_if_wrong),
+                    confirmed=is_as_predicted(measured, intervention.predicted, intervention.ratio_if_wrong),
                     blocks=len(ratios),
                 )
             )
     return tuple(results)
 
 
-def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
+def unconfirmed(confirmation_run: Run) -> tuple[Unconfirmed, ...]:
     """Limits that could not be tested, and limits whose tests were planned but not measured."""
-    confirmation = events.confirmation(part.events)
+    confirmation = events.confirmation(confirmation_run.events)
     if confirmation is None:
         return ()
-    table = trial_table(part)
+    table = trial_table(confirmation_run)
     unmeasured = [
-        Unconfirmed(arm=chosen.arm, resource=chosen.resource, why="no block in which both were measured")
-        for chosen in _interventions(part)
-        if not _ratios(table, chosen)
+        Unconfirmed(arm=intervention.arm, resource=intervention.resource, why="no block in which both were measured")
+        for intervention in _interventions(confirmation_run)
+        if not _ratios(table, intervention)
     ]
     return (*(Unconfirmed.model_validate(refused) for refused in confirmation.refused), *unmeasured)
 
@@ -220,17 +221,21 @@ def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
 def is_as_predicted(measured: Estimate, predicted: float, ratio_if_wrong: float) -> bool:
     """Whether the whole interval is nearer to the prediction than to the alternative, on a scale of ratios, and in addition either
     includes the prediction or has an estimate within TOLERANCE and within a quarter of the distance to the alternative."""
-    allowed = min(math.log1p(TOLERANCE), abs(math.log(predicted / ratio_if_wrong)) / 4)
-    is_close = abs(math.log(measured.value / predicted)) <= allowed
+    max_log_error = min(math.log1p(TOLERANCE), abs(math.log(predicted / ratio_if_wrong)) / 4)
+    is_close = abs(math.log(measured.value / predicted)) <= max_log_error
     return _is_nearer(measured, predicted, ratio_if_wrong) and (is_close or _includes(measured, predicted))
 
 
-def is_refuted(found: Confirmation) -> bool:
+def is_refuted(confirmation: Confirmation) -> bool:
     """Whether the interval is nearer to the alternative, or includes it and not the prediction."""
-    measured, ratio_if_wrong = found.measured, found.ratio_if_wrong
-    if _is_nearer(measured, ratio_if_wrong, found.predicted):
+    measured, ratio_if_wrong = confirmation.measured, confirmation.ratio_if_wrong
+    if _is_nearer(measured, ratio_if_wrong, confirmation.predicted):
         return True
-    return not found.confirmed and _includes(measured, ratio_if_wrong) and not _includes(measured, found.predicted)
+    return (
+        not confirmation.confirmed
+        and _includes(measured, ratio_if_wrong)
+        and not _includes(measured, confirmation.predicted)
+    )
 
 
 def _is_nearer(measured: Estimate, near: float, far: float) -> bool:
@@ -245,70 +250,63 @@ def _includes(measured: Estimate, ratio: float) -> bool:
     return measured.low is not None and measured.high is not None and measured.low <= ratio <= measured.high
 
 
-def _ratios(table: TrialTable, chosen: Intervention) -> list[float]:
-    repeated_name, changed_name = _pair_names(chosen)
+def _ratios(table: TrialTable, intervention: Intervention) -> list[float]:
+    repeated_name, changed_name = _pair_names(intervention)
     return table.block_ratios(changed_name, repeated_name)
 
 
-def _interventions(part: Run) -> tuple[Intervention, ...]:
-    confirmation = events.confirmation(part.events)
-    return (
-        ()
-        if confirmation is None
-        else tuple(Intervention.model_validate(record) for record in confirmation.interventions)
-    )
+def _interventions(confirmation_run: Run) -> tuple[Intervention, ...]:
+    confirmation = events.confirmation(confirmation_run.events)
+    records = () if confirmation is None else confirmation.interventions
+    return tuple(Intervention.model_validate(record) for record in records)
 
 
-def _pair_names(chosen: Intervention) -> tuple[str, str]:
-    return f"{chosen.arm} [as it was]", f"{chosen.arm} [{chosen.changed}]"
+def _pair_names(intervention: Intervention) -> tuple[str, str]:
+    return f"{intervention.arm} [as it was]", f"{intervention.arm} [{intervention.changed}]"
 
 
-def _highest_throughput(cells: Iterable[CellSummary]) -> CellSummary | None:
+def _fastest_cell(cells: Iterable[CellSummary]) -> CellSummary | None:
     return max(cells, key=lambda cell: cell.qps.value, default=None)
 
 
-def _by_novelty(fastest_cells: Sequence[CellSummary]) -> list[tuple[CellSummary, Limit]]:
+def _sort_by_novelty(fastest_cells: Sequence[CellSummary]) -> list[tuple[CellSummary, Limit]]:
     limits = [(cell, cell.limit) for cell in fastest_cells if cell.limit is not None]
     resources = [limit.resource for _, limit in limits]
     is_repeated = [resource in resources[:index] for index, resource in enumerate(resources)]
-    return [pair for _, pair in sorted(zip(is_repeated, limits, strict=True), key=lambda item: item[0])]
+    return [entry for _, entry in sorted(zip(is_repeated, limits, strict=True), key=lambda item: item[0])]
 
 
-def refuted(tested: Sequence[Confirmation]) -> dict[str, Confirmation]:
+def index_refuted(results: Sequence[Confirmation]) -> dict[str, Confirmation]:
     """Refuted limits by arm."""
-    return {result.arm: result for result in tested if is_refuted(result)}
+    return {result.arm: result for result in results if is_refuted(result)}
 
 
-def doubted(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells, with refuted limits marked as refuted and of low confidence."""
-    refuted_by_arm = refuted(tested)
+def mark_refuted_limits(cells: Sequence[CellSummary], results: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
+    """Mark refuted limits in the cells as refuted, with low confidence."""
+    refuted_by_arm = index_refuted(results)
     return tuple(
-        _with_doubt(cell, refuted_by_arm[cell.arm]) if _has_tested_limit(cell, refuted_by_arm) else cell
+        _mark_refuted(cell, refuted_by_arm[cell.arm]) if _has_refuted_limit(cell, refuted_by_arm) else cell
         for cell in cells
     )
 
 
-def unadvised(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells without refuted limits, so that no advice follows from them."""
-    refuted_by_arm = refuted(tested)
+def remove_refuted_limits(cells: Sequence[CellSummary], results: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
+    """Remove refuted limits from the cells, so that no advice follows from them."""
+    refuted_by_arm = index_refuted(results)
     return tuple(
-        cell.model_copy(update={"limit": None}) if _has_tested_limit(cell, refuted_by_arm) else cell for cell in cells
+        cell.model_copy(update={"limit": None}) if _has_refuted_limit(cell, refuted_by_arm) else cell for cell in cells
     )
 
 
-def refuted_sentence(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> str:
-    """A sentence on refuted limits, to append to an answer that names limits. Empty: no test refuted a limit."""
-    refuted_by_arm = refuted(tested)
-    phrases = [
-        f"the limit named at {cell.arm}: {_describe_outcome(refuted_by_arm[cell.arm])}"
-        for cell in cells
-        if _has_tested_limit(cell, refuted_by_arm)
-    ]
-    return f"Tested and refuted: {'; '.join(phrases)}." if phrases else ""
+def refuted_arms(cells: Sequence[CellSummary], results: Sequence[Confirmation]) -> frozenset[str]:
+    """Arms whose limit a test refuted."""
+    refuted_by_arm = index_refuted(results)
+    return frozenset(cell.arm for cell in cells if _has_refuted_limit(cell, refuted_by_arm))
 
 
-def _has_tested_limit(cell: CellSummary, refuted_by_arm: dict[str, Confirmation]) -> bool:
-    """Whether the cell still has the limit that was tested. If its limit is now another resource, the test was about another limit."""
+def _has_refuted_limit(cell: CellSummary, refuted_by_arm: dict[str, Confirmation]) -> bool:
+    """Whether the cell's limit is the one that a test refuted. If its limit is now another resource, the test was about another
+    limit."""
     return (
         cell.limit is not None
         and cell.arm in refuted_by_arm
@@ -316,17 +314,17 @@ def _has_tested_limit(cell: CellSummary, refuted_by_arm: dict[str, Confirmation]
     )
 
 
-def _with_doubt(cell: CellSummary, found: Confirmation) -> CellSummary:
-    assert cell.limit is not None, "a cell without a limit has none to doubt"
-    note = f"refuted by a test: {_describe_outcome(found)}"
-    changed: dict[str, object] = {
+def _mark_refuted(cell: CellSummary, confirmation: Confirmation) -> CellSummary:
+    assert cell.limit is not None, "the cell has a limit"
+    note = f"refuted by a test: {_describe_outcome(confirmation)}"
+    update: dict[str, object] = {
         "confidence": "low",
         "says": f"{cell.limit.says}; {note}",
         "evidence": (*cell.limit.evidence, note),
     }
-    changed |= {"would_change": "", "would_not": "", "gain": None}  # they follow from the limit
-    return cell.model_copy(update={"limit": cell.limit.model_copy(update=changed)})
+    update |= {"would_change": "", "would_not": "", "gain": None}  # they follow from the limit
+    return cell.model_copy(update={"limit": cell.limit.model_copy(update=update)})
 
 
-def _describe_outcome(found: Confirmation) -> str:
-    return f"{found.changed} gave x {interval_text(found.measured)}, not x {found.predicted:.2f}"
+def _describe_outcome(confirmation: Confirmation) -> str:
+    return f"{confirmation.changed} gave x {interval_text(confirmation.measured)}, not x {confirmation.predicted:.2f}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pydantic import AliasChoices, Field
+
 from howfar.plan.cells import level_label
 from howfar.plan.factors import (
     REPLICA_RTT_NS,
@@ -25,9 +27,9 @@ SAME_OTHER_KIND = "A/A"
 """Name of the A/A control for a kind of scatter (`plan.factors.scatter_kind`) other than the baseline's."""
 LONGER_RTT = "RTT"
 OVERLAP = 0.04
-"""Share of an RTT increase that two connections may hide, because each then waits less for the other. By exact mean value analysis of
-a closed loop it is 2 to 4 % if the server is busy for half to four fifths of the time."""
-_COMPARED = (ArmRole.BASELINE, ArmRole.CONTENDER)
+"""Share of an RTT increase that two connections may hide, because each then waits less for the other. By exact mean value analysis
+of a closed loop it is 2 to 4 % if the server is busy for half to four fifths of the time."""
+_MAIN_ROLES = (ArmRole.BASELINE, ArmRole.CONTENDER)
 
 
 class Control(Part):
@@ -37,14 +39,18 @@ class Control(Part):
     arm: str
     reference: str
     """The arm that differs from the control only in the injected effect."""
-    apart: str = ""
+    distinguishing_levels: str = Field(
+        "", validation_alias=AliasChoices("apart", "distinguishing_levels"), serialization_alias="apart", title="Apart"
+    )
     """Levels of both arms that no other arm of the run has: `1 thread`. Empty: none."""
     unit: str
     """Unit of both figures: `ratio` (of operations per second), `ratio of p99` if the rate is given, or µs per round trip or per
     commit."""
-    put_in: float
+    injected: float = Field(
+        validation_alias=AliasChoices("put_in", "injected"), serialization_alias="put_in", title="Put In"
+    )
     """The injected effect. With two connections, the true figure may be lower by up to `OVERLAP`."""
-    found: Estimate
+    measured: Estimate = Field(validation_alias=AliasChoices("found", "measured"), serialization_alias="found")
     recovered: bool | None = None
     """Whether the interval includes the true figure. None: there is no interval."""
 
@@ -56,19 +62,20 @@ class Control(Part):
     @property
     def is_inconclusive(self) -> bool:
         """Whether the interval includes both the injected effect and no effect at all: the run is too noisy to tell."""
-        return not self.is_same and bool(self.recovered) and (self.found.low or 0.0) <= 0
+        return not self.is_same and bool(self.recovered) and (self.measured.low or 0.0) <= 0
 
 
 def controls(run: Run) -> tuple[Control, ...]:
     """Controls of a run. Empty: it has none, or no block in which they and their reference were measured."""
     table = trial_table(run)
     arms = [arm for arm in run.info.arms if arm.role is ArmRole.CONTROL]
-    baseline, alike = _baseline(run), (arm for arm in arms if _has_baselines_kind(run, arm))
-    if arms and baseline and waits_for_link(baseline.factors) and not any(_is_unchanged(run, arm) for arm in alike):
+    baseline = table.baseline
+    has_repeat = any(_is_unchanged(run, arm) for arm in arms if _has_baselines_kind(table, arm))
+    if arms and baseline and waits_for_link(baseline.factors) and not has_repeat:
         # The controls derive from the baseline, so its duplicate is their A/A control.
         arms = [arm for arm in run.info.arms if arm.role is ArmRole.DUPLICATE] + arms
-    found = (_control(table, arm) for arm in arms)
-    return tuple(control for control in found if control is not None)
+    results = (_control(table, arm) for arm in arms)
+    return tuple(control for control in results if control is not None)
 
 
 def _is_unchanged(run: Run, arm: Arm) -> bool:
@@ -77,12 +84,9 @@ def _is_unchanged(run: Run, arm: Arm) -> bool:
     return reference is not None and reference.factors == arm.factors
 
 
-def _baseline(run: Run) -> Arm | None:
-    return next((arm for arm in run.info.arms if arm.role is ArmRole.BASELINE), None)
-
-
-def _has_baselines_kind(run: Run, arm: Arm) -> bool:
-    baseline = _baseline(run)
+def _has_baselines_kind(table: TrialTable, arm: Arm) -> bool:
+    """Whether the arm has the baseline's kind of scatter."""
+    baseline = table.baseline
     return baseline is None or scatter_kind(arm.factors) == scatter_kind(baseline.factors)
 
 
@@ -91,7 +95,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
     if reference is None:
         return None
     if _is_unchanged(table.run, arm):
-        name, unit, injected = SAME_OVER_LINK if _has_baselines_kind(table.run, arm) else SAME_OTHER_KIND, "ratio", 1.0
+        name, unit, injected = SAME_OVER_LINK if _has_baselines_kind(table, arm) else SAME_OTHER_KIND, "ratio", 1.0
         if has_given_rate := offered_per_s(arm.factors) is not None:
             unit = "ratio of p99"
         value = p99_ms if has_given_rate else table.rate
@@ -99,25 +103,23 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
         effect = judge_ratio(ratios).quoted if ratios else None
     else:
         waited = waited_rtt(arm.factors)
-        assert waited is not None, (
-            "a control that differs from its reference differs in the round trip that it waits for"
-        )
-        injected = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
+        assert waited is not None, "a control with an effect waits for a round trip"
+        injected = (waited.level_in(arm.factors) - waited.level_in(reference.factors)) / 1e3
         commits = waited is REPLICA_RTT_NS
         name, unit = f"{LONGER_RTT} +{injected:g} µs", "µs per commit" if commits else "µs per round trip"
         differences = _differences(table, arm, reference, _commit_us if commits else _round_trip_us)
         effect = mean_interval(differences) if differences else None
-        min_true = injected * (1 - OVERLAP * (THREADS.of(reference.factors) > 1))
+        min_true = injected * (1 - OVERLAP * (THREADS.level_in(reference.factors) > 1))
     if effect is None:
         return None
     return Control(
         name=name,
         arm=arm.name,
         reference=reference.name,
-        apart=_distinguishing_levels(table.run, reference),
+        distinguishing_levels=_distinguishing_levels(table.run, reference),
         unit=unit,
-        put_in=injected,
-        found=effect,
+        injected=injected,
+        measured=effect,
         recovered=None
         if effect.low is None or effect.high is None
         else effect.low <= injected and min_true <= effect.high,
@@ -127,23 +129,23 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
 def _reference(run: Run, arm: Arm) -> Arm | None:
     """The arm that the control derives from: equal except for the RTT that it waits for. If no cell matches, another control."""
     waited = waited_rtt(arm.factors)
-    rtt = {} if waited is None else {waited.name: waited.of(arm.factors)}
+    rtt = {} if waited is None else {waited.name: waited.level_in(arm.factors)}
 
     def rtt_excess_ns(other: Arm) -> int:
-        return 0 if waited is None else waited.of(arm.factors) - waited.of(other.factors)
+        return 0 if waited is None else waited.level_in(arm.factors) - waited.level_in(other.factors)
 
     candidates = [
         other
         for other in run.info.arms
         if other.name != arm.name
         and {**other.factors, **rtt} == arm.factors
-        and (other.role in _COMPARED or (other.role is ArmRole.CONTROL and rtt_excess_ns(other) > 0))
+        and (other.role in _MAIN_ROLES or (other.role is ArmRole.CONTROL and rtt_excess_ns(other) > 0))
     ]
-    return min(candidates, key=lambda other: (other.role not in _COMPARED, abs(rtt_excess_ns(other))), default=None)
+    return min(candidates, key=lambda other: (other.role not in _MAIN_ROLES, abs(rtt_excess_ns(other))), default=None)
 
 
 def _distinguishing_levels(run: Run, reference: Arm) -> str:
-    compared = [arm.factors for arm in run.info.arms if arm.role in _COMPARED]
+    compared = [arm.factors for arm in run.info.arms if arm.role in _MAIN_ROLES]
     return ", ".join(
         level_label(reference.factors, name)
         for name, level in reference.factors.items()
@@ -153,7 +155,7 @@ def _distinguishing_levels(run: Run, reference: Arm) -> str:
 
 def _commit_us(arm: Arm, measured: Measured) -> float | None:
     """Time of one connection for each of its transactions."""
-    threads = THREADS.of(arm.factors)
+    threads = THREADS.level_in(arm.factors)
     return threads / closed_loop_per_s(measured, threads) * 1e6 if measured.transactions else None
 
 

@@ -1,4 +1,4 @@
-"""Warnings that a figure should be read with care, each with its threshold and the reason for it."""
+"""Warnings about figures that should be read with care, each with its threshold and the reason for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from howfar.plan.factors import has_fault
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, Value
-from howfar.store.records import MachineLoad, Measured, Run
+from howfar.store.records import MachineLoad, Measured
 
 FEW_BLOCKS = 8
 """Intervals from fewer blocks missed the true value in more than 5 % of simulations; the report warns. A run may stop earlier."""
@@ -25,24 +25,24 @@ STEAL_SHARE = 0.02
 """The machine counts as busy if the hypervisor gave this share of the time to other guests: our clock ran while our CPUs did not."""
 
 IO_PRESSURE_SHARE = 0.10
-"""The machine counts as busy if programs waited for disks for this share of the time. Used only if the CPU use of other programs was
-not recorded. Our data are in memory, so it must be other programs that wait for disks."""
+"""The machine counts as busy if programs waited for disks for this share of the time. Used only if the CPU use of other programs
+was not recorded. Our data are in memory, so it must be other programs that wait for disks."""
 
-LOAD_PER_CPU = 2.0
+MAX_LOAD_PER_CPU = 2.0
 """The machine counts as busy above this load average per CPU: more than our own load must be running."""
 
-OTHERS_SHARE = 0.10
-"""The machine counts as busy if other programs used more than this share of its CPUs in the median trial. Our own main process, kernel
-threads and the services of a quiet system use less. Without a tenth of the CPUs, clients and servers do have to wait."""
+OTHER_PROGRAMS_SHARE = 0.10
+"""The machine counts as busy if other programs used more than this share of its CPUs in the median trial. Our own main process,
+kernel threads and the services of a quiet system use less. Without a tenth of the CPUs, clients and servers do have to wait."""
 
 DRIFT_SHARE = 0.03
 """Minimum mean change of throughput from the first to the second half of a trial that is reported."""
 
 CPU_SCATTER_SHARE = 0.10
-"""The report warns if the CPU time for the same work varies between trials by this relative standard deviation. In a virtual machine
-it may be the only sign of a neighbour on the same core that made our work slower. A steady machine is within 3 %."""
+"""The report warns if the CPU time for the same work varies between trials by this relative standard deviation. In a virtual
+machine it may be the only sign of a neighbour on the same core that made our work slower. A steady machine is within 3 %."""
 
-MIN_INTERVALS = 4
+MIN_SLICES = 4
 """Minimum number of slices that can show a drift."""
 
 
@@ -83,14 +83,9 @@ class Machine:
     cpu_scatter: float | None = None
 
 
-def machine_cpus(run: Run) -> int | None:
-    """CPUs of the machine. None: not in the run file."""
-    return run.info.environment.cpu_count
-
-
 def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
-    """Whether other programs were at work in the median trial: by their CPU use, stolen time, or more runnable tasks than our own. In
-    files that do not record the CPU use of other programs: by waits for a disk.
+    """Whether other programs were at work in the median trial: by their CPU use, stolen time, or more runnable tasks than our own.
+    In files that do not record the CPU use of other programs: by waits for a disk.
 
     CPU pressure is reported but not judged here: our own client and server on the same CPU cause just as much of it.
     """
@@ -101,21 +96,21 @@ def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections:
     load_average = median(load.load_average_1m for load in loads)
     # For each connection at most client, server and two forwarders are runnable; in addition, one link thread for each direction.
     cpus = machine.cpus
-    others_active = cpus is not None and load_average > LOAD_PER_CPU * cpus + connections
+    others_active = cpus is not None and load_average > MAX_LOAD_PER_CPU * cpus + connections
     if cpus is not None and machine.others_cpus is not None:
-        others_active = others_active or machine.others_cpus > OTHERS_SHARE * cpus
+        others_active = others_active or machine.others_cpus > OTHER_PROGRAMS_SHARE * cpus
     elif all(load.busy_cpus is None for load in loads):
         others_active = others_active or io_share >= IO_PRESSURE_SHARE
     return steal_share >= STEAL_SHARE or others_active
 
 
 def is_client_limited(trials: Sequence[Measured]) -> bool:
-    """Whether the engine's busiest thread was on a CPU for all but 5 % of the median trial."""
+    """Whether the engine's busiest thread was on a CPU for at least `CLIENT_BUSY_SHARE` of the median trial."""
 
-    def share(trial: Measured) -> float:
+    def busiest_thread_share(trial: Measured) -> float:
         return max((cpu.busiest_thread_ns for cpu in trial.cpu if cpu.role == "client"), default=0) / trial.elapsed_ns
 
-    return bool(trials) and median(share(trial) for trial in trials) >= CLIENT_BUSY_SHARE
+    return bool(trials) and median(busiest_thread_share(trial) for trial in trials) >= CLIENT_BUSY_SHARE
 
 
 def is_unsteady(trials: Sequence[Measured]) -> bool:
@@ -126,7 +121,7 @@ def is_unsteady(trials: Sequence[Measured]) -> bool:
         rates = [interval.transactions / interval.length_ns for interval in trial.intervals if interval.length_ns]
         middle = len(rates) // 2
         first, second = sum(rates[:middle]), sum(rates[-middle:])
-        if len(rates) >= MIN_INTERVALS and first > 0 and second > 0:
+        if len(rates) >= MIN_SLICES and first > 0 and second > 0:
             drifts.append(second / first)
     if len(drifts) < FEW_BLOCKS:
         return False
@@ -134,14 +129,15 @@ def is_unsteady(trials: Sequence[Measured]) -> bool:
     return excludes_one(drift) and abs(math.log(drift.value)) > math.log1p(DRIFT_SHARE)
 
 
-def ratio_warnings(judged: RatioJudgement, target: float) -> list[Diagnostic]:
-    width = half_width(judged.quoted)
+def ratio_warnings(judgement: RatioJudgement, target: float) -> list[Diagnostic]:
+    """Warnings about a ratio. `target`: requested half-width of its interval."""
+    width = half_width(judgement.quoted)
     warnings = []
-    if judged.contaminated:
+    if judgement.is_contaminated:
         warnings.append(Diagnostic.CONTAMINATED_BLOCKS)
     if width is not None and width > target:
         warnings.append(Diagnostic.WIDE_INTERVAL)
-    if judged.blocks < FEW_BLOCKS:
+    if judgement.blocks < FEW_BLOCKS:
         warnings.append(Diagnostic.FEW_BLOCKS)
     return warnings
 
@@ -155,29 +151,33 @@ def arm_warnings(
         warnings.append(Diagnostic.NOT_STEADY)
     if is_load and is_client_limited(trials):
         warnings.append(Diagnostic.CLIENT_LIMITED)
-    if not link.as_requested or abs(shift or 0.0) > SHIFT_SHARE:
+    if not link.is_as_requested or abs(shift or 0.0) > SHIFT_SHARE:
         warnings.append(Diagnostic.LINK_NOT_AS_REQUESTED)
     return warnings
 
 
 def session_warnings(
-    repeat_ratios: Sequence[Estimate], missed: bool, loads: Sequence[MachineLoad], machine: Machine, threads: int
+    repeat_ratios: Sequence[Estimate],
+    control_missed: bool,
+    loads: Sequence[MachineLoad],
+    machine: Machine,
+    connections: int,
 ) -> list[Diagnostic]:
-    """Warnings about a whole run. `repeat_ratios`: ratios of arms measured twice. `missed`: whether a control did not recover its
-    known effect."""
+    """Warnings about a whole run. `repeat_ratios`: ratios of arms measured twice. `control_missed`: whether a control did not
+    recover its known effect."""
     warnings = []
     if any(map(excludes_one, repeat_ratios)):
         warnings.append(Diagnostic.AA_EXCLUDES_ONE)
-    if missed:
+    if control_missed:
         warnings.append(Diagnostic.CONTROL_MISSED)
-    if is_machine_busy(loads, machine, threads):
+    if is_machine_busy(loads, machine, connections):
         warnings.append(Diagnostic.BUSY_MACHINE)
     if (machine.cpu_scatter or 0.0) >= CPU_SCATTER_SHARE:
         warnings.append(Diagnostic.UNEVEN_CPUS)
     return warnings
 
 
-MEANING = {
+MEANINGS = {
     Diagnostic.CONTAMINATED_BLOCKS: (
         "the mean and the rank estimate disagree, so some blocks were disturbed; the rank estimate is quoted"
     ),
@@ -207,16 +207,16 @@ MEANING = {
 
 
 def baseline_spread(table: TrialTable) -> Spread | None:
-    """Ratio of the largest to the smallest figure of the baseline's trials. The path is always the same, so differences are due to the
-    machine."""
+    """Ratio of the largest to the smallest figure of the baseline's trials. The path is always the same, so differences are due to
+    the machine."""
     trials = table.measured(table.baseline.name) if table.baseline else []
 
-    def spread(value: Value) -> float | None:
-        values = [value_of_trial for trial in trials if (value_of_trial := value(trial))]
+    def max_over_min(read_value: Value) -> float | None:
+        values = [value for trial in trials if (value := read_value(trial))]
         return max(values) / min(values) if len(values) > 1 else None
 
-    speed = spread(table.rate)
-    return None if speed is None else Spread(qps=speed, cpu_per_query=spread(table.path_cpu_us))
+    qps = max_over_min(table.rate)
+    return None if qps is None else Spread(qps=qps, cpu_per_query=max_over_min(table.path_cpu_us))
 
 
 def cpu_scatter(table: TrialTable) -> float | None:

@@ -48,19 +48,21 @@ _LIMIT_RULES: tuple[tuple[str, _ReadFact, float], ...] = (
 )
 
 
-def hosts_seen(run: Run, table: TrialTable) -> HostsSeen | None:
-    """Notes about hosts. None: the run was in the laboratory."""
-    good = [trial for trial in run.trials if trial.status is TrialStatus.OK and trial.receipt.hosts is not None]
-    if not good:
+def summarise_hosts(run: Run, table: TrialTable) -> HostsSeen | None:
+    """Facts about the hosts of a run. None: the run was in the laboratory."""
+    trials = [trial for trial in run.trials if trial.status is TrialStatus.OK and trial.receipt.hosts is not None]
+    if not trials:
         return None
     roles = run.info.environment.roles
     swapped = (roles.server, roles.client) if roles is not None and roles.swaps else None
     return HostsSeen(
-        notes=tuple(_notes(good)), swapped=swapped, machines=_machines(good, table, swapped) if swapped else None
+        notes=tuple(_collect_notes(trials)),
+        swapped=swapped,
+        machines=_server_ratio(trials, table, swapped) if swapped else None,
     )
 
 
-def _notes(trials: list[Trial]) -> list[HostNote]:
+def _collect_notes(trials: list[Trial]) -> list[HostNote]:
     notes = []
     reports_of_trials = [trial.receipt.hosts.start for trial in trials if trial.receipt.hosts is not None]
     for host in dict.fromkeys(name for reports in reports_of_trials for name in reports):
@@ -73,14 +75,14 @@ def _notes(trials: list[Trial]) -> list[HostNote]:
     return notes
 
 
-def _machines(trials: list[Trial], table: TrialTable, swapped: tuple[str, str]) -> Estimate | None:
-    baseline = next((arm for arm in table.run.info.arms if arm.role.value == "baseline"), None)
+def _server_ratio(trials: list[Trial], table: TrialTable, swapped: tuple[str, str]) -> Estimate | None:
+    baseline = table.baseline
     if baseline is None:
         return None
-    logs: dict[str, list[float]] = {name: [] for name in swapped}
+    log_rates: dict[str, list[float]] = {name: [] for name in swapped}
     for trial in trials:
         rate = table.rate(trial.measured) if trial.arm == baseline.name and trial.measured else None
         if rate and trial.receipt.hosts is not None and trial.receipt.hosts.server is not None:
-            logs[trial.receipt.hosts.server].append(math.log(rate))
-    first, second = (logs[name] for name in swapped)
+            log_rates[trial.receipt.hosts.server].append(math.log(rate))
+    first, second = (log_rates[name] for name in swapped)
     return welch_ratio(first, second) if first and second else None

@@ -18,8 +18,8 @@ class IdleLevel(Part):
 
     level: str
     halts_per_s: float | None
-    """How often per second a CPU went idle: for the CPU that did so most often, median over trials. None: this kernel does not count
-    that."""
+    """How often per second a CPU went idle: for the CPU that did so most often, median over trials. None: this kernel does not
+    count that."""
 
 
 class IdleStates(Part):
@@ -82,47 +82,44 @@ class Waking(Part):
     paths: tuple[Woken, ...]
 
 
-def waking(table: TrialTable) -> Waking | None:
+def waking_cost(table: TrialTable) -> Waking | None:
     """Cost of waking idle CPUs. None: this run does not have both levels."""
     arms = [arm for arm in table.run.info.arms if arm.role is not ArmRole.DUPLICATE]
-    pairs = [(arm, twin) for arm in arms if IDLE.given(arm.factors) == "as-found" and (twin := _twin(arm, arms))]
-    found = [woken for arm, twin in pairs if (woken := _woken(table, arm, twin))]
-    return Waking(paths=tuple(found)) if found else None
+    as_found = [arm for arm in arms if IDLE.level_or_none(arm.factors) == "as-found"]
+    pairs = [(arm, polling) for arm in as_found if (polling := _polling_arm(arm, arms))]
+    paths = [path for arm, polling in pairs if (path := _waking_cost_of_path(table, arm, polling))]
+    return Waking(paths=tuple(paths)) if paths else None
 
 
-def _twin(arm: Arm, arms: list[Arm]) -> Arm | None:
-    twin_factors = {**arm.factors, IDLE.name: "polling"}
-    return next((other for other in arms if other.factors == twin_factors), None)
+def _polling_arm(arm: Arm, arms: list[Arm]) -> Arm | None:
+    polling_factors = {**arm.factors, IDLE.name: "polling"}
+    return next((other for other in arms if other.factors == polling_factors), None)
 
 
-def _woken(table: TrialTable, arm: Arm, twin: Arm) -> Woken | None:
-    speeds = table.block_ratios(arm.name, twin.name)
+def _waking_cost_of_path(table: TrialTable, arm: Arm, polling_arm: Arm) -> Woken | None:
+    speeds = table.block_ratios(arm.name, polling_arm.name)
     if not speeds:
         return None
-    reference, twin_reference = table.reference(arm), table.reference(twin)
-    compared = (
-        reference is not None
-        and twin_reference is not None
-        and reference.name != arm.name
-        and twin_reference.name != arm.name
-    )
-    ratio_pairs = (
-        _parts(table, (arm, reference), (twin, twin_reference)) if compared and reference and twin_reference else []
-    )
+    reference, polling_reference = table.reference(arm), table.reference(polling_arm)
+    ratio_pairs = []
+    if reference and polling_reference and arm.name not in (reference.name, polling_reference.name):
+        ratio_pairs = _ratios_by_block(table, (arm, reference), (polling_arm, polling_reference))
     return Woken(
         arm=arm.name,
-        polling=twin.name,
+        polling=polling_arm.name,
         speed=judge_ratio(speeds).quoted,
         reference=reference.name if ratio_pairs and reference else None,
-        of_reference=judge_ratio([above for above, _ in ratio_pairs]).quoted if ratio_pairs else None,
-        of_reference_polling=judge_ratio([below for _, below in ratio_pairs]).quoted if ratio_pairs else None,
-        part=judge_ratio([above / below for above, below in ratio_pairs]).quoted if ratio_pairs else None,
+        of_reference=judge_ratio([as_found for as_found, _ in ratio_pairs]).quoted if ratio_pairs else None,
+        of_reference_polling=judge_ratio([polling for _, polling in ratio_pairs]).quoted if ratio_pairs else None,
+        part=judge_ratio([as_found / polling for as_found, polling in ratio_pairs]).quoted if ratio_pairs else None,
     )
 
 
-def _parts(table: TrialTable, found: tuple[Arm, Arm], polling: tuple[Arm, Arm]) -> list[tuple[float, float]]:
-    """Both ratios for each block in which all four arms were measured."""
-    good = [table.good.get(arm.name, {}) for arm in (*found, *polling)]
+def _ratios_by_block(
+    table: TrialTable, as_found: tuple[Arm, Arm], polling: tuple[Arm, Arm]
+) -> list[tuple[float, float]]:
+    """Ratios of a path to its reference, as found and polling, for each block in which all four arms were measured."""
+    good = [table.good.get(arm.name, {}) for arm in (*as_found, *polling)]
     ratios = []
     for block in sorted(set.intersection(*(set(good_trials) for good_trials in good))):
         rates = [table.rate(good_trials[block]) for good_trials in good]

@@ -1,4 +1,4 @@
-"""An arm's link according to its receipts: requested, obtained, and whether the two agree."""
+"""An arm's link according to its receipts: what was requested, what was measured, and whether the two agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOODPUT_TOLERANCE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class LinkFacts:
-    """One arm's link. None: not on this path, or not measured."""
+    """One arm's link. A field is None if this path has no link, or if it was not measured."""
 
     requested_rtt_ns: int | None
     rest_rtt_ns: float | None
@@ -28,13 +28,13 @@ class LinkFacts:
     RTT is used."""
 
     hosts_rtt_ns: float | None = None
-    """Part of the RTT that is spent in the hosts, as calibrated: twice what the emulator subtracts from the delay of each direction.
-    None: not known."""
+    """Part of the RTT that is spent in the hosts, as calibrated: twice what the emulator subtracts from the delay of each
+    direction. None: not known."""
     is_real: bool = False
     """Whether the link is a real one, between the user's own hosts."""
 
     @property
-    def as_requested(self) -> bool:
+    def is_as_requested(self) -> bool:
         """False only when requested and measured are both known and differ by more than the tolerance."""
         if self.goodput_share is not None and abs(self.goodput_share - 1) > GOODPUT_TOLERANCE_SHARE:
             return False
@@ -55,6 +55,7 @@ class LinkFacts:
 
 
 def _goodput_share(link: LinkReceipt) -> float | None:
+    """Ratio of measured to expected bulk transfer, in the direction that deviates more. None: unknown."""
     calibration = link.calibration
     if calibration is None or calibration.goodput_bps is None:
         return None
@@ -63,7 +64,7 @@ def _goodput_share(link: LinkReceipt) -> float | None:
     return min((bps / expected for bps in known), key=lambda share: -abs(share - 1)) if expected and known else None
 
 
-def level(factors: Mapping[str, Level], name: str) -> int | None:
+def numeric_level(factors: Mapping[str, Level], name: str) -> int | None:
     """The level of a numeric factor. None: the level is not a number, or this cell does not have the factor."""
     value = factors.get(name)
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -75,12 +76,12 @@ def link_facts(factors: Mapping[str, Level], receipts: Sequence[TrialReceipt]) -
     if not links:
         return LinkFacts(None, None, None)
     measured = [rtt_ns for link in links if (rtt_ns := link.rest_rtt_ns) is not None]
-    left_out = [left_out_ns for link in links if (left_out_ns := link.compensate_ns) is not None]
+    host_times_ns = [time_ns for link in links if (time_ns := link.compensate_ns) is not None]
     return LinkFacts(
-        requested_rtt_ns=level(factors, "rtt_ns"),
+        requested_rtt_ns=numeric_level(factors, "rtt_ns"),
         rest_rtt_ns=median(measured) if measured else None,
         ping_rtt_ns=next((rtt_ns for link in links if (rtt_ns := link.expected_rtt_ns) is not None), None),
-        hosts_rtt_ns=2 * median(left_out) if left_out else None,
+        hosts_rtt_ns=2 * median(host_times_ns) if host_times_ns else None,
         is_real=any(link.real for link in links),
         goodput_share=next((share for link in links if (share := _goodput_share(link)) is not None), None),
     )

@@ -1,8 +1,8 @@
-"""Plateaus, where throughput no longer grows with connections, and arms that therefore need no further block. Pure.
+"""Plateaus, where throughput no longer grows with connections, and arms that therefore need no further block. No I/O.
 
-The saturated end of a curve takes as much time as the rest and only repeats the same result. So an arm in the middle of a plateau is
-paused: its time goes to blocks for the other arms. It keeps its interval, and nothing narrower is claimed for it. `bottleneck/` finds
-the resource that makes the plateau; `runner/stopping.py` decides when a run ends.
+The saturated end of a curve takes as much time as the rest and only repeats the same result. So an arm in the middle of a plateau
+is paused: its time goes to blocks for the other arms. It keeps its interval, and no narrower one is claimed for it. `bottleneck/`
+finds the resource that makes the plateau; `runner/stopping.py` decides when a run ends.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from collections.abc import Sequence
 
 from howfar.plan.factors import NO_PAGE, has_fault, offered_per_s
 from howfar.stats.intervals import MIN_BLOCKS, half_width, judge_ratio
-from howfar.stats.trials import TrialTable, alike, trial_table
+from howfar.stats.trials import TrialTable, group_by_other_factors, trial_table
 from howfar.store.records import Arm, ArmRole, Run
 
 AGREEMENT = 0.03
-"""Two levels agree if the whole interval of their ratio is within this share of 1: then they are practically equal. That an interval
-includes 1 would not show this, because a wide one always does."""
+"""Two levels agree if the whole interval of their ratio is within this share of 1: then they are practically equal. That an
+interval includes 1 would not show this, because a wide one always does."""
 MIN_LEVELS = 3
 """Minimum number of levels in a plateau. Fewer may agree by chance, and none could be paused, because a plateau's ends never are."""
-BLOCKS = MIN_BLOCKS
-"""Minimum number of blocks that two levels must have in common: as many as an interval needs."""
 
 
 def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:
     """Arms that differ only in connections, ascending. The A/A arm repeats the baseline and is not a separate level."""
     levels = [arm for arm in arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and "threads" in arm.factors]
-    return tuple(tuple(sorted(curve, key=_threads)) for curve in alike(levels, lambda arm: arm.factors, "threads"))
+    return tuple(
+        tuple(sorted(curve, key=_threads))
+        for curve in group_by_other_factors(levels, lambda arm: arm.factors, "threads")
+    )
 
 
 def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
-    """The plateaus of all curves: at least `MIN_LEVELS` consecutive levels of which any two agree. Each extends as far to the right as
-    possible. On a slow slope plateaus overlap; the ends of each then count as ends for both."""
+    """The plateaus of all curves: at least `MIN_LEVELS` consecutive levels of which any two agree. Each extends as far to the right
+    as possible. On a slow slope plateaus overlap; the ends of each then count as ends for both."""
     sequences: list[tuple[Arm, ...]] = []
     for curve in curves(table.run.info.arms):
         levels_so_far: list[Arm] = []
@@ -41,7 +42,7 @@ def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
                 continue
             sequences.append(tuple(levels_so_far))
             # The level that did not fit may begin the next sequence, with the levels before it that it agrees with.
-            levels_so_far = _agreeing_tail(table, levels_so_far, arm)
+            levels_so_far = _tail_agreeing_with(table, levels_so_far, arm)
         sequences.append(tuple(levels_so_far))
     return tuple(levels for levels in sequences if len(levels) >= MIN_LEVELS)
 
@@ -49,12 +50,12 @@ def plateaus(table: TrialTable) -> tuple[tuple[Arm, ...], ...]:
 def paused_arms(run: Run, block: int, target: float) -> frozenset[str]:
     """Names of the arms that are not measured in `block`, according to the trials of the blocks before it.
 
-    All levels of a plateau are paused except its first and last. The baseline, its duplicate and a single connection are never paused.
-    Once the intervals of all other arms are as narrow as `target`, paused arms with wider intervals are measured again, so that a run
-    does not count as narrow enough only because of what it left out.
+    All levels of a plateau are paused except its first and last. The baseline, its duplicate and a single connection are never
+    paused. Once the intervals of all other arms are as narrow as `target`, paused arms with wider intervals are measured again, so
+    that a run does not count as narrow enough only because wide intervals were left out.
     """
     table = trial_table(run.model_copy(update={"trials": tuple(t for t in run.trials if t.block < block)}))
-    if table.blocks < BLOCKS:
+    if table.blocks < MIN_BLOCKS:
         return frozenset()
     plateau_levels = plateaus(table)
     ends = {arm.name for levels in plateau_levels for arm in (levels[0], levels[-1])}
@@ -84,9 +85,9 @@ def _can_be_paused(arm: Arm) -> bool:
     )
 
 
-def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:
-    ratios = table.block_ratios(one.name, other.name)
-    if len(ratios) < BLOCKS:
+def _agree(table: TrialTable, first: Arm, second: Arm) -> bool:
+    ratios = table.block_ratios(first.name, second.name)
+    if len(ratios) < MIN_BLOCKS:
         return False
     quoted = judge_ratio(ratios).quoted
     if quoted.low is None or quoted.high is None:
@@ -94,7 +95,7 @@ def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:
     return quoted.low >= 1 / (1 + AGREEMENT) and quoted.high <= 1 + AGREEMENT
 
 
-def _agreeing_tail(table: TrialTable, levels_so_far: Sequence[Arm], arm: Arm) -> list[Arm]:
+def _tail_agreeing_with(table: TrialTable, levels_so_far: Sequence[Arm], arm: Arm) -> list[Arm]:
     tail = [arm]
     for other in reversed(levels_so_far):
         if not _agree(table, arm, other):
@@ -104,7 +105,7 @@ def _agreeing_tail(table: TrialTable, levels_so_far: Sequence[Arm], arm: Arm) ->
 
 
 def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:
-    reference = table.compared(arm)
+    reference = table.compared_reference(arm)
     ratios = [] if reference is None else table.block_ratios(arm.name, reference.name)
     width = half_width(judge_ratio(ratios).quoted) if ratios else None
     return width is not None and width <= target
@@ -121,9 +122,8 @@ def complete_blocks(table: TrialTable, target: float) -> int:
     names = {arm.name for arm in table.run.info.arms}
     blocks = set().union(*(set(good_trials) for good_trials in table.good.values()))
 
-    def missing(block: int) -> set[str]:
-        return {name for name in names if block not in table.good[name]}
+    def is_complete(block: int) -> bool:
+        missing = {name for name in names if block not in table.good[name]}
+        return not missing or missing <= paused_arms(table.run, block, target)
 
-    return sum(
-        not absent or absent <= paused_arms(table.run, block, target) for block in blocks for absent in [missing(block)]
-    )
+    return sum(map(is_complete, blocks))

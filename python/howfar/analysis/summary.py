@@ -17,8 +17,15 @@ from pydantic import AliasChoices, Field, PlainSerializer, SerializeAsAny
 
 from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise
+from howfar.analysis.answer import Answer, Finding, Texts, not_yet, sentence
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors, threads_of
-from howfar.analysis.confirmation import confirmations, doubted, refuted_sentence, unadvised, unconfirmed
+from howfar.analysis.confirmation import (
+    confirmations,
+    mark_refuted_limits,
+    refuted_arms,
+    remove_refuted_limits,
+    unconfirmed,
+)
 from howfar.analysis.controls import Control, controls
 from howfar.analysis.diagnostics import (
     Diagnostic,
@@ -26,10 +33,9 @@ from howfar.analysis.diagnostics import (
     Spread,
     baseline_spread,
     cpu_scatter,
-    machine_cpus,
     session_warnings,
 )
-from howfar.analysis.hosts import HostsSeen, hosts_seen
+from howfar.analysis.hosts import HostsSeen, summarise_hosts
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, saturated_arms
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
@@ -42,7 +48,7 @@ from howfar.plan.types import StoredPlan, Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, simultaneous
 from howfar.stats.resample import analyse_with_intervals
-from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
+from howfar.stats.trials import TrialTable, Unit, others_cpus, others_cpus_in_trial, trial_table
 from howfar.store.records import (
     Arm,
     ArmRole,
@@ -51,9 +57,9 @@ from howfar.store.records import (
     TrialStatus,
     compared_part,
     confirmation_part,
-    left_out,
+    left_out_trials,
     plan_part,
-    spoiled_shown,
+    shown_spoiled_blocks,
 )
 from howfar.units import format_duration_ns, format_size_bytes
 
@@ -66,8 +72,8 @@ _WRITING_KINDS = ("oltp_read_write", "oltp_write_only")
 
 
 def workload_line(plan: StoredPlan, environment: RunEnvironment) -> str:
-    """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows per transaction, 10 tables x 100000 rows, pareto ids`, and
-    the parts of the plan that were not available here."""
+    """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows per transaction, 10 tables x 100000 rows, pareto ids`,
+    and the parts of the plan that were not available here."""
     return "; ".join([_workload_text(plan), *_durability_text(plan, environment), *environment.not_as_requested])
 
 
@@ -128,7 +134,7 @@ def _keys_text(keys: Keys | None) -> str:
 def _pages_text(plan: StoredPlan, range_size: int) -> str:
     """Pages with their round trips; just `pages` if the plan is damaged."""
     pages = plan.pages or {}
-    described = [f"{name} page: {shape.described(range_size)}" for name, shape in pages.items() if shape]
+    described = [f"{name} page: {shape.describe(range_size)}" for name, shape in pages.items() if shape]
     if len(described) < len(pages):
         return "pages"
     rows = f"table of {plan.data.table_size if plan.data else '?'} rows, drawn evenly"
@@ -208,8 +214,8 @@ class Summary(Part):
     left_out_trials: int = 0
     """Good trials that do not count, because another trial of the same attempt at a block was void."""
     void_shift: float | None = None
-    """Largest relative change of a cell's mean if its excluded trials (void, or in a block with a void one) had counted. None: none of
-    these trials has a rate."""
+    """Largest relative change of a cell's mean if its excluded trials (void, or in a block with a void one) had counted. None: none
+    of these trials has a rate."""
     void_ratio_shift: float | None = None
     """Likewise for the ratio of a cell to the one it is compared with. None: no excluded trial has such a ratio."""
     void_reasons: dict[str, int]
@@ -226,7 +232,9 @@ class Summary(Part):
     """Spread of the baseline. None: fewer than two good trials."""
     cpu_scatter: float | None = None
     """Relative standard deviation, from trial to trial, of the CPU time of an operation, in the median cell. None: too few trials."""
+    answer: Answer
     verdict: str
+    """The answer's sentence, for programs that read older reports."""
     advice: tuple[Advice, ...]
     cells: tuple[CellSummary, ...]
     unmeasured: tuple[Unmeasured, ...]
@@ -239,41 +247,43 @@ class Summary(Part):
     findings: Findings = Field(default_factory=dict)
     """Findings of the experiments, each under its own key."""
 
-    def found(self, kind: type[F]) -> F | None:
+    def find_findings(self, kind: type[F]) -> F | None:
         """The findings of that type. None: this run has none."""
-        return next((each for each in self.findings.values() if isinstance(each, kind)), None)
+        return next((part for part in self.findings.values() if isinstance(part, kind)), None)
 
-    def the(self, kind: type[F]) -> F:
+    def require_findings(self, kind: type[F]) -> F:
         """The findings of that type, which must exist, as they do if their experiment applies."""
-        found = self.found(kind)
-        assert found is not None, "an experiment that applies has found something"
-        return found
+        findings = self.find_findings(kind)
+        assert findings is not None, "an experiment that applies has findings"
+        return findings
 
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """The facts that an experiment may use."""
+    """The facts of a run that an experiment may use."""
 
     table: TrialTable
     cells: tuple[CellSummary, ...]
     facts: tuple[ArmFacts, ...]
     """Resource demands of each arm's transactions, for the model of sessions."""
     floors: NoiseFloors
-    refuted: str
-    """Text on refuted limits, to append to a sentence that names limits. Empty: no test refuted one."""
-    whole: Mapping[str, Part | None] = field(default_factory=dict)
+    refuted: frozenset[str]
+    """Arms whose limit a test refuted."""
+    whole_run_findings: Mapping[str, Part | None] = field(default_factory=dict)
     """The experiment's findings about the complete run, if this is the run without some of its blocks; then only figures with an
     interval are needed, at the same settings. Empty: this is the complete run."""
 
-    def without(self, blocks: frozenset[int]) -> RunEvidence:
+    def without_blocks(self, blocks: frozenset[int]) -> RunEvidence:
         """Evidence of the run without these blocks. `cells` stay unchanged, because no derived figure depends on them."""
         if not blocks:
             return self
         run = self.table.run
-        kept = run.model_copy(update={"trials": tuple(trial for trial in run.trials if trial.block not in blocks)})
-        valid = {facts.arm.name: facts.valid for facts in self.facts}
-        facts = tuple(replace(each, valid=valid.get(each.arm.name, True)) for each in arm_facts(kept))
-        return replace(self, table=trial_table(kept), facts=facts)
+        remaining_run = run.model_copy(
+            update={"trials": tuple(trial for trial in run.trials if trial.block not in blocks)}
+        )
+        valid_by_arm = {facts.arm.name: facts.is_valid for facts in self.facts}
+        facts = tuple(replace(arm, is_valid=valid_by_arm.get(arm.arm.name, True)) for arm in arm_facts(remaining_run))
+        return replace(self, table=trial_table(remaining_run), facts=facts)
 
     @property
     def workload(self) -> Workload | None:
@@ -283,6 +293,8 @@ class RunEvidence:
 class Analysis:
     """The part of an experiment that `build_summary` needs; the complete interface is in `howfar.experiments.experiment`."""
 
+    texts: ClassVar[Texts] = {}
+    """Templates of the findings that `conclude` may return."""
     findings: ClassVar[Mapping[str, type[Part]]] = {}
     """Types of the findings that `analyse` may return, by their key in `report --json`."""
     own_model: ClassVar[bool] = False
@@ -296,13 +308,13 @@ class Analysis:
         """Findings by the keys of `findings`. None: this run does not answer the question."""
         return {}
 
-    def with_sentences(self, found: Part) -> Part:
-        """A finding with its sentences. They are made after its figures have got their intervals."""
-        return found
+    def with_sentences(self, finding: Part) -> Part:
+        """A finding with its sentences, which are made after its figures have their intervals."""
+        return finding
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
-        """The answer in a sentence or two. Empty: another experiment gives the answer."""
-        return ""
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        """What the run shows, the most important first. Empty: another experiment gives the answer."""
+        return ()
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         """Advice of this experiment. None: the general advice for every run applies."""
@@ -310,25 +322,27 @@ class Analysis:
 
 
 def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
-    """The answer of a run. Pure: the same run gives the same summary anywhere. The first experiment with a verdict gives it."""
-    confirmed, plan_run, left_out_count = confirmation_part(run), plan_part(run), len(left_out(run))
+    """Compute the answer of a run. The same run gives the same summary on any machine. The verdict is that of the first experiment
+    that has one."""
+    confirmed, plan_run, left_out_count = confirmation_part(run), plan_part(run), len(left_out_trials(run))
     measured, table = run, trial_table(run := compared_part(plan_run))
-    floors = cell_figures.floors(trial_table(plan_run), known := controls(plan_run))
+    floors = cell_figures.measure_noise_floors(trial_table(plan_run), run_controls := controls(plan_run))
     paused = saturated_arms(run, floors.target)
     cells = tuple(
-        cell_figures.cell(table, arm, floors, arm.name in paused, _acknowledgement_s(table, arm, experiments))
+        cell_figures.summarise_cell(table, arm, floors, arm.name in paused, _acknowledgement_s(table, arm, experiments))
         for arm in run.info.arms
         if table.measured(arm.name)
     )
-    tested = confirmations(confirmed)
+    confirmation_results = confirmations(confirmed)
     limited_by_path = {cell.arm for cell in cells if cell.limit is None or cell.limit.resource not in NOT_THE_PATH}
-    facts = tuple(replace(each, valid=each.arm.name in limited_by_path) for each in arm_facts(run))
-    evidence = RunEvidence(table, cells, facts, floors, refuted_sentence(cells, tested))
+    facts = tuple(replace(arm, is_valid=arm.arm.name in limited_by_path) for arm in arm_facts(run))
+    evidence = RunEvidence(table, cells, facts, floors, refuted_arms(cells, confirmation_results))
     findings = _findings(evidence, experiments)
-    verdict = next((text for each in experiments if (text := each.verdict(evidence, findings))), "")
-    advice = next((found for each in experiments if (found := each.advice(evidence, findings)) is not None), None)
+    answer = _answer(evidence, findings, experiments)
+    advice_by_experiment = (experiment.advice(evidence, findings) for experiment in experiments)
+    advice = next((advice for advice in advice_by_experiment if advice is not None), None)
     voids = sum(trial.status is TrialStatus.VOID for trial in plan_run.trials)
-    machine = Machine(machine_cpus(run), others_cpus(run.trials), cpu_scatter(table))
+    machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table))
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -341,11 +355,11 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         operation_unit=table.unit,
         blocks=max((len(_good_blocks(run, arm.name)) for arm in run.info.arms), default=0),
         complete_blocks=complete_blocks(table, floors.target),
-        noise_floor=floors.floor(),
-        link_noise_floor=floors.floor(over_link=True),
-        aa_ratio=floors.same.get(Metric.THROUGHPUT),
-        cpu_noise_floor=floors.floor(Metric.CPU),
-        link_cpu_noise_floor=floors.floor(Metric.CPU, over_link=True),
+        noise_floor=floors.noise_floor(),
+        link_noise_floor=floors.noise_floor(over_link=True),
+        aa_ratio=floors.baseline_ratios.get(Metric.THROUGHPUT),
+        cpu_noise_floor=floors.noise_floor(Metric.CPU),
+        link_cpu_noise_floor=floors.noise_floor(Metric.CPU, over_link=True),
         claims=floors.comparisons,
         target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
@@ -356,46 +370,59 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         void_shift=_void_shift(measured, table),
         void_ratio_shift=_void_ratio_shift(measured, table),
         idle=idle_states(run),
-        hosts=hosts_seen(run, table),
-        controls=known,
+        hosts=summarise_hosts(run, table),
+        controls=run_controls,
         void_reasons=_count_void_reasons(plan_run, None),
         others_cpus=machine.others_cpus,
         machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),
         cpu_scatter=machine.cpu_scatter,
-        verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + verdict,
-        advice=advise(unadvised(cells, tested), table, floors) if advice is None else advice,
-        cells=doubted(cells, tested),
+        answer=answer,
+        verdict=answer.sentence,
+        advice=(
+            ()
+            if answer.is_missing
+            else advise(remove_refuted_limits(cells, confirmation_results), table, floors)
+            if advice is None
+            else advice
+        ),
+        cells=mark_refuted_limits(cells, confirmation_results),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
         trials=_trial_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, machine, floors, known, bool(spoiled_shown(measured)))),
-        confirmations=tested,
+        warnings=tuple(_session_warnings(run, machine, floors, run_controls, bool(shown_spoiled_blocks(measured)))),
+        confirmations=confirmation_results,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
     )
 
 
-_FEW_BLOCKS = f"Fewer than {MIN_BLOCKS} blocks: no answer yet. So far: "
-"""Beginning of a verdict from too few blocks; it comes first because the figures after it look like answers."""
+def _answer(evidence: RunEvidence, findings: Findings, experiments: Sequence[Analysis]) -> Answer:
+    """The answer of the first experiment that has one; with too few blocks, how many there are."""
+    conclusions = ((experiment.texts, experiment.conclude(evidence, findings)) for experiment in experiments)
+    texts, found = next(((texts, found) for texts, found in conclusions if found), ({}, ()))
+    if evidence.table.blocks < MIN_BLOCKS and evidence.cells:
+        found = (not_yet(evidence.table.blocks),)
+    question = evidence.table.run.info.stored_plan.question or ""
+    return Answer(question=question, sentence=sentence(found, texts), findings=found)
 
 
 def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analysis]) -> float | None:
-    waits = (each.acknowledgement_s(table, arm) for each in experiments)
+    waits = (experiment.acknowledgement_s(table, arm) for experiment in experiments)
     return next((wait for wait in waits if wait is not None), None)
 
 
 def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Findings:
-    """Findings of all experiments. Experiments with a model of their own come first; if one of them found something, the later ones,
-    such as the model of sessions, are not applied."""
+    """Collect the findings of all experiments. Experiments with a model of their own come first; if one of them found something,
+    the later ones, such as the model of sessions, are not applied."""
     all_findings: Findings = {key: None for experiment in experiments for key in experiment.findings}
     blocks = sorted({block for good_trials in evidence.table.good.values() for block in good_trials})
-    without = cache(evidence.without)
+    evidence_without = cache(evidence.without_blocks)
 
     def analyse(
-        experiment: Analysis, out: frozenset[int], whole: Mapping[str, Part | None]
+        experiment: Analysis, blocks_left_out: frozenset[int], whole_run_findings: Mapping[str, Part | None]
     ) -> Mapping[str, Part | None]:
-        return experiment.analyse(replace(without(out), whole=whole))
+        return experiment.analyse(replace(evidence_without(blocks_left_out), whole_run_findings=whole_run_findings))
 
     for experiment in experiments:
         findings = analyse_with_intervals(partial(analyse, experiment), blocks, experiment.findings)
@@ -424,32 +451,33 @@ def _good_blocks(run: Run, arm: str) -> set[int]:
 
 
 def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
-    voids = len(table.void(arm.name))
+    voids = len(table.void_trials(arm.name))
     return Unmeasured(
         arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_count_void_reasons(table.run, arm.name)
     )
 
 
-def _void_shift(whole: Run, table: TrialTable) -> float | None:
+def _void_shift(full_run: Run, table: TrialTable) -> float | None:
     """Largest shift of an arm's geometric mean by trials that were excluded: void ones, and good ones of blocks with a void one."""
     return _largest_shift(
         (
             _log_rates(table, table.measured(arm.name)),
-            _log_rates(table, (trial.measured for trial in whole.trials if trial.arm == arm.name)),
+            _log_rates(table, (trial.measured for trial in full_run.trials if trial.arm == arm.name)),
         )
         for arm in table.run.info.arms
     )
 
 
-def _void_ratio_shift(whole: Run, table: TrialTable) -> float | None:
-    """Largest shift of an arm's ratio likewise, with one ratio for each attempt at a block in which both arms were measured."""
+def _void_ratio_shift(full_run: Run, table: TrialTable) -> float | None:
+    """Largest shift of an arm's ratio by excluded trials, with one ratio for each attempt at a block in which both arms were
+    measured."""
     logs_by_arm: dict[str, dict[tuple[int, int], float]] = {}
-    for trial in whole.trials:
+    for trial in full_run.trials:
         if trial.measured is not None and (rate := table.rate(trial.measured)):
             logs_by_arm.setdefault(trial.arm, {})[trial.block, trial.attempt] = math.log(rate)
     pairs = []
     for arm in table.run.info.arms:
-        if reference := table.compared(arm):
+        if reference := table.compared_reference(arm):
             arm_logs, reference_logs = logs_by_arm.get(arm.name, {}), logs_by_arm.get(reference.name, {})
             counted_logs = [math.log(ratio) for ratio in table.block_ratios(arm.name, reference.name)]
             pairs.append(
@@ -466,7 +494,7 @@ def _void_ratio_shift(whole: Run, table: TrialTable) -> float | None:
 
 def _largest_shift(logs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float | None:
     """Largest difference of means, as a share, over pairs of the values that count and all values. None: nothing was excluded."""
-    shifts = [abs(fmean(every) - fmean(kept)) for kept, every in logs if kept and len(every) > len(kept)]
+    shifts = [abs(fmean(values) - fmean(counted)) for counted, values in logs if counted and len(values) > len(counted)]
     return math.expm1(max(shifts)) if shifts else None
 
 
@@ -485,24 +513,26 @@ def _trial_points(table: TrialTable) -> tuple[TrialPoint, ...]:
                 arm=trial.arm,
                 qps=table.rate(trial.measured) if good and trial.measured else None,
                 cpu_pressure=trial.load.psi_cpu_some_share if trial.load else None,
-                others_cpus=others_in(trial),
+                others_cpus=others_cpus_in_trial(trial),
             )
         )
     return tuple(points)
 
 
 def _session_warnings(
-    run: Run, machine: Machine, floors: NoiseFloors, known: Sequence[Control], disturbed: bool
+    run: Run, machine: Machine, floors: NoiseFloors, run_controls: Sequence[Control], disturbed: bool
 ) -> list[Diagnostic]:
-    repeat_ratios = [control.found for control in known if control.is_same]
+    repeat_ratios = [control.measured for control in run_controls if control.is_same]
     unpaired_duplicates = {arm.name for arm in run.info.arms if arm.role is ArmRole.DUPLICATE} - {
-        control.arm for control in known
+        control.arm for control in run_controls
     }
     repeat_ratios += (
-        [floors.same[Metric.THROUGHPUT]] if Metric.THROUGHPUT in floors.same and unpaired_duplicates else []
+        [floors.baseline_ratios[Metric.THROUGHPUT]]
+        if Metric.THROUGHPUT in floors.baseline_ratios and unpaired_duplicates
+        else []
     )
-    adjusted_ratios = [simultaneous(warnings, len(repeat_ratios)) for warnings in repeat_ratios]
-    missed = any(control.recovered is False and not control.is_same for control in known)
+    adjusted_ratios = [simultaneous(ratio, len(repeat_ratios)) for ratio in repeat_ratios]
+    missed = any(control.recovered is False and not control.is_same for control in run_controls)
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
     warnings = [Diagnostic.DISTURBED] if disturbed else []

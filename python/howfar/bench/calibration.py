@@ -24,16 +24,15 @@ from howfar.bench.meter import kernel
 from howfar.contract.messages import (
     LoadJob,
     NullJob,
-    NullReady,
     Observed,
     PingPong,
     PingPongJob,
     Sysbench,
     TcpListen,
-    TcpTarget,
     UnixTarget,
 )
-from howfar.engine.process import EngineProcess, Launcher, bounded, run_probe
+from howfar.engine.null_server import NullServer, run_null_server
+from howfar.engine.process import Launcher, run_probe
 from howfar.engine.run_load import LoadOutcome, run_load
 from howfar.errors import EngineError, MissingError
 from howfar.lab.network import Shares, share_cpus, usable_cpus
@@ -50,7 +49,7 @@ HISTOGRAM_BITS: Final = 11
 """Three significant digits are 2048 equal steps, then 1024 for each doubling."""
 
 
-B = TypeVar("B", bound=Part)
+BlockT = TypeVar("BlockT", bound=Part)
 
 
 class Limit(StrEnum):
@@ -172,7 +171,7 @@ def histogram_step_ns(value_ns: int) -> int:
     return int(2 ** max(0, value_ns.bit_length() - HISTOGRAM_BITS))
 
 
-def limit(client_busy: float, server_busy: float, waiting: float, *, shared: bool) -> Limit:
+def find_limit(client_busy: float, server_busy: float, waiting: float, *, shared: bool) -> Limit:
     """What limited the rate. If both share one CPU (`shared`), each waits for the other, and their sum counts."""
     if shared:
         return Limit.BOTH if client_busy + server_busy >= BUSY_SHARE else Limit.MACHINE
@@ -187,8 +186,8 @@ def _microseconds(values_ns: Sequence[float]) -> Estimate:
     return hodges_lehmann([value / 1e3 for value in values_ns])
 
 
-def floor(cpus: Cpus, ping_pong: Sequence[Exchange], engine: Sequence[Load]) -> Floor:
-    """The floor from the blocks of both, in the same order."""
+def make_floor(cpus: Cpus, ping_pong: Sequence[Exchange], engine: Sequence[Load]) -> Floor:
+    """The floor from the blocks of ping-pong and engine, in the same order."""
     ratio = judge_ratio(
         [load.p50_ns / exchange.p50_ns for exchange, load in zip(ping_pong, engine, strict=True)]
     ).quoted
@@ -203,7 +202,7 @@ def floor(cpus: Cpus, ping_pong: Sequence[Exchange], engine: Sequence[Load]) -> 
     )
 
 
-def ceiling(connections: int, blocks: Sequence[Load], *, shared: bool) -> Ceiling:
+def make_ceiling(connections: int, blocks: Sequence[Load], *, shared: bool) -> Ceiling:
     client, server = median(block.client_busy for block in blocks), median(block.server_busy for block in blocks)
     waiting = median(block.waiting for block in blocks)
     return Ceiling(
@@ -212,11 +211,11 @@ def ceiling(connections: int, blocks: Sequence[Load], *, shared: bool) -> Ceilin
         client_busy=client,
         server_busy=server,
         waiting=waiting,
-        limit=limit(client, server, waiting, shared=shared),
+        limit=find_limit(client, server, waiting, shared=shared),
     )
 
 
-def query_cost(connections: int, blocks: Sequence[Load]) -> QueryCost:
+def make_query_cost(connections: int, blocks: Sequence[Load]) -> QueryCost:
     return QueryCost(
         connections=connections,
         client_us=_microseconds([block.client_ns_per_query for block in blocks]),
@@ -224,7 +223,7 @@ def query_cost(connections: int, blocks: Sequence[Load]) -> QueryCost:
     )
 
 
-def clock(blocks: Sequence[Exchange]) -> Clock:
+def make_clock(blocks: Sequence[Exchange]) -> Clock:
     """Clock figures over all measurements, which share one clock."""
     steps = [block.clock_step_ns for block in blocks if block.clock_step_ns > 0]
     return Clock(step_ns=min(steps, default=0), read_ns=median(block.clock_read_ns for block in blocks))
@@ -232,7 +231,7 @@ def clock(blocks: Sequence[Exchange]) -> Clock:
 
 def lowest_p50_ns(floors: Sequence[Floor]) -> int:
     """The engine's lowest p50, where resolution matters most."""
-    return math.floor(min(floor_.engine_p50_us.value for floor_ in floors) * 1e3)
+    return math.floor(min(floor.engine_p50_us.value for floor in floors) * 1e3)
 
 
 CONNECTIONS: Final = (1, 64, 512)
@@ -243,7 +242,6 @@ WARMUP_NS: Final = 100_000_000
 ATTEMPTS: Final = 3
 """Attempts per measurement; an attempt without any answer only shows that other programs used the CPUs."""
 LOOPBACK: Final = "127.0.0.1"
-_START_TIMEOUT_S: Final = 30.0
 POINT_SELECT: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
 """What oltp_point_select sends: one prepared point select, no transaction around it."""
 
@@ -264,29 +262,23 @@ class CalibrationArm:
     connections: int | None
 
 
-@dataclass(frozen=True)
-class _Server:
-    target: UnixTarget | TcpTarget
-    pid: int
-
-
 def cpu_splits() -> dict[Cpus, Shares]:
     """The arrangements that this machine allows: both on one CPU and, if there are more, each on its half of the CPUs."""
     cpus = usable_cpus()
     shares = share_cpus(cpus)
     # The last CPU: interrupts and other programs prefer the first.
     splits: dict[Cpus, Shares] = {"together": Shares(client=cpus[-1:], server=cpus[-1:])}
-    if not shares.shared:
+    if not shares.overlap:
         splits["apart"] = shares
     return splits
 
 
-def arms(transport: Transport, apart: bool) -> tuple[CalibrationArm, ...]:
+def arms(transport: Transport, has_separate_cpus: bool) -> tuple[CalibrationArm, ...]:
     """The measurements of a block: one connection in each arrangement, and many connections on separate CPUs."""
-    arrangements: tuple[Cpus, ...] = ("together", "apart") if apart else ("together",)
-    lone = [CalibrationArm(transport, cpus, count) for cpus in arrangements for count in (None, 1)]
+    arrangements: tuple[Cpus, ...] = ("together", "apart") if has_separate_cpus else ("together",)
+    single = [CalibrationArm(transport, cpus, count) for cpus in arrangements for count in (None, 1)]
     many = [CalibrationArm(transport, arrangements[-1], count) for count in CONNECTIONS if count != 1]
-    return (*lone, *many)
+    return (*single, *many)
 
 
 def calibrate(request: CalibrationRequest, on_block: Callable[[int], None] = lambda _: None) -> Calibration:
@@ -294,10 +286,10 @@ def calibrate(request: CalibrationRequest, on_block: Callable[[int], None] = lam
     splits = cpu_splits()
     arms_to_measure = [arm for transport in request.transports for arm in arms(transport, "apart" in splits)]
     measured: dict[CalibrationArm, list[Part]] = defaultdict(list)
-    order = random.Random(0)
+    rng = random.Random(0)
     with _servers(request.transports, splits) as servers:
         for block in range(request.blocks):
-            for arm in order.sample(arms_to_measure, len(arms_to_measure)):
+            for arm in rng.sample(arms_to_measure, len(arms_to_measure)):
                 server = servers[arm.transport, arm.cpus]
                 measured[arm].append(_measure(arm, server, splits[arm.cpus], request.block_ns))
             on_block(block + 1)
@@ -317,36 +309,23 @@ def _pinned_launcher(cpus: tuple[int, ...]) -> Launcher:
 @contextmanager
 def _servers(
     transports: tuple[Transport, ...], splits: dict[Cpus, Shares]
-) -> Iterator[dict[tuple[Transport, Cpus], _Server]]:
+) -> Iterator[dict[tuple[Transport, Cpus], NullServer]]:
     """A null server for each transport and arrangement; an idle one costs nothing."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-null-")))
-        servers: dict[tuple[Transport, Cpus], _Server] = {}
+        servers: dict[tuple[Transport, Cpus], NullServer] = {}
         for transport in transports:
             for cpus, split in splits.items():
-                path = str(folder / cpus)
-                listen = UnixTarget(path=path) if transport == "socket" else TcpListen(host=LOOPBACK)
+                listen = UnixTarget(path=str(folder / cpus)) if transport == "socket" else TcpListen(host=LOOPBACK)
                 job = NullJob(listen=listen, threads=len(split.server))
-                pid, port = stack.enter_context(null_server(job, _pinned_launcher(split.server)))
-                target = UnixTarget(path=path) if port is None else TcpTarget(host=LOOPBACK, port=port)
-                servers[transport, cpus] = _Server(target, pid)
+                server = run_null_server(job, _pinned_launcher(split.server))
+                servers[transport, cpus] = stack.enter_context(server)
         yield servers
 
 
-@contextmanager
-def null_server(job: NullJob, launcher: Launcher) -> Iterator[tuple[int, int | None]]:
-    """Run a null server; yields its process id, and its port if it has one. Raises EngineError."""
-    with EngineProcess(job, launcher) as process:
-        with bounded(process, _START_TIMEOUT_S):
-            ready = process.read()
-        if not isinstance(ready, NullReady):
-            raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
-        yield process.pid, ready.port
-
-
-def _measure(arm: CalibrationArm, server: _Server, splits: Shares, block_ns: int) -> Part:
+def _measure(arm: CalibrationArm, server: NullServer, split: Shares, block_ns: int) -> Part:
     for _ in range(ATTEMPTS):
-        measured = _attempt(arm, server, _pinned_launcher(splits.client), block_ns)
+        measured = _attempt(arm, server, _pinned_launcher(split.client), block_ns)
         if measured is not None:
             return measured
     raise EngineError(
@@ -355,12 +334,12 @@ def _measure(arm: CalibrationArm, server: _Server, splits: Shares, block_ns: int
     )
 
 
-def _attempt(arm: CalibrationArm, server: _Server, launcher: Launcher, block_ns: int) -> Part | None:
+def _attempt(arm: CalibrationArm, server: NullServer, launcher: Launcher, block_ns: int) -> Part | None:
     if arm.connections is None:
         job = PingPongJob(target=server.target, warmup_ns=WARMUP_NS, measure_ns=block_ns)
         result = run_probe(job, launcher)
-        assert isinstance(result, PingPong), "the engine answers a job with its own result"
-        return _exchange(result)
+        assert isinstance(result, PingPong), "the engine answers PingPongJob with PingPong"
+        return _make_exchange(result)
     load = LoadJob(
         target=server.target,
         user="howfar",
@@ -372,10 +351,10 @@ def _attempt(arm: CalibrationArm, server: _Server, launcher: Launcher, block_ns:
         measure_ns=block_ns,
         observe=(Observed(role="server", pid=server.pid),),
     )
-    return _load(run_load(load, launcher))
+    return _make_load(run_load(load, launcher))
 
 
-def _exchange(result: PingPong) -> Exchange:
+def _make_exchange(result: PingPong) -> Exchange:
     return Exchange(
         p50_ns=result.histogram.p50_ns,
         cpu_ns_per_round=result.cpu_ns / result.rounds,
@@ -384,7 +363,7 @@ def _exchange(result: PingPong) -> Exchange:
     )
 
 
-def _load(outcome: LoadOutcome) -> Load | None:
+def _make_load(outcome: LoadOutcome) -> Load | None:
     finished = outcome.finished
     if not finished.queries:
         return None
@@ -411,13 +390,13 @@ def _summarize(
     widest_split: Cpus = "apart" if "apart" in splits else "together"
     shares = splits[widest_split]
 
-    def blocks_of(kind: type[B], arm: CalibrationArm) -> list[B]:
+    def blocks_of(kind: type[BlockT], arm: CalibrationArm) -> list[BlockT]:
         return [block for block in measured[arm] if isinstance(block, kind)]
 
     def summarize_transport(transport: Transport) -> OverTransport:
         loads = {count: blocks_of(Load, CalibrationArm(transport, widest_split, count)) for count in CONNECTIONS}
         floors = tuple(
-            floor(
+            make_floor(
                 cpus,
                 blocks_of(Exchange, CalibrationArm(transport, cpus, None)),
                 blocks_of(Load, CalibrationArm(transport, cpus, 1)),
@@ -427,9 +406,9 @@ def _summarize(
         return OverTransport(
             transport=transport,
             floors=floors,
-            ceiling=ceiling(CEILING_CONNECTIONS, loads[CEILING_CONNECTIONS], shared=shares.shared),
+            ceiling=make_ceiling(CEILING_CONNECTIONS, loads[CEILING_CONNECTIONS], shared=shares.overlap),
             histogram_step_ns=histogram_step_ns(lowest_p50_ns(floors)),
-            cpu_per_query=tuple(query_cost(count, blocks) for count, blocks in loads.items()),
+            cpu_per_query=tuple(make_query_cost(count, blocks) for count, blocks in loads.items()),
         )
 
     return Calibration(
@@ -441,6 +420,6 @@ def _summarize(
             blocks=request.blocks,
             block_ns=request.block_ns,
         ),
-        clock=clock([block for arm in measured for block in blocks_of(Exchange, arm)]),
+        clock=make_clock([block for arm in measured for block in blocks_of(Exchange, arm)]),
         transports=tuple(summarize_transport(transport) for transport in request.transports),
     )

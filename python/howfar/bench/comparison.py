@@ -138,7 +138,7 @@ class Comparison(Described):
     rows: tuple[Row, ...]
 
 
-def side(trials: Sequence[Trial]) -> Side:
+def make_side(trials: Sequence[Trial]) -> Side:
     return Side(
         client_cpu_us_per_query=median(_cpu_us(trial) for trial in trials),
         whole_process_cpu_us_per_query=median(trial.whole_cpu_ns / 1e3 / trial.whole_queries for trial in trials),
@@ -148,15 +148,15 @@ def side(trials: Sequence[Trial]) -> Side:
     )
 
 
-def row(
+def make_row(
     connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against: PeerProgram = CLIENTS["sysbench"]
 ) -> Row:
     """One row from the blocks of both clients, in the same order."""
     pairs = list(zip(ours, peer, strict=True))
     return Row(
         connections=connections,
-        ours=side(ours),
-        peer=side(peer),
+        ours=make_side(ours),
+        peer=make_side(peer),
         cpu_ratio=judge_ratio([_cpu_us(ours_trial) / _cpu_us(peer_trial) for ours_trial, peer_trial in pairs]).quoted,
         qps_ratio=judge_ratio([_qps(ours_trial) / _qps(peer_trial) for ours_trial, peer_trial in pairs]).quoted,
         rss_ratio=median(ours_trial.rss_bytes / peer_trial.rss_bytes for ours_trial, peer_trial in pairs),
@@ -231,21 +231,21 @@ def compare(request: ComparisonRequest, on_trial: Callable[[int, int], None] = l
     peer = request.peer
     version = peer.version()
     _raise_file_limit(max(request.connections))
-    cpus = splits(request.placement)
+    cpus = cpu_shares(request.placement)
     measured: dict[tuple[int, Tool], list[Trial]] = defaultdict(list)
     measurements = [(connections, tool) for connections in request.connections for tool in TOOLS]
-    order = random.Random(0)
+    rng = random.Random(0)
     with _testbed(request, cpus) as testbed:
         for block in range(request.blocks):
-            for number, (connections, tool) in enumerate(order.sample(measurements, len(measurements)), start=1):
+            for number, (connections, tool) in enumerate(rng.sample(measurements, len(measurements)), start=1):
                 on_trial(block * len(measurements) + number, request.blocks * len(measurements))
-                measured[connections, tool].append(_trial(tool, connections, request.seconds, testbed))
+                measured[connections, tool].append(_run_trial(tool, connections, request.seconds, testbed))
         setting = _setting(request, cpus, version, testbed.server)
-    rows = tuple(row(n, measured[n, "ours"], measured[n, "peer"], peer) for n in request.connections)
+    rows = tuple(make_row(n, measured[n, "ours"], measured[n, "peer"], peer) for n in request.connections)
     return Comparison(setting=setting, rows=rows)
 
 
-def splits(placement: Placement) -> Shares:
+def cpu_shares(placement: Placement) -> Shares:
     cpus = usable_cpus()
     if placement == "apart":
         return share_cpus(cpus)
@@ -301,12 +301,12 @@ def _testbed(request: ComparisonRequest, cpus: Shares) -> Iterator[BenchServer]:
 # ---------------------------------------------------------------- one client, once
 
 
-def _trial(tool: Tool, connections: int, seconds: float, testbed: BenchServer) -> Trial:
-    start = _ours if tool == "ours" else _peer
+def _run_trial(tool: Tool, connections: int, seconds: float, testbed: BenchServer) -> Trial:
+    run_client = _run_ours if tool == "ours" else _run_peer
     counters = testbed.counters
     meter.wait_until(lambda: counters.connected() == 0, "the sessions of the previous client to end", TIMEOUT_S)
     executed_before = counters.executed()
-    with start(connections, testbed) as client:
+    with run_client(connections, testbed) as client:
 
         def has_answered() -> bool:
             client.check()
@@ -324,7 +324,7 @@ def _trial(tool: Tool, connections: int, seconds: float, testbed: BenchServer) -
 
 
 @contextmanager
-def _ours(
+def _run_ours(
     connections: int, testbed: BenchServer, subcommand: Literal["load", "bare"] = "load"
 ) -> Iterator[RunningClient]:
     job = LoadJob(
@@ -361,10 +361,10 @@ def _ours(
 
 
 @contextmanager
-def _peer(connections: int, testbed: BenchServer) -> Iterator[RunningClient]:
+def _run_peer(connections: int, testbed: BenchServer) -> Iterator[RunningClient]:
     peer, server = testbed.peer, testbed.server
     if peer.bare:
-        with _ours(connections, testbed, "bare") as client:
+        with _run_ours(connections, testbed, "bare") as client:
             yield client
         return
     command = peer.command(server, testbed.folder, connections, testbed.client_cpus)
@@ -399,7 +399,7 @@ def _setting(request: ComparisonRequest, cpus: Shares, peer: str, running: Serve
         client_cpus=cpus.client,
         server_cpus=cpus.server,
         autogroup=_autogroup(),
-        workload=request.peer.described,
+        workload=request.peer.description,
         blocks=request.blocks,
         seconds=request.seconds,
     )

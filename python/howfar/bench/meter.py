@@ -41,7 +41,7 @@ class Trial(Described):
     """How the engine waits for its connections, from its receipt."""
 
 
-class Counting(Protocol):
+class QueryCounter(Protocol):
     """A server that counts its answers."""
 
     def executed(self) -> int: ...
@@ -79,7 +79,7 @@ def peak_memory_bytes(pid: int) -> int:
     raise LabError(f"the kernel reports no peak memory for process {pid}")
 
 
-def read(pid: int, counters: Counting) -> Reading:
+def take_reading(pid: int, counters: QueryCounter) -> Reading:
     """Take a reading. The answer may wait for a CPU under load, hence the mean of the clocks before and after."""
     switches = context_switches(pid)
     before = time.monotonic_ns(), cpu_clock_ns(pid)
@@ -89,17 +89,17 @@ def read(pid: int, counters: Counting) -> Reading:
 
 
 def measure(
-    pid: int, counters: Counting, seconds: float, executed_before: int, align: Callable[[], None] | None = None
+    pid: int, counters: QueryCounter, seconds: float, executed_before: int, align: Callable[[], None] | None = None
 ) -> Trial:
     """Measure a window of a running client. `executed_before`: the server's counter before its start. `align` is called before each
     reading."""
     if align is not None:
         align()
-    begin = read(pid, counters)
+    begin = take_reading(pid, counters)
     time.sleep(seconds)
     if align is not None:
         align()
-    end = read(pid, counters)
+    end = take_reading(pid, counters)
     if end.executed == begin.executed:
         raise LabError(
             f"nothing was answered in {seconds:g} s", "Wait until the machine is quieter, or measure longer."
@@ -115,10 +115,10 @@ def measure(
     )
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    """Wait for a condition, bounded in time. Raises LabError."""
+def wait_until(condition: Callable[[], bool], description: str, timeout_s: float) -> None:
+    """Wait until a condition holds, at most `timeout_s`. `description`: what is waited for, in the error. Raises LabError."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise LabError(f"waited {timeout_s:.0f} s for {what}", "Is the machine overloaded?")
+            raise LabError(f"waited {timeout_s:.0f} s for {description}", "Is the machine overloaded?")
         time.sleep(_POLL_S)

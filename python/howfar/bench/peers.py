@@ -32,7 +32,7 @@ class ServerCounters(Protocol):
         ...
 
     def connected(self) -> int:
-        """Sessions beyond this one and the laboratory's: above the minimum so far, as at first another may still be ending."""
+        """Number of sessions besides this one and the laboratory's, which are taken to be the smallest total seen so far."""
         ...
 
     def close(self) -> None: ...
@@ -43,7 +43,7 @@ class PeerProgram(Protocol):
     server: str
     """Kind of server that is started unless another is named."""
     protocol: SqlProtocol
-    described: str
+    description: str
     cpu_bars: Mapping[int, float]
     """Client CPU per query relative to the peer's, by connections."""
     memory_bars: Mapping[int, float]
@@ -85,7 +85,7 @@ class SysbenchPeer:
     server = "mariadb"
     protocol: SqlProtocol = "mysql"
     workload = Sysbench(kind="oltp_point_select", tables=1, table_size=10_000)
-    described = f"{workload.kind}, {workload.tables} table of {workload.table_size} rows, prepared, Unix socket"
+    description = f"{workload.kind}, {workload.tables} table of {workload.table_size} rows, prepared, Unix socket"
     cpu_bars: Mapping[int, float] = {1: 0.55, 64: 0.35, 512: 0.20, 2048: 0.08}
     memory_bars: Mapping[int, float] = {64: 0.5, 512: 0.2, 2048: 0.1}
     bare = False

@@ -28,7 +28,7 @@ class PgbenchPeer:
     server = "postgresql"
     protocol: SqlProtocol = "postgresql"
     workload = Pgbench(kind="select_only", scale=1)
-    described = "pgbench's select-only, scale 1, prepared, Unix socket"
+    description = "pgbench's select-only, scale 1, prepared, Unix socket"
     cpu_bars: Mapping[int, float] = {1: 0.6, 64: 0.35, 512: 0.2}
     memory_bars: Mapping[int, float] = {}
     bare = False

@@ -1,7 +1,8 @@
 """Division of the cycle, the time from one transaction of a connection to its next, into parts. Unexplained time is the part `rest`.
 
-In a closed loop each of N connections always has one transaction in progress, so the cycle is N x elapsed / transactions. Each part
-is known from a source other than the clock. Parts claim their time in this order; a later part gets at most what is left:
+In a closed loop each of N connections always has one transaction in progress, so the cycle is N x elapsed / transactions. Each part is
+known from a source other than the clock. Parts claim their time in this order; a later part gets at most the time that the earlier
+ones leave:
 
 - CPU time of client, server and forwarder per transaction, measured. Only one of them at a time works on a transaction, so the cycle
   contains all of it, whatever N is.
@@ -20,7 +21,6 @@ is known from a source other than the clock. Parts claim their time in this orde
 - loss: 200 ms and a round trip for each retransmission timeout, a round trip for each other retransmitted segment, and the additional
   round trips of a reply because loss keeps the sender's window small. If timeouts were not counted, each retransmitted segment may
   have cost one: an upper bound.
-
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from howfar.paths import crosses_link
 from howfar.stats.estimate import Part
 from howfar.store.records import Arm, RunInfo
 
+Basis = Literal["measured", "computed", "bounded"]
+
 
 class CyclePart(Part):
     """A share of the mean time from one transaction of a connection to the next."""
 
     name: str
     us: float
-    basis: Literal["measured", "computed", "bounded"]
+    basis: Basis
     """Read from a counter; computed from a measured rate or delay; or an upper bound cut to what was left."""
 
 
@@ -81,33 +83,31 @@ CPU_ROLES = {CLIENT_CPU: "client", SERVER_CPU: "server", FORWARDER_CPU: "forward
 LOSS_COUNTS_SHARE = 0.001
 """Share of retransmitted segments below which they are tail loss probes, which cost almost nothing."""
 LOSS_WINDOW = 1.5
-"""Square of the mean window in segments times the share lost: a window is halved at each loss and grows by one per round trip."""
+"""Square of the mean window in segments, times the share of lost segments: a window is halved at each loss and grows by one segment
+per round trip."""
 GROUP_WAIT = 1.5
-"""Mean wait of a commit that shares the disk, in multiples of its own write: half of the write in progress, then its own."""
+"""Mean wait of a commit that shares writes, in multiples of one write: half of the write in progress, then its own."""
 
 MIN_COMMIT_WAIT_SHARE = 0.6
-"""If a cycle is shorter than this share of the wait for a replica, its transactions commit nothing: even a commit with a free slot on
-the path waits two thirds of it."""
-
-Basis = Literal["measured", "computed", "bounded"]
+"""If a cycle is shorter than this share of the wait for a replica, its transactions commit nothing: even a commit with a free slot
+on the path waits two thirds of it."""
 
 
 def cycle_of(evidence: Evidence) -> Cycle:
     """The cycle of an arm. Its parts add up to `evidence.cycle_s`, except for rounding. Parts of 0 are left out, but `rest` is not."""
-    cycle = evidence.cycle_s
-    claims: list[tuple[str, float, Basis]] = [*_cpu_claims(evidence, cycle)]
-    remaining = cycle - sum(seconds for _, seconds, _ in claims)
-    parts = list(claims)
+    cycle_s = evidence.cycle_s
+    parts = _cpu_claims(evidence, cycle_s)
+    remaining = cycle_s - sum(seconds for _, seconds, _ in parts)
     for name, seconds, basis in _other_claims(evidence):
         claimed = min(max(remaining, 0.0), seconds)
         parts.append((name, claimed, basis))
         remaining -= claimed
     rest = max(0.0, remaining)
-    shown = [CyclePart(name=name, us=s * 1e6, basis=basis) for name, s, basis in parts if s > 0]
+    nonzero_parts = [CyclePart(name=name, us=s * 1e6, basis=basis) for name, s, basis in parts if s > 0]
     return Cycle(
-        us=cycle * 1e6,
-        parts=(*shown, CyclePart(name=REST, us=rest * 1e6, basis="computed")),
-        rest_share=rest / cycle,
+        us=cycle_s * 1e6,
+        parts=(*nonzero_parts, CyclePart(name=REST, us=rest * 1e6, basis="computed")),
+        rest_share=rest / cycle_s,
     )
 
 
@@ -120,16 +120,16 @@ def _cpu_claims(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basi
 
 
 def _other_claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
-    """All parts except CPU, in the order of PARTS."""
+    """Claims of all parts except CPU, in the order of PARTS."""
     setting = evidence.setting
-    commit, commit_basis = _commit_wait(evidence)
-    wire_basis: Basis = "bounded" if any(link.rate_is_least for link in evidence.directions) else "computed"
+    commit_s, commit_basis = _commit_wait(evidence)
+    wire_basis: Basis = "bounded" if any(link.is_rate_lower_bound for link in evidence.directions) else "computed"
     return [
         (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.round_trips, "computed"),
         (ACKNOWLEDGEMENT, _acknowledgement_wait_s(evidence), "computed"),
         (WIRE, sum(link.wire_s or 0.0 for link in evidence.directions), wire_basis),
         (LOCKS, evidence.lock_s or 0.0, "bounded"),
-        (COMMIT, commit, commit_basis),
+        (COMMIT, commit_s, commit_basis),
         (WAITING, sum(evidence.role(role).wait_s for role in CPU_ROLES.values()) / evidence.transactions, "bounded"),
         (LINK_QUEUE, _link_queue_s(evidence), "bounded"),
         (WINDOWS, _window_wait_s(evidence), "bounded"),
@@ -139,7 +139,7 @@ def _other_claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
 
 
 def _acknowledgement_wait_s(evidence: Evidence) -> float:
-    """Wait for a replica; 0 if cycles are too short for it, because then the transactions commit nothing."""
+    """Wait for a replica. 0 if cycles are too short for it, because then transactions commit nothing."""
     wait_s = evidence.setting.acknowledgement_s or 0.0
     return wait_s if evidence.cycle_s >= MIN_COMMIT_WAIT_SHARE * wait_s else 0.0
 
@@ -151,7 +151,7 @@ def _commit_wait(evidence: Evidence) -> tuple[float, Basis]:
         return 0.0, "computed"
     if evidence.setting.connections == 1 or not evidence.commits or evidence.fsyncs >= evidence.commits:
         return evidence.fsyncs * evidence.setting.fsync_s, "computed"
-    if evidence.fsyncs * evidence.setting.connections < evidence.commits:  # writes of background tasks, not of commits
+    if evidence.fsyncs * evidence.setting.connections < evidence.commits:  # background tasks made most of these writes
         return evidence.fsyncs * evidence.setting.fsync_s, "computed"
     return GROUP_WAIT * evidence.commits * evidence.setting.fsync_s, "bounded"
 
@@ -173,7 +173,7 @@ def _link_queue_s(evidence: Evidence) -> float:
 
 
 def _window_wait_s(evidence: Evidence) -> float:
-    """Time of a cycle in which either sender was held back by a window."""
+    """Time of a cycle in which a window kept either sender from sending."""
     limited_shares = [tcp.rwnd_of_window + tcp.sndbuf_of_window for tcp in evidence.tcp.values()]
     return min(1.0, sum(limited_shares)) * evidence.cycle_s
 
@@ -209,30 +209,26 @@ def _client_queue_s(evidence: Evidence) -> float:
 
 
 def double_counted_share(evidence: Evidence, cycle: Cycle) -> float:
-    """The share of the cycle that may be claimed twice: a ping at rest includes work of both kernels, which also counts as CPU
+    """The share of the cycle that may be counted twice: a ping at rest includes work of both kernels, which also counts as CPU
     time."""
     hosts_us = (evidence.setting.hosts_rtt_s or 0.0) * evidence.round_trips * 1e6
     return min(hosts_us, part_us(cycle, *CPU_ROLES), part_us(cycle, ROUND_TRIPS)) / cycle.us
 
 
 def max_link_us(evidence: Evidence, cycle: Cycle) -> float:
-    """Upper bound for bytes on the wire and the queue for it, at most the cycle without CPU time and round trips: the true values of
-    other upper bounds, which claim their time earlier, may be nearly 0."""
+    """Upper bound for bytes on the wire and the queue for it, at most the cycle without CPU time and round trips: the true values
+    of other upper bounds, which claim their time earlier, may be nearly 0."""
     link_s = sum(link.wire_s or 0.0 for link in evidence.directions) + _link_queue_s(evidence)
     return min(link_s * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
 
 
 def part_us(cycle: Cycle, *names: str) -> float:
-    """Time of these parts together."""
+    """Sum of the times of these parts."""
     return sum(part.us for part in cycle.parts if part.name in names)
 
 
-def largest(cycle: Cycle, count: int) -> tuple[CyclePart, ...]:
+def largest_parts(cycle: Cycle, count: int) -> tuple[CyclePart, ...]:
     return tuple(sorted(cycle.parts, key=lambda part: -part.us)[:count])
-
-
-_FSYNC = ("data_fsync_ns", "512", "p50")
-"""Path to the fsync time in the facts; a log is written in blocks of this size."""
 
 
 def setting_of(

@@ -1,4 +1,4 @@
-"""Facts about an arm from its good trials. They are sums over trials, so that one trial and several are treated in the same way.
+"""Facts about an arm from its good trials. They are sums over trials, so that the same rules apply to one trial and to several.
 
 None always means *unknown*: an older file, a path without a link, a kernel that does not report it. `rules.py` judges these facts.
 """
@@ -15,16 +15,16 @@ from howfar.contract.receipt import TrialReceipt
 from howfar.contract.receipt_messages import Receipt
 from howfar.plan.factors import ORDINARY, Level
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
-from howfar.stats.trials import others_in
+from howfar.stats.trials import others_cpus_in_trial
 from howfar.store.records import Measured, TcpRecord, Trial
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 ROLES = ("client", "server", "forwarder", "link")
 LOCK_CONFLICTS = frozenset({"1020", "1180", "1205", "1213", "3101", "23505", "40001", "40P01"})
-"""Server errors that report conflicts with other transactions (MySQL's, with 1180 and 3101 of a group; PostgreSQL's): the transaction
-starts again, within its latency."""
+"""Server errors that report conflicts with other transactions (MySQL's, with 1180 and 3101 of a replication group; PostgreSQL's). The
+transaction starts again, and its latency includes the failed attempt."""
 RTO_S = 0.2
-"""Minimum retransmission timeout of Linux, for a segment whose loss nothing else shows."""
+"""Minimum retransmission timeout of Linux, after which a segment is sent again if no acknowledgement shows its loss earlier."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CpuSet:
     busy: float | None
     """Share of the time in which the CPUs were busy. None: not recorded."""
     owners: dict[str, float]
-    """Shares by role, `link` being the emulator; `others` is what no role accounts for."""
+    """Shares by role. `link` is the emulator; `others` are programs that belong to no role."""
 
     @property
     def used(self) -> float:
@@ -77,7 +77,7 @@ class CpuSet:
         return self.busy if self.busy is not None else sum(self.owners.values())
 
     @property
-    def ours(self) -> float:
+    def own_use(self) -> float:
         """Share used by the load and its instrument."""
         return sum(share for role, share in self.owners.items() if role != "others")
 
@@ -92,7 +92,7 @@ class Tcp:
     sndbuf_of_busy: float
     sndbuf_of_window: float
     rtt_stretch: float | None
-    """Smoothed RTT divided by the smallest observed: shows a full queue."""
+    """Smoothed RTT divided by the minimum RTT: high if a queue is full."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Evidence:
     to_client: CarriedTraffic | None
     to_server: CarriedTraffic | None
     tcp: dict[str, Tcp]
-    """Records by host. Empty: unknown, for example if each transaction opens a connection: a kernel reports only those that exist
-    at the end."""
+    """Shares by host. Empty: unknown, for example if each transaction opens a connection, because a kernel reports only connections
+    that still exist."""
     retransmits: float | None
     """Retransmitted segments per transaction, both hosts."""
     retransmit_share: float | None
@@ -132,7 +132,7 @@ class Evidence:
     forwarder_share: Mapping[str, float] = field(default_factory=lambda: {"client": 0.5, "server": 0.5})
     """By host, see `stats.host_cpus.forwarder_share`."""
     semi_sync_wait_s: float | None = None
-    """Mean wait for a replica by the primary's own clock; a group may wait as one. None: it counted none."""
+    """Mean wait for a replica, as the primary measured it; a group of commits may wait once. None: it measured none."""
 
     @property
     def cycle_s(self) -> float:
@@ -157,7 +157,7 @@ class Evidence:
 
     @property
     def client_waited_share(self) -> float:
-        """Share of the time that a worker of the client was ready and had no CPU."""
+        """Share of the time in which a worker of the client was runnable and had no CPU."""
         return self.role("client").wait_s / (self.elapsed_s * self.client_workers)
 
     @property
@@ -166,26 +166,26 @@ class Evidence:
 
     @property
     def cpu_sets(self) -> tuple[CpuSet, ...]:
-        """The sets of CPUs, so that each CPU occurs once: if client and server share a host, there is one set."""
+        """The sets of CPUs without repetition: one set if client and server share a host, otherwise the server's and the client's."""
         if self.setting.client_cpus == self.setting.server_cpus:
             return (self.server_cpus,)
         return (self.server_cpus, self.client_cpus)
 
     @property
     def fsync_busy_share(self) -> float | None:
-        """Share of the time in which writes were being made durable, if they were done one after the other."""
+        """Share of the time that the durable writes would take one after the other."""
         if self.fsyncs is None or self.setting.fsync_s is None:
             return None
         return self.fsyncs * self.throughput * self.setting.fsync_s
 
 
-def gather(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
-    """Evidence from good trials, at least one."""
+def gather_evidence(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
+    """Collect the evidence from good trials, at least one."""
     good = [trial.measured for trial in trials if trial.measured is not None]
     transactions = sum(m.transactions for m in good)
-    assert transactions > 0, "evidence needs a transaction"
+    assert transactions > 0, "good trials have transactions"
     elapsed_s = sum(m.elapsed_ns for m in good) / 1e9
-    roles = {name: role_use for name in ROLES if (role_use := _role(good, name)) is not None}
+    roles = {name: role_record for name in ROLES if (role_record := _role(good, name)) is not None}
     round_trips = sum(m.turns for m in good) / transactions + connect_round_trips(
         [t.receipt for t in trials], setting.factors
     )
@@ -211,8 +211,8 @@ def gather(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
         timeouts=_timeouts_per_transaction(trials),
         lock_waits=lock_waits,
         lock_s=lock_s,
-        fsyncs=_server_count_per_transaction(trials, lambda seen: seen.fsyncs),
-        commits=_server_count_per_transaction(trials, lambda seen: seen.commits),
+        fsyncs=_server_count_per_transaction(trials, lambda metrics: metrics.fsyncs),
+        commits=_server_count_per_transaction(trials, lambda metrics: metrics.commits),
         threads_running=_threads_running(trials),
         semi_sync_wait_s=_semi_sync_wait_s(trials),
     )
@@ -231,32 +231,35 @@ def _role(good: Sequence[Measured], name: str) -> Role | None:
 
 
 def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting: ArmSetting) -> CpuSet:
-    """CPUs of a host, by the medians of `stats.host_cpus`. Without readings, emulator and others count as spread over all CPUs."""
+    """CPUs of a host and their users, by the medians of `stats.host_cpus`. Without counts per CPU, the use by emulator and others
+    counts as spread over all CPUs."""
     cpus = setting.server_cpus if name == "server" else setting.client_cpus
-    number = max(len(cpus), 1)
+    count = max(len(cpus), 1)
     all_cpus = len({*setting.server_cpus, *setting.client_cpus})
-    host = HostCpus(frozenset(cpus), setting.machine_cpus or all_cpus or number)
+    host = HostCpus(frozenset(cpus), setting.machine_cpus or all_cpus or count)
     roles = (name,) if setting.client_cpus != setting.server_cpus else ("server", "client")
     share_by_role = dict.fromkeys(roles, 1.0)
-    if forwarder_part := sum(_forwarder_share(trials, role) for role in roles):
-        share_by_role["forwarder"] = forwarder_part
+    if forwarder_cpu_share := sum(_forwarder_share(trials, role) for role in roles):
+        share_by_role["forwarder"] = forwarder_cpu_share
     measured_trials = [(trial, trial.measured) for trial in trials if trial.measured is not None]
     present = {use.role for _, measured in measured_trials for use in measured.cpu}
     owners = {
-        role: median(forwarder_part * cpus_used(measured, (role,)) for _, measured in measured_trials) / number
-        for role, forwarder_part in share_by_role.items()
+        role: median(share * cpus_used(measured, (role,)) for _, measured in measured_trials) / count
+        for role, share in share_by_role.items()
         if role in present
     }
-    if emulated := host.link_cpus(trials):
-        owners["link"] = emulated / number
+    if emulator_cpus := host.link_cpus(trials):
+        owners["link"] = emulator_cpus / count
     trials_with_counts = [
-        trial for trial, _ in measured_trials if host.window(trial) is not None or others_in(trial) is not None
+        trial
+        for trial, _ in measured_trials
+        if host.complete_window(trial) is not None or others_cpus_in_trial(trial) is not None
     ]
     if trials_with_counts:
-        owners["others"] = median(_others_cpus(host, trial, share_by_role) for trial in trials_with_counts) / number
+        owners["others"] = median(_others_cpus(host, trial, share_by_role) for trial in trials_with_counts) / count
     # Sampled ticks miss short wake-ups; the CPU times of our own processes do not.
-    busy = host.busy(trials)
-    return CpuSet(name, number, None if busy is None else min(max(busy, sum(owners.values())), 1.0), owners)
+    busy = host.busy_share(trials)
+    return CpuSet(name, count, None if busy is None else min(max(busy, sum(owners.values())), 1.0), owners)
 
 
 def _forwarder_share(trials: Sequence[Trial], host: str) -> float:
@@ -264,8 +267,8 @@ def _forwarder_share(trials: Sequence[Trial], host: str) -> float:
 
 
 def _others_cpus(host: HostCpus, trial: Trial, share_by_role: Mapping[str, float]) -> float:
-    ours = sum(part * cpus_used(trial.measured, (role,)) for role, part in share_by_role.items())
-    return host.others_cpus(trial, ours)
+    own_cpus = sum(share * cpus_used(trial.measured, (role,)) for role, share in share_by_role.items())
+    return host.others_cpus(trial, own_cpus)
 
 
 def _tcp(trials: Sequence[Trial]) -> dict[str, Tcp]:
@@ -321,14 +324,14 @@ def _retransmit_share(retransmits: float | None, *directions: CarriedTraffic | N
 def _server_count_per_transaction(
     trials: Sequence[Trial], metric: Callable[[ServerMetrics], int | None]
 ) -> float | None:
-    """A server's count per transaction. None: the server does not count it."""
+    """One of the server's counters per transaction. None: the server does not have it."""
     counts = [(t, metric(server_metrics(t.window.server))) for t in trials if t.window]
     return _per_transaction([(t, count) for t, count in counts if count is not None])
 
 
 def _lock_waits(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
-    waits = _server_count_per_transaction(trials, lambda seen: seen.lock_waits)
-    time_ms = _server_count_per_transaction(trials, lambda seen: seen.lock_wait_ms)
+    waits = _server_count_per_transaction(trials, lambda metrics: metrics.lock_waits)
+    time_ms = _server_count_per_transaction(trials, lambda metrics: metrics.lock_wait_ms)
     if waits is None or time_ms is None:
         return waits, None
     return waits, (time_ms + waits) / 1e3
@@ -346,10 +349,10 @@ def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-# ---------------------------------------------------------------- connections that each transaction opens for itself
+# ---------------------------------------------------------------- a connection per transaction
 
 _PLAIN_ROUND_TRIPS = 4
-"""Round trips to connect (TCP, greeting, login, prepared statements), for receipts that do not count them."""
+"""Round trips to connect (TCP, greeting, login, prepared statements), used if a receipt does not count them."""
 
 
 def connects_each_time(factors: Mapping[str, Level]) -> bool:

@@ -1,4 +1,4 @@
-"""Traffic under load in one direction of a path: bytes carried compared with the link's rate; and the time series of one trial."""
+"""Traffic under load in one direction of a path, compared with the link's rate; and the time series of one trial."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NetworkSeries(Part):
     to_server_bytes_per_s: tuple[float, ...]
     to_client_queue_bytes: tuple[int, ...] | None
     to_server_queue_bytes: tuple[int, ...] | None
-    """Longest queue in each slice. None: no queue that can be queried."""
+    """Maximum queue length in each slice. None: the link does not report its queue."""
     retransmits_per_s: tuple[float, ...]
     interface_ceiling_bytes_per_s: float | None
     payload_ceiling_bytes_per_s: float | None
@@ -46,7 +46,7 @@ class Ceilings:
     interface: float
     """Bytes as /proc/net/dev counts them."""
     payload: float
-    """Bytes that TCP carries for its user. Never to be compared with an interface's count."""
+    """Bytes of data that TCP carries. They cannot be compared with an interface's count."""
 
 
 def ceilings(rate_bps: float, mtu: int = MTU) -> Ceilings:
@@ -61,34 +61,34 @@ def payload_share(mtu: int) -> float:
     return (mtu - IP_TCP_BYTES) / (mtu + ETHERNET_BYTES + UNCOUNTED_BYTES)
 
 
-def mtu_of(mss: int | None) -> int:
-    """The MTU of a real link, from the MSS of a probe's connection; the usual one if that is unknown."""
+def mtu_from_mss(mss: int | None) -> int:
+    """The MTU of a real link, from the MSS of a probe's connection. 1500 if the MSS is unknown."""
     return mss + IP_TCP_BYTES if mss else MTU
 
 
 @dataclass(frozen=True)
 class Carried:
-    """Bytes of one direction."""
+    """Bytes carried in one direction."""
 
     interface: float
     wire: float
     """Bytes on the wire, including those that no interface counts."""
 
 
-def carried(counted_bytes: float, frames: float) -> Carried:
+def carried_from_interface_count(counted_bytes: float, frames: float) -> Carried:
     """Bytes carried, from an interface's count."""
     return Carried(interface=counted_bytes, wire=counted_bytes + frames * UNCOUNTED_BYTES)
 
 
-def carried_payload(payload_bytes: float, round_trips: float, mtu: int = MTU) -> Carried:
-    """Bytes carried, from payload alone where no frames were counted: full segments, and half of one more per round trip."""
+def carried_from_payload(payload_bytes: float, round_trips: float, mtu: int = MTU) -> Carried:
+    """Bytes carried, estimated from the payload if no frames were counted: full segments, and half a segment more per round trip."""
     segments = payload_bytes / (mtu - IP_TCP_BYTES) + round_trips / 2
-    return carried(payload_bytes + segments * SEGMENT_HEADER_BYTES, segments)
+    return carried_from_interface_count(payload_bytes + segments * SEGMENT_HEADER_BYTES, segments)
 
 
 @dataclass(frozen=True)
 class CarriedTraffic:
-    """One direction of a link."""
+    """Traffic of one direction of a link."""
 
     name: DirectionName
     rate_bps: float | None
@@ -97,7 +97,7 @@ class CarriedTraffic:
     interface_bytes_per_s: float
     """Bytes carried, as a network card counts them, with headers for each segment."""
     offered_bytes_per_s: float
-    """Bytes sent into the link; a full link's queue drops those that exceed its rate."""
+    """Bytes sent into the link. The queue of a full link drops bytes that exceed its rate."""
     payload_bytes_per_s: float
     wire_s: float | None
     """Time on the wire per transaction, framing included."""
@@ -106,16 +106,16 @@ class CarriedTraffic:
     segments: float
     """Segments per transaction."""
     queue_bytes: float | None
-    """Longest queue, mean over samples."""
+    """Maximum queue length between samples, mean over samples."""
     counted: bool
-    """Whether an interface counted the traffic over the window. Otherwise it is computed from the protocol's bytes."""
-    rate_is_least: bool = False
-    """Whether only a lower bound of a real link's rate is known, so that `wire_s` and `used` are upper bounds, which never show
-    that it is full."""
+    """Whether an interface counted the traffic over the window. If not, it is computed from the protocol's bytes."""
+    is_rate_lower_bound: bool = False
+    """Whether only a lower bound of a real link's rate is known. Then `wire_s` and `used` are upper bounds, and do not prove that the
+    link is full."""
 
 
 def link_direction(trials: Sequence[Trial], factors: Mapping[str, Level], name: DirectionName) -> CarriedTraffic | None:
-    """Traffic over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
+    """Traffic in one direction over all good trials of an arm. None: no link on this path, or its bytes are unknown."""
     link_trials = [trial for trial in trials if trial.measured is not None and trial.receipt.link is not None]
     if not link_trials:
         return None
@@ -124,22 +124,22 @@ def link_direction(trials: Sequence[Trial], factors: Mapping[str, Level], name: 
     rate = _rate(link_trials[-1].receipt.link, factors, name)
     if not counted_trials:
         if str(factors.get("compression", "off")) != "off":
-            return None  # the engine counts bytes before compression: the number on the wire is unknown
+            return None  # the engine counts bytes before compression, so those on the wire are unknown
         traffic = [_traffic_by_payload(trial, name, rate.mtu) for trial in link_trials]
-    seconds = sum(trial_traffic.seconds for trial_traffic in traffic)
-    transactions = sum(trial_traffic.transactions for trial_traffic in traffic)
+    seconds = sum(record.seconds for record in traffic)
+    transactions = sum(record.transactions for record in traffic)
     if not seconds or not transactions:
         return None
-    interface = sum(trial_traffic.carried.interface for trial_traffic in traffic)
-    wire = sum(trial_traffic.carried.wire for trial_traffic in traffic)
-    segments = sum(trial_traffic.segments for trial_traffic in traffic)
+    interface = sum(record.carried.interface for record in traffic)
+    wire = sum(record.carried.wire for record in traffic)
+    segments = sum(record.segments for record in traffic)
     rate_bps = rate.bps
-    if rate.is_least and rate_bps:
-        rate_bps = max(rate_bps, wire * 8 / seconds)  # its rate is at least what it carried
+    if rate.is_lower_bound and rate_bps:
+        rate_bps = max(rate_bps, wire * 8 / seconds)  # the rate cannot be lower than what the link carried
     offered = wire * 8 / rate_bps / seconds if rate_bps else None
-    # At most the rate: bytes that its queue dropped were never on the wire.
+    # The wire carries at most the rate; the rest was dropped by the queue.
     passed_share = 1 / offered if offered and offered > 1 else 1.0
-    queues = [queue for trial_traffic in traffic for queue in trial_traffic.queues]
+    queues = [queue for record in traffic for queue in record.queues]
     return CarriedTraffic(
         name=name,
         rate_bps=rate_bps,
@@ -152,7 +152,7 @@ def link_direction(trials: Sequence[Trial], factors: Mapping[str, Level], name: 
         segments=segments / transactions,
         queue_bytes=sum(queues) / len(queues) if queues else None,
         counted=bool(counted_trials),
-        rate_is_least=rate.is_least,
+        is_rate_lower_bound=rate.is_lower_bound,
     )
 
 
@@ -168,12 +168,12 @@ class _TrialTraffic:
 
 
 def _traffic_by_interface(trial: Trial, name: DirectionName) -> _TrialTraffic:
-    assert trial.window is not None and trial.measured is not None, "counted trials have both"
+    assert trial.window is not None and trial.measured is not None, "a counted trial has a window and was measured"
     last = trial.window.network[-1]
     seconds, frames = last.at_ns / 1e9, _counter_of(last, name, "packets")
     queues = [getattr(sample, f"{name}_queue_bytes") for sample in trial.window.network]
     return _TrialTraffic(
-        carried=carried(_counter_of(last, name, "bytes"), frames),
+        carried=carried_from_interface_count(_counter_of(last, name, "bytes"), frames),
         segments=frames,
         seconds=seconds,
         transactions=trial.measured.transactions * seconds / (trial.measured.elapsed_ns / 1e9),
@@ -183,9 +183,9 @@ def _traffic_by_interface(trial: Trial, name: DirectionName) -> _TrialTraffic:
 
 def _traffic_by_payload(trial: Trial, name: DirectionName, mtu: int) -> _TrialTraffic:
     measured = trial.measured
-    assert measured is not None, "only of good trials"
-    payload = measured.bytes_to_client if name == "to_client" else measured.bytes_to_server
-    carried_bytes = carried_payload(payload, measured.turns, mtu)
+    assert measured is not None, "a good trial was measured"
+    payload = getattr(measured.bytes, name)
+    carried_bytes = carried_from_payload(payload, measured.turns, mtu)
     segments = payload / (mtu - IP_TCP_BYTES) + measured.turns / 2
     return _TrialTraffic(carried_bytes, segments, measured.elapsed_ns / 1e9, measured.transactions)
 
@@ -200,18 +200,18 @@ class _LinkRate:
 
     bps: float | None
     mtu: int
-    is_least: bool = False
+    is_lower_bound: bool = False
 
 
 def _rate(link: LinkReceipt | None, factors: Mapping[str, Level], name: DirectionName) -> _LinkRate:
-    """The requested rate, from the receipt, which has each direction, or else from the cell. For a real link, the rate that the
-    probe's one connection reached; several connections may reach more."""
+    """The requested rate: from the receipt, which has both directions, otherwise from the cell. For a real link, the rate that a probe
+    of one connection reached; several connections may reach more."""
     if link is None:
         return _LinkRate(None, MTU)
     if link.real:
-        goodput_bps = None if link.goodput_bps is None else link.goodput_bps.of(name)
-        mtu = mtu_of(link.mss)
-        return _LinkRate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_least=True)
+        goodput_bps = None if link.goodput_bps is None else link.goodput_bps.in_direction(name)
+        mtu = mtu_from_mss(link.mss)
+        return _LinkRate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_lower_bound=True)
     rate = factors.get("rate_bps")
     if (requested := link.requested) is not None:
         direction: RequestedDirection | None = getattr(requested, name)
@@ -226,7 +226,7 @@ def _rate(link: LinkReceipt | None, factors: Mapping[str, Level], name: Directio
 
 
 def network_series(trial: Trial, factors: Mapping[str, Level]) -> NetworkSeries | None:
-    """Slices between the samples of one trial. None: it has none."""
+    """The time series of one trial, in slices between samples. None: the trial has no samples."""
     window = trial.window
     if window is None or not window.network:
         return None
@@ -239,8 +239,8 @@ def network_series(trial: Trial, factors: Mapping[str, Level]) -> NetworkSeries 
         at_s=tuple((before.at_ns + after.at_ns) / 2e9 for before, after in slices),
         to_client_bytes_per_s=_bytes_per_s(slices, "to_client"),
         to_server_bytes_per_s=_bytes_per_s(slices, "to_server"),
-        to_client_queue_bytes=_queues(slices, "to_client"),
-        to_server_queue_bytes=_queues(slices, "to_server"),
+        to_client_queue_bytes=_max_queues(slices, "to_client"),
+        to_server_queue_bytes=_max_queues(slices, "to_server"),
         retransmits_per_s=tuple(
             (after.retransmits - before.retransmits) * 1e9 / (after.at_ns - before.at_ns) for before, after in slices
         ),
@@ -260,7 +260,7 @@ _FIRST_SAMPLE = NetworkSample(
     to_client_queue_bytes=None,
     retransmits=0,
 )
-"""The sample at the beginning of the window, from which samples count."""
+"""The sample at the start of the window, where all counters are 0."""
 
 
 def _bytes_per_s(slices: _Slices, name: DirectionName) -> tuple[float, ...]:
@@ -270,7 +270,7 @@ def _bytes_per_s(slices: _Slices, name: DirectionName) -> tuple[float, ...]:
     )
 
 
-def _queues(slices: _Slices, name: DirectionName) -> tuple[int, ...] | None:
+def _max_queues(slices: _Slices, name: DirectionName) -> tuple[int, ...] | None:
     queues = [getattr(after, f"{name}_queue_bytes") for _, after in slices]
     return None if any(queue is None for queue in queues) else tuple(queues)
 
@@ -278,43 +278,45 @@ def _queues(slices: _Slices, name: DirectionName) -> tuple[int, ...] | None:
 DIRECTION_LABELS = {"to_client": "to the client", "to_server": "to the server"}
 _OWNER_LABELS = {"link": "emulator", "others": "other programs"}
 _MIB = 2**20
-_MIN_SHARE_NAMED = 0.02
-"""Smallest share of a CPU whose owner is named."""
+_MIN_NAMED_SHARE = 0.02
+"""Minimum share of a CPU from which its user is named."""
 
 
 def percent(share: float) -> str:
-    """A share as text, `62 %`; with a decimal where the whole number would hide it."""
+    """A share as text, `62 %`; with one decimal below 10 % and near 100 %."""
     value = share * 100
     return f"{value:.1f} %" if value < 9.95 or 99 <= value < 99.95 else f"{value:.0f} %"
 
 
-def milliseconds(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time as text, `85 µs`, `1.25 ms` or `2.1 s`."""
     value = seconds * 1e3
     return f"{value * 1e3:.0f} µs" if value < 0.1 else f"{value:.3g} ms" if value < 1000 else f"{seconds:.3g} s"
 
 
-def speed(bytes_per_s: float) -> str:
-    """Speed as text, in MiB a second without the unit: `117.1`, `11.7`."""
+def speed_text(bytes_per_s: float) -> str:
+    """A speed in MiB per second as text, without the unit: `117.1`, `1.25`."""
     value = bytes_per_s / _MIB
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def speed_pair(link: CarriedTraffic) -> str:
-    """Speed and ceiling: `117.1 of 117.3 MiB/s`, interface with interface, payload with payload."""
-    assert link.ceilings is not None, "of a direction with a rate"
+    """Speed and ceiling as text: `117.1 of 117.3 MiB/s`, both as an interface counts bytes."""
+    assert link.ceilings is not None, "the direction has a rate"
     share = link.interface_bytes_per_s / link.ceilings.interface
     if link.used is not None and abs(share - link.used) > 0.02:
-        return f"{percent(link.used)} of its rate with the framing of small packets, {speed(link.interface_bytes_per_s)} MiB/s"
-    return f"{speed(link.interface_bytes_per_s)} of {speed(link.ceilings.interface)} MiB/s"
+        return f"{percent(link.used)} of its rate with the framing of small packets, {speed_text(link.interface_bytes_per_s)} MiB/s"
+    return f"{speed_text(link.interface_bytes_per_s)} of {speed_text(link.ceilings.interface)} MiB/s"
 
 
 def owners_text(shares: Mapping[str, float]) -> str:
-    """Owners as text, the largest first: `server 62 %, emulator 35 %`."""
-    shown = sorted(
-        ((role, share) for role, share in shares.items() if share >= _MIN_SHARE_NAMED), key=lambda item: -item[1]
+    """Users of a CPU as text, the largest first: `server 62 %, emulator 35 %`."""
+    named = sorted(
+        ((role, share) for role, share in shares.items() if share >= _MIN_NAMED_SHARE), key=lambda item: -item[1]
     )
-    return ", ".join(f"{_OWNER_LABELS.get(role, role)} {percent(share)}" for role, share in shown) or "no known program"
+    return ", ".join(f"{_OWNER_LABELS.get(role, role)} {percent(share)}" for role, share in named) or "no known program"
 
 
-def times(factor: float) -> str:
+def factor_text(factor: float) -> str:
+    """A factor as text, `x1.8`."""
     return f"x{factor:.2g}" if factor < 10 else f"x{factor:.0f}"

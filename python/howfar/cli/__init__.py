@@ -5,10 +5,10 @@ def main() -> int:
     """Entry point of the `howfar` command. Returns the exit code."""
     from contextlib import ExitStack
 
-    from howfar.stopping import ended_by_request, hold_requests
+    from howfar.stopping import holding_end_requests, raising_end_requests
 
-    with ended_by_request(), ExitStack() as loading:
-        loading.enter_context(hold_requests())  # until the code that reports an end is loaded
+    with raising_end_requests(), ExitStack() as signals_held:
+        signals_held.enter_context(holding_end_requests())  # until the code that reports an end is loaded
         try:
             from howfar.cli.hide_arguments import hide_passwords
 
@@ -16,7 +16,7 @@ def main() -> int:
             from howfar.cli.main import run_command_line
         except (ImportError, MemoryError, OSError) as error:
             return _report_failed_import(error)
-        return run_command_line(on_loaded=loading.close)
+        return run_command_line(on_loaded=signals_held.close)
 
 
 def _report_failed_import(error: Exception) -> int:

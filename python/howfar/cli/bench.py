@@ -44,13 +44,14 @@ from howfar.cli.screen import (
     no_colour_option,
     note,
     rewrite_line,
+    rich_table,
     show_json,
 )
 from howfar.cli.suggest import Group
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
-from howfar.stats.intervals import MIN_BLOCKS, in_brackets
+from howfar.stats.intervals import MIN_BLOCKS, estimate_text
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 MISSED_MARK = "!"
@@ -58,21 +59,21 @@ MISSED_MARK = "!"
 MAX_GOODPUT_RATIO = 1.5
 
 
-def show(measured: LinkBench, screen: Console) -> None:
-    setting = measured.setting
-    lines = [_heading(measured)]
+def show(result: LinkBench, screen: Console) -> None:
+    setting = result.setting
+    lines = [_heading(result)]
     if setting.peer_skipped:
         lines.append(f"Peer skipped: {setting.peer_skipped}")
     processes = (("Our emulator", setting.ours_runs_on), ("the peer", setting.peer_runs_on))
-    lines.append("; ".join(_process(name, runs) for name, runs in processes if runs is not None))
+    lines.append("; ".join(_format_process(name, runs) for name, runs in processes if runs is not None))
     _print(screen, lines)
-    screen.print(_links_table(measured.rows))
-    _print(screen, [*notes(measured.rows), *failures(measured.rows)])
+    screen.print(_links_table(result.rows))
+    _print(screen, [*peer_notes(result.rows), *peer_failures(result.rows)])
     if setting.busy:
         screen.print(Text("Other programs were running at the start. Measure again when the machine is quiet."))
     screen.print()
-    screen.print(_bars_table(measured))
-    _print(screen, [_format_extra(extra) for extra in measured.extras])
+    screen.print(_bars_table(result))
+    _print(screen, [_format_extra(extra) for extra in result.extras])
 
 
 def _print(screen: Console, lines: Sequence[str]) -> None:
@@ -80,8 +81,8 @@ def _print(screen: Console, lines: Sequence[str]) -> None:
         screen.print(Text(line))
 
 
-def _heading(measured: LinkBench) -> str:
-    setting = measured.setting
+def _heading(result: LinkBench) -> str:
+    setting = result.setting
     scheduling = {None: "no emulator", True: "real-time class"}.get(
         setting.realtime, "short slice" if setting.short_slice else "ordinary scheduling"
     )
@@ -94,7 +95,7 @@ def _heading(measured: LinkBench) -> str:
     )
 
 
-def _process(name: str, runs: RunsOn) -> str:
+def _format_process(name: str, runs: RunsOn) -> str:
     return f"{name} on CPUs {cpu_list(runs.cpus)}, {' and '.join(runs.scheduling)}"
 
 
@@ -126,10 +127,7 @@ _COST_COLUMNS: tuple[tuple[str, Callable[[LinkRow | Peer], str], tuple[str, ...]
 
 
 def _links_table(rows: Sequence[LinkRow]) -> Table:
-    output = Table(box=None, padding=(0, 2, 0, 0))
-    output.add_column("link", overflow="fold")
-    for heading, *_ in (*_OBTAINED_COLUMNS, *_COST_COLUMNS):
-        output.add_column(heading, justify="right", overflow="fold")
+    output = rich_table(["link"], [heading for heading, *_ in (*_OBTAINED_COLUMNS, *_COST_COLUMNS)])
     for row in rows:
         output.add_row(
             link_name(row.asked), *_row_cells(row.obtained, row, {bar.bar for bar in row.bars if not bar.met})
@@ -145,7 +143,7 @@ def _row_cells(obtained: Obtained, cost: LinkRow | Peer, missed: set[str]) -> li
     return [f"{figure} {MISSED_MARK}" if missed.intersection(bars) else figure for figure, bars in figures]
 
 
-def notes(rows: Sequence[LinkRow]) -> list[str]:
+def peer_notes(rows: Sequence[LinkRow]) -> list[str]:
     """Sentences on what a peer does not support, each once with all its links."""
     links: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -157,48 +155,46 @@ def notes(rows: Sequence[LinkRow]) -> list[str]:
     ]
 
 
-def failures(rows: Sequence[LinkRow]) -> list[str]:
+def peer_failures(rows: Sequence[LinkRow]) -> list[str]:
     return [f"The peer failed at {link_name(row.asked)}: {row.peer_failed}" for row in rows if row.peer_failed]
 
 
-def _bars_table(measured: LinkBench) -> Table:
-    """Table of bars: how many links meet each, and those that do not, with their figures."""
+def _bars_table(result: LinkBench) -> Table:
+    """A table of bars: how many links meet each, and the links that miss it, with their figures."""
     verdicts_by_bar: dict[tuple[str, str], list[tuple[str, Verdict]]] = {}
-    link_bars = [(link_name(row.asked), bar) for row in measured.rows for bar in row.bars]
-    for name, bar in [*link_bars, *((extra.name, bar) for extra in measured.extras for bar in extra.bars)]:
+    link_bars = [(link_name(row.asked), bar) for row in result.rows for bar in row.bars]
+    for name, bar in [*link_bars, *((extra.name, bar) for extra in result.extras for bar in extra.bars)]:
         verdicts_by_bar.setdefault((bar.bar, bar.limit), []).append((name, bar))
-    output = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("bar", "required", "verdict"):
-        output.add_column(heading, overflow="fold")
+    output = rich_table(["bar", "required", "verdict"], [])
     for (bar_name, limit), verdicts in verdicts_by_bar.items():
-        output.add_row(bar_name, limit, verdict_on(verdicts, measured.setting.runs > 1))
+        output.add_row(bar_name, limit, format_verdict(verdicts, result.setting.runs > 1))
     return output
 
 
-def verdict_on(verdicts: Sequence[tuple[str, Verdict]], has_runs: bool) -> str:
+def format_verdict(verdicts: Sequence[tuple[str, Verdict]], has_several_runs: bool) -> str:
     """The verdict as text: `met`, or which links miss it and by how much; for several runs with the best one."""
 
     def figure(bar: Verdict) -> str:
         return (
             f"{_format_figure(bar.median)} (best {_format_figure(bar.best)})"
-            if has_runs
+            if has_several_runs
             else _format_figure(bar.median)
         )
 
     missed = [(name, bar) for name, bar in verdicts if not bar.met]
-    is_only_one = len(verdicts) == 1
+    is_single = len(verdicts) == 1
     if not missed:
-        return f"met: {figure(verdicts[0][1])}" if is_only_one else f"met by {len(verdicts)} of {len(verdicts)}"
+        return f"met: {figure(verdicts[0][1])}" if is_single else f"met by {len(verdicts)} of {len(verdicts)}"
     figures = "; ".join(f"{name} {figure(bar)}" for name, bar in missed)
-    return f"MISSED: {figures}" if is_only_one else f"MISSED by {len(missed)} of {len(verdicts)}: {figures}"
+    return f"MISSED: {figures}" if is_single else f"MISSED by {len(missed)} of {len(verdicts)}: {figures}"
 
 
 def _format_extra(extra: Extra) -> str:
-    sides = [
+    figures = [
         f"skipped, {extra.skipped}" if extra.ours is None else f"ours {_format_measurement(extra.ours)} {extra.unit}"
     ]
-    sides += [f"{other.name} {_format_measurement(other.figure)} {extra.unit}" for other in extra.beside]
-    return f"{extra.what}: {', '.join(sides)}"
+    figures += [f"{other.name} {_format_measurement(other.figure)} {extra.unit}" for other in extra.beside]
+    return f"{extra.what}: {', '.join(figures)}"
 
 
 def _format_measurement(figure: RepeatedFigure) -> str:
@@ -247,26 +243,22 @@ def make_progress(step: str) -> Callable[[int, int], None]:
 
 def table(headings: Sequence[str], columns: Sequence[Sequence[tuple[str, str]]]) -> Table:
     """A column of named figures under each heading; all columns name the same rows."""
-    output = Table(box=None, padding=(0, 2, 0, 0))
-    output.add_column("", overflow="fold")
-    for heading in headings:
-        output.add_column(heading, justify="right", overflow="fold")
+    output = rich_table([""], headings)
     for cells in zip(*columns, strict=True):
         output.add_row(cells[0][0], *(value for _, value in cells))
     return output
 
 
 def _print_result(
-    measured: Calibration | Comparison, as_json: bool, screen: Console, output: Table, lines: Sequence[str]
+    result: Calibration | Comparison, as_json: bool, screen: Console, output: Table, lines: Sequence[str]
 ) -> None:
     """Print a table; the first of `lines` is the heading."""
     if as_json:
-        show_json(measured.model_dump_json(indent=2))
+        show_json(result.model_dump_json(indent=2))
         return
     screen.print(Text(lines[0]))
     screen.print(output)
-    for line in lines[1:]:
-        screen.print(Text(line))
+    _print(screen, lines[1:])
 
 
 # ---------------------------------------------------------------- calibrate
@@ -290,17 +282,17 @@ def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_co
     """
     request = CalibrationRequest(_parse_transports(transports), blocks, round(seconds * 1e9))
     show_step = make_progress("block")
-    measured = run_calibration(request, lambda block: show_step(block, blocks))
-    setting = measured.setting
+    calibration = run_calibration(request, lambda block: show_step(block, blocks))
+    setting = calibration.setting
     heading = (
         f"howfar {setting.howfar} on {setting.kernel}: client on CPUs {cpu_list(setting.client_cpus)}, "
         f"null server on CPUs {cpu_list(setting.server_cpus)}, {setting.blocks} blocks of {setting.block_ns / 1e9:g} s"
     )
     output = table(
-        [result.transport for result in measured.transports],
-        [_calibration_rows(measured, result) for result in measured.transports],
+        [result.transport for result in calibration.transports],
+        [_calibration_rows(calibration, result) for result in calibration.transports],
     )
-    _print_result(measured, as_json, console(no_colour), output, [heading, *_calibration_verdicts(measured)])
+    _print_result(calibration, as_json, console(no_colour), output, [heading, *_calibration_verdicts(calibration)])
 
 
 def _parse_transports(text: str) -> tuple[Transport, ...]:
@@ -313,7 +305,7 @@ def _parse_transports(text: str) -> tuple[Transport, ...]:
     return known
 
 
-def _calibration_rows(measured: Calibration, result: OverTransport) -> list[tuple[str, str]]:
+def _calibration_rows(calibration: Calibration, result: OverTransport) -> list[tuple[str, str]]:
     def figure(digits: int) -> Callable[[float], str]:
         return lambda value: f"{value:,.{digits}f}"
 
@@ -321,39 +313,44 @@ def _calibration_rows(measured: Calibration, result: OverTransport) -> list[tupl
     for floor in result.floors:
         cpus = {"together": "one CPU for both", "apart": "a CPU for each"}[floor.cpus]
         rows += [
-            (f"floor, {cpus}: ping-pong p50, µs", in_brackets(floor.ping_pong_p50_us, figure(2))),
-            ("  engine p50, 1 connection, µs", in_brackets(floor.engine_p50_us, figure(2))),
-            ("  engine over ping-pong", in_brackets(floor.engine_over_ping_pong, lambda r: f"{(r - 1) * 100:+.1f} %")),
+            (f"floor, {cpus}: ping-pong p50, µs", estimate_text(floor.ping_pong_p50_us, figure(2))),
+            ("  engine p50, 1 connection, µs", estimate_text(floor.engine_p50_us, figure(2))),
+            (
+                "  engine over ping-pong",
+                estimate_text(floor.engine_over_ping_pong, lambda r: f"{(r - 1) * 100:+.1f} %"),
+            ),
         ]
     ceiling = result.ceiling
     rows.append(
-        (f"ceiling, {ceiling.connections} connections, queries/s", in_brackets(ceiling.queries_per_s, figure(0)))
+        (f"ceiling, {ceiling.connections} connections, queries/s", estimate_text(ceiling.queries_per_s, figure(0)))
     )
     rows.append(("  busiest thread: client, null server", f"{ceiling.client_busy:.0%}, {ceiling.server_busy:.0%}"))
     for cost in result.cpu_per_query:
         rows.append(
             (
                 f"client CPU per query, {counted(cost.connections, 'connection')}, µs",
-                in_brackets(cost.client_us, figure(2)),
+                estimate_text(cost.client_us, figure(2)),
             )
         )
-    rows.append(("clock: step, cost of a reading", f"{measured.clock.step_ns} ns, {measured.clock.read_ns:.0f} ns"))
+    rows.append(
+        ("clock: step, cost of a reading", f"{calibration.clock.step_ns} ns, {calibration.clock.read_ns:.0f} ns")
+    )
     rows.append(("step of the histogram at the floor", f"{result.histogram_step_ns} ns"))
     return rows
 
 
-def _calibration_verdicts(measured: Calibration) -> list[str]:
+def _calibration_verdicts(calibration: Calibration) -> list[str]:
     lines = []
-    for result in measured.transports:
+    for result in calibration.transports:
         limit = "at most" if all(floor.within_bar for floor in result.floors) else "more than"
-        doubt = (
+        unresolved_note = (
             " (not resolved)" if any(within(floor.engine_over_ping_pong, FLOOR_BAR) for floor in result.floors) else ""
         )
         lines.append(
-            f"Over {result.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's{doubt}; "
+            f"Over {result.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's{unresolved_note}; "
             f"the ceiling's limit was {_LIMITS[result.ceiling.limit]}."
         )
-    if measured.setting.blocks < MIN_BLOCKS:
+    if calibration.setting.blocks < MIN_BLOCKS:
         lines.append(f"Fewer than {MIN_BLOCKS} blocks give no intervals, so small differences mean nothing.")
     return lines
 
@@ -397,20 +394,24 @@ def engine(
     server is a private one.
     """
     request = ComparisonRequest(_parse_connections(connections), blocks, seconds, placement, server, driver, against)
-    measured = compare(request, make_progress("measurement"))
-    setting = measured.setting
+    comparison = compare(request, make_progress("measurement"))
+    setting = comparison.setting
     heading = (
         f"howfar {setting.howfar} and {setting.peer} on {setting.server}, {setting.kernel}: {setting.workload}; "
         f"client on CPUs {cpu_list(setting.client_cpus)}, server on CPUs {cpu_list(setting.server_cpus)}, "
         f"{setting.blocks} blocks of {setting.seconds:g} s"
     )
     lines = [heading]
-    for row in measured.rows:
-        at = f"At {counted(row.connections, 'connection')}"
-        lines += [f"{at}, the bar is missed: {missed}." for missed in row.misses]
-        lines += [f"{at}, the bar is not resolved: {unresolved}. Use more blocks." for unresolved in row.unresolved]
-    output = table([f"{row.connections}" for row in measured.rows], [_comparison_cells(row) for row in measured.rows])
-    _print_result(measured, as_json, console(no_colour), output, lines)
+    for row in comparison.rows:
+        position = f"At {counted(row.connections, 'connection')}"
+        lines += [f"{position}, the bar is missed: {missed}." for missed in row.misses]
+        lines += [
+            f"{position}, the bar is not resolved: {unresolved}. Use more blocks." for unresolved in row.unresolved
+        ]
+    output = table(
+        [f"{row.connections}" for row in comparison.rows], [_comparison_cells(row) for row in comparison.rows]
+    )
+    _print_result(comparison, as_json, console(no_colour), output, lines)
 
 
 def _parse_connections(text: str) -> tuple[int, ...]:
@@ -427,10 +428,10 @@ def _comparison_cells(row: Row) -> list[tuple[str, str]]:
 
     return [
         ours_and_peer("CPU per query, µs", "client_cpu_us_per_query"),
-        ("  ratio", in_brackets(row.cpu_ratio, "{:.3g}".format)),
+        ("  ratio", estimate_text(row.cpu_ratio, "{:.3g}".format)),
         ours_and_peer("  with start-up, µs", "whole_process_cpu_us_per_query"),
         ours_and_peer("queries/s", "qps"),
-        ("  ratio", in_brackets(row.qps_ratio, "{:.3g}".format)),
+        ("  ratio", estimate_text(row.qps_ratio, "{:.3g}".format)),
         ours_and_peer("peak memory, MiB", "rss_mib"),
         ("  ratio", f"{row.rss_ratio:.3g}"),
         ours_and_peer("switches per query", "context_switches_per_query"),
@@ -509,13 +510,13 @@ def link(
             )
         sys.exit(sandbox.run_inside())
     times = QUICK_TIMES if quick else FULL_TIMES
-    measured = measure_links(
+    result = measure_links(
         LinksRequest(links, against, backend, runs, times, hogs, extras), make_progress("measurement")
     )
     if as_json:
-        show_json(measured.model_dump_json(indent=2))
+        show_json(result.model_dump_json(indent=2))
     else:
-        show(measured, console(no_colour))
+        show(result, console(no_colour))
 
 
 def _parse_quantities(option: str, text: str, kind: object) -> tuple[int, ...]:

@@ -14,11 +14,13 @@ from howfar.stats.intervals import MIN_BLOCKS, interval_text
 from howfar.units import format_duration_ns
 
 if TYPE_CHECKING:
-    from howfar.fleet.scale_out import Division, ScaleOut
+    from collections.abc import Callable
+
+    from howfar.fleet.scale_out import Division, Scale, ScaleOut
 
 
 @click.command("hosts")
-@click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
+@click.argument("source", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
 @click.option(
     "--place", metavar="ROLES", help="Host of the null server, such as server=b.  [default: the first with that role]"
 )
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def hosts_command(
-    where: str, place: str | None, clients: str | None, blocks: int, seconds: float, threads: int, as_json: bool
+    source: str, place: str | None, clients: str | None, blocks: int, seconds: float, threads: int, as_json: bool
 ) -> int:
     """Measure how the load scales over hosts, with 1, 2, 4 … clients against a null server, and the cost of control.
 
@@ -44,7 +46,7 @@ def hosts_command(
     use on a load host during the window. Against a server with a service time, p50 and p99 of connections divided over all clients are
     compared with those from one client.
     """
-    cluster, code = enter(where)
+    cluster, code = enter(source)
     if code is not None:
         return code
     from howfar.fleet.roles import assign_hosts, parse_role_hosts, with_clients
@@ -55,7 +57,7 @@ def hosts_command(
         clients_available = [name for name in file.with_role("client") if name != roles.server]
         default_clients = roles.client if "client" in parse_role_hosts(place or "") else ",".join(clients_available)
         roles = with_clients(roles, file, clients or default_clients)
-        load_hosts = [hosts[name] for name in (roles.client, *roles.others)]
+        load_hosts = [hosts[name] for name in (roles.client, *roles.other_clients)]
         request = ScaleOutRequest(blocks, round(seconds * 1e9), threads)
         result = scale_out(hosts[roles.server], load_hosts, request, lambda block: note(f"block {block} of {blocks}"))
     if as_json:
@@ -76,35 +78,19 @@ def _show(result: ScaleOut) -> None:
         f"{result.connections} connections per client against a null server on {result.server_cpus} CPUs, "
         f"{result.blocks} blocks of {format_duration_ns(result.measure_ns)}:"
     )
-    rows: list[tuple[str, ...]] = [
-        (
-            "clients",
-            "queries/s",
-            "x one client",
-            "busiest thread: client",
-            "server",
-            "last start late",
-            "void",
-            "control",
-            "CPU: Ray",
-            "agent",
-        )
-    ]
-    for row in result.rows:
-        rows.append(
-            (
-                str(row.clients),
-                f"{row.queries_per_s.value:,.0f}",
-                interval_text(row.over_one) if row.clients > 1 else "1",
-                f"{row.client_busy:.0%}",
-                f"{row.server_busy:.0%}",
-                format_duration_ns(row.late_ns),
-                str(row.void),
-                f"{row.control_ns / 1e9:.2f} s",
-                "-" if row.ray_cpu is None else f"{row.ray_cpu:.2%}",
-                f"{row.agent_cpu:.2%}",
-            )
-        )
+    cells: dict[str, Callable[[Scale], str]] = {
+        "clients": lambda row: str(row.clients),
+        "queries/s": lambda row: f"{row.queries_per_s.value:,.0f}",
+        "x one client": lambda row: interval_text(row.over_one) if row.clients > 1 else "1",
+        "busiest thread: client": lambda row: f"{row.client_busy:.0%}",
+        "server": lambda row: f"{row.server_busy:.0%}",
+        "last start late": lambda row: format_duration_ns(row.late_ns),
+        "void": lambda row: str(row.void),
+        "control": lambda row: f"{row.control_ns / 1e9:.2f} s",
+        "CPU: Ray": lambda row: "-" if row.ray_cpu is None else f"{row.ray_cpu:.2%}",
+        "agent": lambda row: f"{row.agent_cpu:.2%}",
+    }
+    rows = [tuple(cells), *(tuple(format_cell(row) for format_cell in cells.values()) for row in result.rows)]
     for line in columns(rows):
         click.echo(line)
     if result.division is not None:
@@ -115,12 +101,9 @@ def _show(result: ScaleOut) -> None:
 
 def _describe_division(result: Division) -> str:
     """`64 connections over 4 clients, and a server that takes 5ms: p50 1.000 [0.999, 1.001] and p99 … times those from one client`."""
-    service, single_client = (
-        format_duration_ns(result.service_ns),
-        f"{result.p50_ns / 1e6:.2f} and {result.p99_ns / 1e6:.2f} ms",
-    )
+    service = format_duration_ns(result.service_ns)
     return (
         f"{result.connections} connections over {result.clients} clients, and a server that takes {service}: "
         f"p50 {interval_text(result.p50)} and p99 {interval_text(result.p99)} times those from one client "
-        f"({single_client}, its busiest thread {result.client_busy:.0%})."
+        f"({result.p50_ns / 1e6:.2f} and {result.p99_ns / 1e6:.2f} ms, its busiest thread {result.client_busy:.0%})."
     )

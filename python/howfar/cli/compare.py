@@ -11,11 +11,11 @@ from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, RunComparison
 from howfar.analysis.compare import compare as compare_runs
-from howfar.cli.output import report_damage
-from howfar.cli.screen import console, no_colour_option, note
+from howfar.cli.output import reporting_damage
+from howfar.cli.screen import console, no_colour_option, note, rich_table
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import in_brackets
-from howfar.stats.trials import MIN_BEYOND_QUANTILE, ONE
+from howfar.stats.intervals import estimate_text
+from howfar.stats.trials import MIN_BEYOND_QUANTILE, SINGULAR
 from howfar.store.run_file import read_run
 
 
@@ -28,13 +28,13 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
     run_before, run_after = read_run(before), read_run(after)
     if run_before.info.run_id == run_after.info.run_id:
         note("both files hold the same run, so they differ only in how far it had progressed")
-    with report_damage(before, run_before.is_verified), report_damage(after, run_after.is_verified):
+    with reporting_damage(before, run_before.is_verified), reporting_damage(after, run_after.is_verified):
         comparison = compare_runs(run_before, run_after)
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))
     screen.print(_ratios_table(comparison) if comparison.arms else Text("The runs have no arm in common."))
     if arms_with_times := [arm for arm in comparison.arms if arm.p50]:
-        screen.print(Text(f"Time of a {'page' if comparison.counted == 'pages' else 'transaction'}:"))
+        screen.print(Text(f"Time of a {'page' if comparison.operation_unit == 'pages' else 'transaction'}:"))
         screen.print(_times_table(arms_with_times))
         if any(arm.p99 is None for arm in arms_with_times):
             screen.print(Text(f"-: a trial has fewer than {MIN_BEYOND_QUANTILE} transactions beyond that percentile."))
@@ -43,17 +43,15 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
             screen.print(Text(f"Only in {name}: {', '.join(arms)}"))
     for difference in comparison.differences:
         screen.print(Text(f"Differs: {difference.what}: {difference.before} -> {difference.after}"))
-    if comparison.beside:
-        screen.print(Text(comparison.beside))
+    if comparison.hosts_note:
+        screen.print(Text(comparison.hosts_note))
     screen.print(Text(comparison.warning))
     return 0
 
 
 def _ratios_table(comparison: RunComparison) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("arm", overflow="fold")
-    for title in (f"{comparison.counted}/s", "vs. baseline", f"CPU per {ONE[comparison.counted]}"):
-        table.add_column(title, justify="right", overflow="fold")
+    unit = comparison.operation_unit
+    table = rich_table(["arm"], [f"{unit}/s", "vs. baseline", f"CPU per {SINGULAR[unit]}"])
     table.add_column("verdict", overflow="fold")
     for arm in comparison.arms:
         table.add_row(
@@ -67,23 +65,20 @@ def _ratios_table(comparison: RunComparison) -> Table:
 
 
 def _times_table(arms: Sequence[ArmComparison]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("arm", overflow="fold")
-    for title in ("p50", "p99"):
-        table.add_column(title, justify="right", overflow="fold")
+    table = rich_table(["arm"], ["p50", "p99"])
     for arm in arms:
         table.add_row(arm.arm, _format_ratio(arm.p50), _format_ratio(arm.p99))
     return table
 
 
 def _format_ratio(estimate: Estimate | None) -> str:
-    return "-" if estimate is None else in_brackets(estimate, "{:.3f}".format)
+    return "-" if estimate is None else estimate_text(estimate, "{:.3f}".format)
 
 
 def _describe_change(arm: ArmComparison) -> str:
     if not arm.same_cell:
         return "other factor levels"
-    if arm.rate_given:
+    if arm.has_given_rate:
         return "at a given rate"
     if not arm.qps_differs:
         return "not resolved"

@@ -30,18 +30,18 @@ def completion(shell: str) -> None:
     from howfar.cli.main import COMPLETE, cli
 
     shell_class = get_completion_class(shell)
-    assert shell_class is not None, "click knows these shells"
+    assert shell_class is not None, "click supports these shells"
     click.echo(shell_class(cli, {}, "howfar", COMPLETE).source())
 
 
-def _complete_from(find_names: Callable[[], Iterable[str]], or_files: bool = False) -> CompleteFunction:
-    """A function that completes a parameter with the names that `find_names` returns; `or_files`: with files if no name fits."""
+def _complete_from(find_names: Callable[[], Iterable[str]], with_files: bool = False) -> CompleteFunction:
+    """A function that completes a parameter with names from `find_names`; if none fits and `with_files` is set, with files."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
         matches = [CompletionItem(name) for name in find_names() if name.startswith(incomplete)]
-        return matches or ([CompletionItem(incomplete, type="file")] if or_files else [])
+        return matches or ([CompletionItem(incomplete, type="file")] if with_files else [])
 
     return complete
 
@@ -60,9 +60,9 @@ def _links() -> Iterable[str]:
 
 def _servers() -> Iterable[str]:
     from howfar.lab.servers.kinds import KINDS
-    from howfar.lab.servers.private import installs
+    from howfar.lab.servers.private import list_installs
 
-    return (*KINDS, *(install.name for install in installs()))
+    return (*KINDS, *(install.name for install in list_installs()))
 
 
 def _commands() -> Iterable[str]:
@@ -71,7 +71,7 @@ def _commands() -> Iterable[str]:
     return (TARGET, *cli.list_commands(click.Context(cli)))
 
 
-complete_plans = _complete_from(_plans, or_files=True)
+complete_plans = _complete_from(_plans, with_files=True)
 complete_links = _complete_from(_links)
-complete_servers = _complete_from(_servers, or_files=True)
+complete_servers = _complete_from(_servers, with_files=True)
 complete_commands = _complete_from(_commands)

@@ -13,7 +13,7 @@ import click
 
 from howfar.cli.exit_codes import LIMIT_CROSSED, REFUSED, UNREACHABLE
 from howfar.cli.screen import STDOUT, json_option, note, program, show_json, width
-from howfar.cli.suggest import LIKE_TARGET
+from howfar.cli.suggest import TARGET_USAGE
 from howfar.errors import QuantityError, RunFileError, UsageError
 from howfar.units import counted, format_duration_ns, parse_duration_ns
 
@@ -134,9 +134,9 @@ def distance(target: str | None, **values: Any) -> int:
         error.exit_code = UNREACHABLE
         raise
     except MeasurementFailed as error:
-        from howfar.distance.screen import failure
+        from howfar.distance.screen import failure_lines
 
-        for line in failure(error.distance):
+        for line in failure_lines(error.distance):
             click.echo(line, err=True)
         code = REFUSED if error.is_refusal else UNREACHABLE
         _write_outputs(error.distance.model_copy(update={"exit_code": code}), options)
@@ -144,7 +144,7 @@ def distance(target: str | None, **values: Any) -> int:
 
 
 def _check_no_options() -> None:
-    """Refuse options of a measurement if there is no target: a check that lost its target must not pass. Raises UsageError."""
+    """Refuse options of a measurement without a target: a check in a script that lost its target must not pass. Raises UsageError."""
     context = click.get_current_context()
     options_given = [
         param.opts[0]
@@ -155,7 +155,7 @@ def _check_no_options() -> None:
     ]
     if options_given:
         raise UsageError(
-            f"{options_given[0]} needs a target", f"Use {LIKE_TARGET}; `localhost` alone lists the servers here."
+            f"{options_given[0]} needs a target", f"Use {TARGET_USAGE}; `localhost` alone lists the servers here."
         )
 
 
@@ -169,9 +169,9 @@ def _check_options(options: _DistanceOptions) -> None:
     if options.watch:
         names = ("fail-if", "strict", "csv", "prometheus", "bandwidth")
         values = (options.fail_if, options.strict, options.as_csv, options.prometheus, options.bandwidth)
-        if given := [name for name, value in zip(names, values, strict=True) if value]:
+        if ignored := [name for name, value in zip(names, values, strict=True) if value]:
             raise UsageError(
-                f"--{given[0]} does not go with --watch", "It judges or writes one measurement: leave out --watch."
+                f"--{ignored[0]} does not go with --watch", "It judges or writes one measurement: leave out --watch."
             )
     elif options.interval is not None:
         raise UsageError("--interval goes with --watch", "Add --watch, or leave it out.")
@@ -192,9 +192,9 @@ def _check_options(options: _DistanceOptions) -> None:
 
 def _list_servers(as_json: bool) -> int:
     """List the servers of this machine, each with the command that measures it. Connects to none of them."""
-    from howfar.doctor.candidates import servers_here
+    from howfar.doctor.candidates import list_local_servers
 
-    servers = servers_here()
+    servers = list_local_servers()
     if as_json:
         show_json(json.dumps([dataclasses.asdict(server) for server in servers], indent=2))
         return 0
@@ -221,12 +221,12 @@ def _find_server(target: str | None, options: _DistanceOptions) -> MeasuredServe
     """The server that target, options and environment name. Raises UsageError, EngineError."""
     from howfar.address import ServerAddress
     from howfar.cli.target import find_server
-    from howfar.distance.target import server_of
+    from howfar.distance.target import make_server
 
     passwords: list[Secret] = []  # the password is requested only once, even if several kinds of server are tried
 
-    def login_as(service: ServiceName | None) -> Login:
-        login_found = find_server(
+    def find_login(service: ServiceName | None) -> Login:
+        found_login = find_server(
             target,
             option_address=ServerAddress(protocol=service),
             env_name=options.env_name,
@@ -236,25 +236,27 @@ def _find_server(target: str | None, options: _DistanceOptions) -> MeasuredServe
             defaults_file=options.defaults_file,
         )
         if options.ask_password:
-            passwords.append(login_found.password)
-        return replace(login_found, password=passwords[0]) if passwords else login_found
+            passwords.append(found_login.password)
+        return replace(found_login, password=passwords[0]) if passwords else found_login
 
-    login = login_as(None)
+    login = find_login(None)
     service = login.address.protocol or ("mysql" if options.defaults_file is not None else None)
     if service is not None:
-        return server_of(login if login.address.protocol is not None else login_as(service), service)
-    return _detect_server(login, lambda kind: server_of(login_as(kind), kind), options.timeout)
+        return make_server(login if login.address.protocol is not None else find_login(service), service)
+    return _detect_server(login, lambda kind: make_server(find_login(kind), kind), options.timeout)
 
 
-def _detect_server(login: Login, server_as: Callable[[ServiceName], MeasuredServer], timeout_ns: int) -> MeasuredServer:
+def _detect_server(
+    login: Login, make_server: Callable[[ServiceName], MeasuredServer], timeout_ns: int
+) -> MeasuredServer:
     """Detect the kind of server at an address. If nothing listens, returns one whose measurement will report that. Raises UsageError,
     MeasurementFailed, EngineError."""
-    from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
+    from howfar.distance.measure import MeasurementFailed, empty_record, find_addresses
     from howfar.distance.session import MeasuredServer
     from howfar.distance.target import DETECTION_ORDER, NoConnection, detect
     from howfar.services import SERVICES
 
-    first_guess = server_as(DETECTION_ORDER[0])
+    first_guess = make_server(DETECTION_ORDER[0])
     if login.address.socket is None and login.address.port is None:
         raise UsageError(
             f"{first_guess.host}: which server there?",
@@ -265,7 +267,7 @@ def _detect_server(login: Login, server_as: Callable[[ServiceName], MeasuredServ
     failure: Failure | None = None
     for address in targets:
         try:
-            detected = detect(server_as, address, timeout_ns)
+            detected = detect(make_server, address, timeout_ns)
         except NoConnection:
             continue
         if isinstance(detected, MeasuredServer):
@@ -274,18 +276,18 @@ def _detect_server(login: Login, server_as: Callable[[ServiceName], MeasuredServ
             )
             return detected
         failure = detected
-    silent_server = replace(first_guess, shown=shown_address)
+    silent_server = replace(first_guess, url=shown_address)
     if failure is None:
         return silent_server
-    raise MeasurementFailed(unmeasured(silent_server, failure))
+    raise MeasurementFailed(empty_record(silent_server, failure))
 
 
 def _measure(server: MeasuredServer, limits: list[LimitExpression], options: _DistanceOptions) -> int:
     """Measure, show, judge. Raises MeasurementFailed."""
     from howfar.distance.limits import judge
-    from howfar.distance.measure import Effort, measure
+    from howfar.distance.measure import MeasurementOptions, measure
 
-    effort = Effort(
+    effort = MeasurementOptions(
         timeout_ns=options.timeout,
         bandwidth=options.bandwidth,
         count=options.count,

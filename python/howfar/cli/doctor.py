@@ -17,7 +17,7 @@ from howfar.cli.screen import note, show_json
 from howfar.cli.target import (
     complete_address,
     laboratory_address,
-    numeric,
+    numeric_target,
     own_account_name,
     parse_target,
     password,
@@ -78,8 +78,8 @@ def doctor(
     """
     from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not import
 
-    targets = [_resolve(_target_of_dsn(dsn, True)) for dsn in dsns]
-    targets += [_resolve(_target_of_dsn(variable(name, os.environ), False)) for name in env_names]
+    targets = [_resolve(_target_from_dsn(dsn, True)) for dsn in dsns]
+    targets += [_resolve(_target_from_dsn(variable(name, os.environ), False)) for name in env_names]
     if (
         not targets
         and (address := laboratory_address()) is not None
@@ -103,7 +103,7 @@ def doctor(
     return TO_CHANGE if strict and examination.to_change else 0
 
 
-def _target_of_dsn(dsn: str, on_command_line: bool) -> DoctorTarget:
+def _target_from_dsn(dsn: str, on_command_line: bool) -> DoctorTarget:
     """The server of a DSN. `on_command_line`: it is on the command line, where other users see it. Raises UsageError."""
     parsed = parse_target(dsn)
     if parsed.address.service is not None:
@@ -116,23 +116,25 @@ def _target_of_dsn(dsn: str, on_command_line: bool) -> DoctorTarget:
 
 def _resolve(target: DoctorTarget) -> DoctorTarget:
     """A target with its host name resolved to an address, as in `howfar load`."""
-    resolved = numeric(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
+    resolved = numeric_target(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
     if isinstance(resolved, UnixTarget):
         return replace(target, path=resolved.path, host=None, port=None)
     return replace(target, path=None, host=resolved.host, port=resolved.port)
 
 
-def _find_logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
+def _find_logins(
+    user: str | None, password_file: Path | None, ask_password: bool, defaults_file: Path | None
+) -> Logins:
     """The logins that the options give. Raises UsageError."""
-    secret = os.environ.get("HOWFAR_PASSWORD_FILE")
-    if secret and not (user or password_file or ask or defaults_file):
+    laboratory_file = os.environ.get("HOWFAR_PASSWORD_FILE")
+    if laboratory_file and not (user or password_file or ask_password or defaults_file):
         note("using the account of `howfar lab`")
-        user, password_file = os.environ.get("HOWFAR_USER"), Path(secret)
+        user, password_file = os.environ.get("HOWFAR_USER"), Path(laboratory_file)
     address, file_password = ServerAddress(), None
     if defaults_file is not None:
         file = read_option_file(defaults_file, os.environ, note)
         address, file_password = file.address, file.password
-    given_password = password(password_file, ask, file_password, note, os.environ).reveal()
+    given_password = password(password_file, ask_password, file_password, note, os.environ).reveal()
     mysql = TargetLogin(user or address.user or own_account_name(), given_password or os.environ.get("MYSQL_PWD", ""))
     libpq_login = TargetLogin(user or os.environ.get("PGUSER", ""), given_password or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
@@ -177,8 +179,8 @@ def _head_lines(examination: Examination, width: int) -> Iterator[str]:
         return
     yield f"{counted(len(examination.servers), 'server')}, {_count_changes(examination)}."
     load = f"load average {examination.load_average:.1f} on {counted(examination.cpus, 'CPU')}"
-    about = f"Connections were watched for {examination.watched_s:.1f} s ({examination.looks} looks); {load}."
-    yield from textwrap.wrap(f"{about} Times are medians with 95 % intervals.", width)
+    scope = f"Connections were watched for {examination.watched_s:.1f} s ({examination.looks} looks); {load}."
+    yield from textwrap.wrap(f"{scope} Times are medians with 95 % intervals.", width)
 
 
 def _count_changes(examination: Examination) -> str:
@@ -270,7 +272,7 @@ def _format_client(client: Client) -> str:
         parts.append(f"{client.connects_seen} seen in all")
     parts += [{True: "TLS", False: "no TLS", None: "TLS unknown"}[client.tls]]
     parts += ["compressed"] if client.compressed else []
-    return f"{client.named if client.local else client.address}: {', '.join(parts)}"
+    return f"{client.description if client.local else client.address}: {', '.join(parts)}"
 
 
 def _rates_text(rates: Rates, kind: Kind) -> str:

@@ -33,15 +33,15 @@ def help_command(command: tuple[str, ...], man: Path | None) -> None:
         click.echo(f"{len(list(man_pages()))} pages are in {man}: man -l {man}/howfar.1")
         return
     root = click.get_current_context().parent
-    assert root is not None, "this is a subcommand"
+    assert root is not None, "help is a subcommand"
     current: click.Command = cli
     context = click.Context(cli, info_name=root.info_name, **cli.context_settings)
     for word in command:
-        inner = current.get_command(context, word) if isinstance(current, click.Group) else None
-        if inner is None:
+        subcommand = current.get_command(context, word) if isinstance(current, click.Group) else None
+        if subcommand is None:
             names = current.list_commands(context) if isinstance(current, click.Group) else []
             raise UnknownCommand(word, names, context)
-        current, context = inner, inner.context_class(inner, parent=context, info_name=word)
+        current, context = subcommand, subcommand.context_class(subcommand, parent=context, info_name=word)
     click.echo(current.get_help(context))
 
 
@@ -74,8 +74,8 @@ def version_text() -> str:
         info = engine_info()
         engine = f"{info.version} (contract {info.protocol}), {find_engine()}"
         # Baked into the engine when it was built; an older engine does not report it.
-        done = subprocess.run([find_engine(), "commit"], capture_output=True, text=True, timeout=20, check=True)
-        commit = done.stdout.strip() or UNKNOWN
+        completed = subprocess.run([find_engine(), "commit"], capture_output=True, text=True, timeout=20, check=True)
+        commit = completed.stdout.strip() or UNKNOWN
     except HowfarError as error:
         engine = f"{UNKNOWN}: {error.message}"
     except (OSError, subprocess.SubprocessError):
@@ -97,18 +97,18 @@ def man_pages() -> Iterator[tuple[str, str]]:
     yield "howfar", _man_page(cli, context)
     yield from _subcommand_pages(cli, context)
     target = cli.get_command(context, TARGET)
-    assert target is not None, "the command without a name is there"
+    assert target is not None, "the command without a name is registered"
     yield "howfar-target", _man_page(target, target.context_class(target, parent=context, info_name=TARGET), TARGET)
 
 
 def _subcommand_pages(group: click.Group, context: click.Context) -> Iterator[tuple[str, str]]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
-        assert command is not None, "a listed command is there"
-        inner = click.Context(command, parent=context, info_name=name)
-        yield inner.command_path.replace(" ", "-"), _man_page(command, inner)
+        assert command is not None, "a listed command is registered"
+        subcontext = click.Context(command, parent=context, info_name=name)
+        yield subcontext.command_path.replace(" ", "-"), _man_page(command, subcontext)
         if isinstance(command, click.Group):
-            yield from _subcommand_pages(command, inner)
+            yield from _subcommand_pages(command, subcontext)
 
 
 def _man_page(command: click.Command, context: click.Context, name: str = "") -> str:

@@ -14,13 +14,13 @@ from howfar.passwords import learn
 
 
 @dataclass
-class Hidden:
+class HidingState:
     """Whether arguments that may hold a password are no longer shown by `ps`."""
 
-    done: bool = False
+    is_done: bool = False
 
 
-HIDDEN = Hidden()
+HIDING = HidingState()
 _HARMLESS = re.compile(
     r"(?:--?[A-Za-z][\w-]*=)?[\w./,%+~-]*|--?[A-Za-z][\w-]*|\[?[0-9A-Fa-f:.]+\]?:\d+|[\w.-]+:\d+", re.ASCII
 )
@@ -39,7 +39,7 @@ def may_hold_password(argument: str, previous: str) -> bool:
 
 
 def _asks_for_password(option: str) -> bool:
-    """Whether the argument after this one may be a password."""
+    """Whether the argument after this option may be a password."""
     return (
         option.startswith("-") and "=" not in option and bool(_PASSWORD_NAMES.search(option) or option in ("-p", "-a"))
     )
@@ -77,7 +77,7 @@ def _authority(text: str) -> str:
 
 
 def _split_password(arguments: Sequence[str]) -> Sequence[str]:
-    """The parts of an address's password that the shell has split at unquoted spaces; none if the first argument is no such
+    """The parts of an address's password that the shell has split at unquoted spaces; empty if the first argument is not such an
     address."""
     first = arguments[0]
     first_part = _authority(first).partition(":")[2]
@@ -101,11 +101,11 @@ def hide_passwords() -> None:
         for number, argument in enumerate(arguments)
         if may_hold_password(argument, arguments[number - 1] if number else "")
     ]
-    HIDDEN.done = not suspects or _overwrite(suspects, len(arguments))
+    HIDING.is_done = not suspects or _overwrite(suspects, len(arguments))
 
 
 def _overwrite(suspects: list[int], count: int) -> bool:
-    """Whether the arguments with these numbers, of the last `count`, were overwritten."""
+    """Overwrite some of the last `count` arguments. `suspects`: their indices. Returns whether that was possible."""
     import ctypes  # takes 10 ms to import, and most commands do not need it
 
     try:

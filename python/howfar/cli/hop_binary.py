@@ -11,7 +11,7 @@ import click
 
 from howfar.errors import UsageError
 from howfar.paths import PATHS
-from howfar.paths.path import give_program
+from howfar.paths.path import set_program
 
 
 def hop_binary_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,5 +39,5 @@ def _register_programs(_: click.Context, __: click.Parameter, values: tuple[str,
             )
         if not (Path(location).is_file() and os.access(location, os.X_OK)):
             raise UsageError(f"--hop-binary {value}: {location or 'nothing'} is not a program", "Write NAME=PATH.")
-        give_program(name, Path(location).absolute())
+        set_program(name, Path(location).absolute())
     return values

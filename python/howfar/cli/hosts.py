@@ -46,11 +46,11 @@ def up_command(file: Path, as_json: bool) -> int:
     from howfar.fleet import cluster as clusters
 
     cluster = clusters.find_cluster(file)
-    if clusters.inside():
+    if clusters.is_inside_head():
         return _show(cluster, as_json, with_distances=False)
     began = time.monotonic()
     note(f"joining {counted(len(cluster.file.hosts), 'host')}; the first time, howfar and Ray are installed on each")
-    with clusters.up(cluster) as guard:
+    with clusters.bring_up(cluster) as guard:
         code = clusters.enter(cluster)
         if code == 0:
             guard.stay()
@@ -59,16 +59,16 @@ def up_command(file: Path, as_json: bool) -> int:
 
 
 @hosts.command("show")
-@click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
+@click.argument("source", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
 @json_option
-def show_command(where: str, as_json: bool) -> int:
+def show_command(source: str, as_json: bool) -> int:
     """Show the hosts (versions, CPUs, zones, interfaces, clocks) in FILE or in a Ray cluster, and measure each pair.
 
     Round trip times are medians for one byte over TCP: at rest, with idle CPUs as they are, and with all CPUs awake. Goodput is
     measured for 5 s in each direction. What a host does not report is shown as unknown. Hosts that are not up are joined only for the
     duration of this command. `--json` adds minima, 99th percentiles, retransmissions and bounds.
     """
-    cluster, code = enter(where)
+    cluster, code = enter(source)
     return _show(cluster, as_json) if code is None else code
 
 
@@ -85,14 +85,14 @@ def down_command(file: Path, force: bool) -> int:
     from howfar.fleet import cluster as clusters
 
     cluster = clusters.find_cluster(file)
-    clusters.down(cluster, force)
+    clusters.take_down(cluster, force)
     note(f"released {', '.join(cluster.file.hosts)}")
     return 0
 
 
 @dataclass(frozen=True)
 class ShownHost:
-    """What `howfar hosts show` shows of a host."""
+    """A host as `howfar hosts show` shows it."""
 
     address: str
     roles: tuple[str, ...]
@@ -110,8 +110,8 @@ class ShownHost:
 
 
 def _show(cluster: FileCluster | ExistingCluster, as_json: bool, with_distances: bool = True) -> int:
-    from howfar.fleet.distances import distances, interface, read_clock_sync, where
-    from howfar.fleet.ray_driver import clocks, cpus_of, facts
+    from howfar.fleet.distances import locate_host, measure_all_pairs, read_clock_sync, read_interface
+    from howfar.fleet.ray_driver import cpus_of, measure_clocks, read_host_facts
 
     with join_hosts(cluster) as (_, hosts):
         shown_hosts = {
@@ -119,32 +119,32 @@ def _show(cluster: FileCluster | ExistingCluster, as_json: bool, with_distances:
                 address=host.spec.address,
                 roles=tuple(host.spec.roles),
                 cpus=cpus_of(host),
-                facts=host.within(facts),
-                where=where(host),
-                interface=host.within(interface, host.spec.address),
-                clock=clocks(host).unix,
+                facts=host.within(read_host_facts),
+                where=locate_host(host),
+                interface=host.within(read_interface, host.spec.address),
+                clock=measure_clocks(host).unix,
                 clock_says=host.within(read_clock_sync),
             )
             for name, host in hosts.items()
         }
-        measured: list[LinkReceipt] = []
+        links: list[LinkReceipt] = []
         if with_distances:
             pair_count = len(hosts) * (len(hosts) - 1) // 2
             note(
                 f"measuring {counted(pair_count, 'pair')} of hosts, one after the other: about {pair_count * _SECONDS_PER_PAIR} s"
             )
-            measured = [distance.facts() for distance in distances(hosts)]
+            links = [distance.facts() for distance in measure_all_pairs(hosts)]
     if as_json:
         host_facts = {name: host.as_json() for name, host in shown_hosts.items()}
-        click.echo(json.dumps({"hosts": host_facts, "distances": [link.as_json() for link in measured]}, indent=2))
+        click.echo(json.dumps({"hosts": host_facts, "distances": [link.as_json() for link in links]}, indent=2))
         return 0
     tables = [_host_rows(shown_hosts), _network_rows(shown_hosts)]
-    if measured:
-        tables += [_rtt_rows(list(shown_hosts), measured), _distance_rows(measured)]
+    if links:
+        tables += [_rtt_rows(list(shown_hosts), links), _distance_rows(links)]
     click.echo("\n\n".join("\n".join(columns(rows)) for rows in tables))
     if warnings := [
         *_warn_of_shared_machines({name: host.facts for name, host in shown_hosts.items()}),
-        *_warn_of_noise(measured),
+        *_warn_of_noise(links),
     ]:
         click.echo("\n" + "\n".join(warnings))
     return 0
@@ -164,7 +164,7 @@ def _warn_of_shared_machines(host_facts: Mapping[str, HostFacts]) -> list[str]:
 
 
 def _warn_of_noise(distances: Sequence[LinkReceipt]) -> list[str]:
-    """A note if an RTT with awake CPUs is above the one at rest: awake CPUs answer no later, so that is noise."""
+    """A note if an RTT with awake CPUs is above the one at rest: waking CPUs only adds time, so such a difference is noise."""
     if not any(link.rtt_awake_ns is not None and (link.rtt_awake_ns.p50 or 0) > link.real_rtt_ns for link in distances):
         return []
     return ["Where the RTT awake is above the one at rest, noise is larger than what waking costs."]
@@ -200,16 +200,20 @@ def _network_rows(hosts: Mapping[str, ShownHost]) -> list[tuple[str, ...]]:
     )
     rows: list[tuple[str, ...]] = [headings]
     for name, host in hosts.items():
-        card = host.interface
-        speed = format_rate_bps(card.speed_mbit * 1e6) if card.speed_mbit is not None else card.kind or UNKNOWN
+        interface = host.interface
+        speed = (
+            format_rate_bps(interface.speed_mbit * 1e6)
+            if interface.speed_mbit is not None
+            else interface.kind or UNKNOWN
+        )
         rows.append(
             (
                 name,
                 host.where["zone"],
                 host.where["rack"],
-                card.name or UNKNOWN,
+                interface.name or UNKNOWN,
                 speed,
-                _format_offloads(card),
+                _format_offloads(interface),
                 _format_clock(host.clock),
                 _format_own_clock(host.clock_says),
             )
@@ -217,11 +221,11 @@ def _network_rows(hosts: Mapping[str, ShownHost]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _format_offloads(card: Interface) -> str:
-    if card.offloads is None:
-        return UNKNOWN if card.ethtool else f"{UNKNOWN}: no ethtool"
+def _format_offloads(interface: Interface) -> str:
+    if interface.offloads is None:
+        return UNKNOWN if interface.ethtool else f"{UNKNOWN}: no ethtool"
     short = {"tcp-segmentation-offload": "TSO", "generic-segmentation-offload": "GSO", "generic-receive-offload": "GRO"}
-    return " ".join(short[name] for name, on in card.offloads.items() if on) or "none"
+    return " ".join(short[name] for name, is_on in interface.offloads.items() if is_on) or "none"
 
 
 def _format_clock(clock: Offset) -> str:
@@ -260,8 +264,8 @@ def _distance_rows(distances: Sequence[LinkReceipt]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("from", "to", "goodput", "goodput back", "path MTU", "congestion control")]
     for link in distances:
         bps = (None, None) if link.goodput_bps is None else (link.goodput_bps.to_server, link.goodput_bps.to_client)
-        goodput, goodput_back = (UNKNOWN if each is None else format_rate_bps(round(each, -7)) for each in bps)
+        goodput, goodput_back = (UNKNOWN if rate is None else format_rate_bps(round(rate, -7)) for rate in bps)
         mtu = UNKNOWN if link.path_mtu is None else str(link.path_mtu)
-        ends = str(link.from_host), str(link.to_host)
-        rows.append((*ends, goodput, goodput_back, mtu, link.congestion_control or UNKNOWN))
+        pair = str(link.from_host), str(link.to_host)
+        rows.append((*pair, goodput, goodput_back, mtu, link.congestion_control or UNKNOWN))
     return rows

@@ -25,20 +25,18 @@ from howfar.cli.session import replicas_for
 from howfar.cli.target_options import enter_sandbox
 from howfar.contract.ping_messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import HowfarError, LabError, UsageError, how_ended, shell_code
+from howfar.errors import HowfarError, LabError, UsageError, describe_exit_status, shell_exit_code
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabTrialEnvironment, open_laboratory
 from howfar.lab.link import DIRECTIONS, Link
 from howfar.lab.link.receipt import (
-    RUN_LIMITS,
     STRICT_LIMITS,
-    counter_violations,
     effect_warnings,
+    link_counters,
     link_receipt,
-    link_violations,
     unknown_properties,
 )
-from howfar.lab.link.settings import Player, Script
+from howfar.lab.link.settings import Script, ScriptPlayer
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, ManagedProcess
 from howfar.lab.replicated_group import ReplicatedGroup
 from howfar.lab.replication.dialect import replication_dialect
@@ -53,7 +51,7 @@ from howfar.plan.load import Override, load_plan
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
 from howfar.runner.preflight import unsupported_levels
-from howfar.stopping import forward_requests_to
+from howfar.stopping import forwarding_end_requests_to
 from howfar.store.partial import is_written_in_place
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
@@ -85,35 +83,38 @@ def code_with_receipt(code: int, receipt: Path, facts: Mapping[str, object]) -> 
 
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
     """Call `run` over the link and return its exit code. Deviations of the link are reported on stderr; `receipt` gets all facts."""
-    laboratory.size_buffers(max(spec.bdp_bytes for spec in script.links()))
-    at_rest = link.at_rest() if receipt else None
+    laboratory.size_buffers(max(spec.bdp_bytes for spec in script.all_specs()))
+    rtt_at_rest = link.measure_rtt_at_rest() if receipt else None
     from_idle = link.ping_from_idle() if receipt else None
-    watch = LoadWatch()
+    load_watch = LoadWatch()
     link.arm()
     link.counters(reset=True)
     start_ns = time.monotonic_ns()
-    with Player(script, link.change) as player:
+    with ScriptPlayer(script, link.change) as player:
         code = run()
     elapsed_ns = time.monotonic_ns() - start_ns
-    machine = watch.finish()
+    machine = load_watch.finish()
     try:
         stats = link.counters()
     except HowfarError as error:
         raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
     # A script that changed the RTT is judged by the strictest of its links.
-    strictest = min(script.links(), key=lambda spec: spec.rtt_ns)
-    violations = (*script_violations(player), *counter_violations(strictest, stats, STRICT_LIMITS))
-    if at_rest is not None:
-        violations = link_violations(link, at_rest, None, STRICT_LIMITS) + violations
+    strictest = min(script.all_specs(), key=lambda spec: spec.rtt_ns)
+    violations = script_violations(player)
+    if (counters := link_counters(stats)) is not None:
+        violations += counters.violations(strictest.rtt_ns, STRICT_LIMITS)
+    if rtt_at_rest is not None:
+        link_facts = link_receipt(link, rtt_at_rest, stats, laboratory.tcp_settings(), changed=bool(script.changes))
+        violations = link_facts.rtt_violations(STRICT_LIMITS) + violations
     warnings = () if script.changes else effect_warnings(link.spec, stats)
     for sentence in (*(f"not as requested: {violation}" for violation in violations), *warnings):
         note(sentence)
-    if receipt is None or at_rest is None:
+    if receipt is None or rtt_at_rest is None:
         return code
     unknown = unknown_properties(stats)
     facts = _environment_facts(laboratory)
     facts["link"] = {
-        **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)).as_json(),
+        **link_facts.as_json(),
         "rtt_from_idle_ns": None if from_idle is None else from_idle.model_dump(exclude={"event"}),
         "elapsed_ns": elapsed_ns,
         "script_ns": [{"asked": requested, "in_force": changed_at} for requested, changed_at in player.played],
@@ -131,7 +132,7 @@ def _environment_facts(laboratory: Lab) -> dict[str, object]:
     return {"environment": laboratory.environment().as_json(), "server": laboratory.server()}
 
 
-def script_violations(player: Player) -> tuple[str, ...]:
+def script_violations(player: ScriptPlayer) -> tuple[str, ...]:
     """The violation if a script failed: from then on the link was not as requested."""
     if player.failure is None:
         return ()
@@ -141,17 +142,17 @@ def script_violations(player: Player) -> tuple[str, ...]:
 
 def describe_link(link: Link) -> str:
     """The link in words: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
-    spec, measured = link.spec, format_duration_ns(link.measured_rtt_ns)
+    spec, rtt_text = link.spec, format_duration_ns(link.measured_rtt_ns)
     if link.backend == "none":
-        return f"a bare cable, RTT measured {measured} at rest"
+        return f"a bare cable, RTT measured {rtt_text} at rest"
     ping_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
     if ping_ns > rtt_tolerance_ns(spec.rtt_ns):
-        measured += f", {format_duration_ns(ping_ns)} of it for the ping's own bytes,"
+        rtt_text += f", {format_duration_ns(ping_ns)} of it for the ping's own bytes,"
     rates = [spec.mean_rate_bps(name) for name in DIRECTIONS]
     directions = [spec.direction(name) for name in DIRECTIONS]
     parts = [
         f"link {_format_directions(['unshaped' if rate is None else format_rate_bps(rate) for rate in rates])}",
-        f"RTT {format_duration_ns(spec.rtt_ns)} (measured {measured} at rest)",
+        f"RTT {format_duration_ns(spec.rtt_ns)} (measured {rtt_text} at rest)",
         f"queue {_format_directions([format_size_bytes(link.queue_bytes(name)) for name in DIRECTIONS])}",
         *(name for field, name in _EFFECTS.items() if any(getattr(direction, field) for direction in directions)),
     ]
@@ -297,10 +298,10 @@ def lab(
     plan = _replicated_plan(replication, server or "mariadb", levels)
     choice = read_link(**values)
     path = _choose_path(path_name, choice)
-    only_link = choice.wants_only_link and path_name is None and not (beside or replication or tls)
+    link_only = choice.wants_only_link and path_name is None and not (beside or replication or tls)
     request = LabRequest(
         replicas=None if plan is None else replicas_for(plan),
-        server=server or ("none" if only_link else "mariadb"),
+        server=server or ("none" if link_only else "mariadb"),
         auxiliary_servers=tuple(filter(None, beside.split(","))),
         tables=tables,
         table_size=table_size,
@@ -349,7 +350,7 @@ def _run_inside(
     with ExitStack() as cleanup:
         laboratory = cleanup.enter_context(open_laboratory(request))
         variables = _open_environment(laboratory, path, factors, cleanup)
-        _print_setup(laboratory, path, factors)
+        _note_setup(laboratory, path, factors)
         if on_server:
             _start_server_command(laboratory, on_server, variables, cleanup)
         run = partial(_run, _command_launcher(laboratory, path, command), command, variables)
@@ -361,8 +362,8 @@ def _run_inside(
 
 def _choose_path(name: str | None, choice: LinkChoice) -> NetworkPath:
     """The named path; without a name, `remote` if any link option is given, else `socket`."""
-    path = find_path(name or ("remote" if choice.given else "socket"))
-    if choice.given and not path.crosses_link:
+    path = find_path(name or ("remote" if choice.has_options else "socket"))
+    if choice.has_options and not path.crosses_link:
         raise UsageError(f"the path {path.name} crosses no link", "Leave out --path, or use --path remote.")
     return path
 
@@ -460,7 +461,9 @@ def _report_dead_hops(environment: LabTrialEnvironment) -> None:
     """Report hops that died, whether or not CMD noticed."""
     for hop in environment.main.endpoint.hops:
         if (code := hop.process.poll()) is not None:
-            note(f"not as requested: the path's program {hop.label} ended before CMD did ({how_ended(code)})")
+            note(
+                f"not as requested: the path's program {hop.label} ended before CMD did ({describe_exit_status(code)})"
+            )
 
 
 def _replica_variables(laboratory: Lab, replica: Member, protocol: str) -> dict[str, str]:
@@ -483,7 +486,7 @@ def _write_secret(file: Path, text: str) -> Path:
 
 
 def _report_link_mismatches(replicated: ReplicatedGroup) -> None:
-    for sentence in replicated.mismatches(RUN_LIMITS):
+    for sentence in replicated.link_violations():
         note(f"not as requested: {sentence}")
 
 
@@ -519,8 +522,8 @@ def _mysql_tls_options(ca_file: str, tls: str) -> tuple[str, ...]:
 def _libpq_variables(laboratory: Lab, environment: LabTrialEnvironment, tls: str | None) -> dict[str, str]:
     """Variables of the account, with those that libpq reads, so that psql and pgbench need no options."""
     password_file = _write_secret(laboratory.work / "password", environment.password)
-    line = f"*:*:{environment.database}:{environment.user}:{environment.password}\n"
-    passwords = _write_secret(laboratory.work / "pgpass", line)
+    entry = f"*:*:{environment.database}:{environment.user}:{environment.password}\n"
+    passwords = _write_secret(laboratory.work / "pgpass", entry)
     target = environment.target
     if isinstance(target, UnixTarget):
         # libpq takes a directory and looks for a fixed name in it; a forwarded socket has another name.
@@ -566,19 +569,19 @@ def client_options(
 ) -> str:
     """The text of an option file for the clients of MariaDB and MySQL, so that no password is on a command line."""
 
-    def quoted(value: str) -> str:
+    def quote(value: str) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
-    lines = ["[client]", f"user={quoted(user)}", f"password={quoted(password)}"]
+    lines = ["[client]", f"user={quote(user)}", f"password={quote(password)}"]
     if isinstance(target, UnixTarget):
-        lines += ["protocol=socket", f"socket={quoted(target.path)}"]
+        lines += ["protocol=socket", f"socket={quote(target.path)}"]
     else:
-        lines += ["protocol=tcp", f"host={quoted(target.host)}", f"port={target.port}"]
+        lines += ["protocol=tcp", f"host={quote(target.host)}", f"port={target.port}"]
     # MariaDB's clients from 11.4 on insist on TLS unless told to skip it; MySQL's do not know that option, hence loose.
     return "\n".join([*lines, *encryption, ""])
 
 
-def _print_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level]) -> None:
+def _note_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level]) -> None:
     kind, version = laboratory.server()
     request = laboratory.request
     parts = [f"path {path.name}"]
@@ -618,16 +621,16 @@ def _command_launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]
     """The launcher that starts CMD on its host."""
     if not command:
         note("a shell in the laboratory; `exit` ends it")
-    host = laboratory.client_host_of(path)
+    host = laboratory.client_host_for(path)
     return host.launcher(laboratory.client_cpus(path, laboratory.request.placement), foreground=True)
 
 
 def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) -> int:
     arguments = list(command) or [os.environ.get("SHELL", "/bin/sh")]
     process = launcher.popen(arguments, env={**os.environ, **variables})
-    with forward_requests_to(process):
+    with forwarding_end_requests_to(process):
         code = process.wait()
-    return shell_code(code)
+    return shell_exit_code(code)
 
 
 if __name__ == "__main__":

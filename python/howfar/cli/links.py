@@ -22,13 +22,13 @@ from howfar.lab.link.settings import (
     NamedLink,
     Script,
     apply_setting,
-    check,
+    check_link,
     find_link,
     loss_share,
     named_links,
-    rate_trace,
-    read_script,
-    rtt_trace,
+    parse_rate_trace,
+    parse_rtt_trace,
+    parse_script,
 )
 from howfar.lab.network import CONGESTION_CONTROL, TCP_PRESETS, TcpPreset
 from howfar.units import format_duration_ns, format_rate_bps, format_share
@@ -174,9 +174,9 @@ class LinkChoice:
     backend: str
     tcp: TcpPreset
     congestion_control: str
-    named: str | None
-    given: bool
-    """Whether any option of a link is given."""
+    link_name: str | None
+    has_options: bool
+    """Whether any option of a link was given."""
     wants_only_link: bool
     """Whether an option beyond RTT, rate and TCP is given: the user wants the link, not a database."""
 
@@ -253,23 +253,23 @@ def read_link(
     spec = _build_spec(given_options, link_name, backend, rtt_trace, rate_trace)
     script = Script(spec)
     if link_script is not None:
-        script = read_script(read_text(link_script, "--link-script", _MAX_BYTES), spec, str(link_script))
+        script = parse_script(read_text(link_script, "--link-script", _MAX_BYTES), spec, str(link_script))
     try:
-        check(script.links())
+        check_link(script.all_specs())
     except QuantityError as error:
         raise UsageError(error.message, error.advice) from error
-    for later_spec in script.links():
+    for later_spec in script.all_specs():
         find_backend(backend, later_spec)
     files = (rtt_trace, rate_trace, link_script)
     wants_only_link = bool(link_name is not None or set(given_options) - {"rtt", "rate"} or any(files) or link_backend)
     return LinkChoice(
-        spec=script.first,
+        spec=script.initial,
         script=script,
         backend=backend,
         tcp=tcp or TCP_PRESETS[0],
         congestion_control=congestion_control or CONGESTION_CONTROL,
-        named=link_name,
-        given=bool(wants_only_link or given_options or tcp or congestion_control),
+        link_name=link_name,
+        has_options=bool(wants_only_link or given_options or tcp or congestion_control),
         wants_only_link=wants_only_link,
     )
 
@@ -289,7 +289,7 @@ def _build_spec(
         spec = apply_setting(apply_setting(spec, "rtt", _RTT), "rate", _RATE)
     trace_jitter = None
     if rtt_file is not None:
-        min_rtt_ns, trace_jitter = _parse_file("--rtt-trace", rtt_file, rtt_trace)
+        min_rtt_ns, trace_jitter = _parse_file("--rtt-trace", rtt_file, parse_rtt_trace)
         spec = replace(spec, rtt_ns=min_rtt_ns, to_client=replace(spec.to_client, jitter=trace_jitter))
     for word, value in given_options.items():
         texts = value if isinstance(value, tuple) else (value,)
@@ -311,7 +311,7 @@ def _build_spec(
         rate_options = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in given_options]
         if rate_options:
             raise UsageError(f"--rate-trace and {rate_options[0]} both set the rate", "Leave one out.")
-        steps = _parse_file("--rate-trace", rate_file, rate_trace)
+        steps = _parse_file("--rate-trace", rate_file, parse_rate_trace)
         spec = replace(
             spec,
             to_server=replace(spec.to_server, rate_trace=steps),

@@ -18,9 +18,9 @@ import howfar
 from howfar.address import ServerAddress
 from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import STDOUT, note, read_text, show_json_line
-from howfar.cli.target import Say, find_server, numeric, settle_tls
+from howfar.cli.target import Say, find_server, numeric_target, resolve_tls_mode
 from howfar.contract.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
-from howfar.engine.process import EngineFailed, Launcher
+from howfar.engine.process import EngineFailed, Launcher, check_job
 from howfar.engine.receipt_check import mismatches
 from howfar.engine.run_load import run_load, run_tables
 from howfar.errors import EngineError, RunFileError, UsageError
@@ -47,6 +47,7 @@ from howfar.load.job import (
 )
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
 from howfar.load.report_human import (
+    format_latency,
     pgbench_first_line,
     pgbench_notes,
     pgbench_report,
@@ -55,22 +56,30 @@ from howfar.load.report_human import (
     sysbench_interval_lines,
     sysbench_report,
     sysbench_started,
-    time,
 )
 from howfar.load.result import (
     Result,
     failed_line,
     hdr_log,
     job_line,
+    make_result,
     partial_line,
     prometheus_text,
-    result_of,
     summary_line,
 )
-from howfar.load.search import MAX_TRIALS, Goal, RateTrial, answer, judge_trial, next_rate, parse_goal, sentence
+from howfar.load.search import (
+    MAX_TRIALS,
+    Goal,
+    RateTrial,
+    judge_trial,
+    next_rate,
+    parse_goal,
+    result_sentence,
+    summarize_search,
+)
 from howfar.load.verdict import Stamp
 from howfar.services import SqlProtocol
-from howfar.stopping import on_request
+from howfar.stopping import handling_end_requests
 from howfar.store.partial import is_written_in_place, write_atomically
 
 if TYPE_CHECKING:
@@ -78,7 +87,7 @@ if TYPE_CHECKING:
 
 _SYSBENCH_DEFAULTS = ServerAddress(protocol="mysql", user=DEFAULT_NAME, database=DEFAULT_NAME)
 """sysbench's defaults, for what neither its options nor a file specify."""
-COMPLETE_SHARE = 0.9
+MIN_INTERVAL_SHARE = 0.9
 """An interval shorter than this share of the configured length was cut short by the end of the window."""
 KILLED_BY_SIGINT = "(signal 2)"
 
@@ -92,14 +101,14 @@ class Stopped(Exception):
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[None]:
+def stopping_on_request() -> Iterator[None]:
     """Turn requests to end into `Stopped`; the engine is ended when it propagates."""
 
     def stop(number: int) -> None:
         raise Stopped(number)
 
     try:
-        with on_request(stop):
+        with handling_end_requests(stop):
             yield
     except EngineError as error:
         # A terminal's Ctrl-C also reaches the engine, and the engine's exit may be noticed first.
@@ -142,34 +151,34 @@ class LoadObserver:
             click.echo(report_human.pgbench_progress(event))
         elif layout != "sysbench":
             click.echo(report_human.interval_line(event, job.arrivals is not None))
-        elif event.length_ns >= COMPLETE_SHARE * job.interval_ns:  # sysbench prints no line for a shorter interval
+        elif event.length_ns >= MIN_INTERVAL_SHARE * job.interval_ns:  # sysbench prints no line for a shorter interval
             _print_lines(sysbench_interval_lines(event, job, options.value("percentile")))
 
     def show_partial(self, reason: str) -> None:
         """Show the intervals of an interrupted or failed load."""
         if self.options.value("json"):
             show_json_line(partial_line(self.intervals))
-        for line in report_human.partial(self.intervals, reason):
+        for line in report_human.partial_report(self.intervals, reason):
             click.echo(line, err=True)
 
 
 def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
     """Run one load to its end. Raises EngineError, Stopped, both after the partial figures are shown."""
-    watch = LoadObserver(options, job, quiet)
+    observer = LoadObserver(options, job, quiet)
     try:
-        with stoppable():
-            outcome = run_load(job, Launcher(), watch)
+        with stopping_on_request():
+            outcome = run_load(job, Launcher(), observer)
     except Stopped:
-        watch.show_partial("interrupted")
+        observer.show_partial("interrupted")
         raise
     except EngineError as error:
-        if watch.intervals:
-            watch.show_partial("failed")
+        if observer.intervals:
+            observer.show_partial("failed")
         if isinstance(error, EngineFailed):
             raise _with_limit_advice(options, job, error) from None
         raise
     differences = mismatches(job, outcome.ready.receipt)
-    return result_of(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, differences)
+    return make_result(job, outcome.ready, outcome.measuring, outcome.intervals, outcome.finished, differences)
 
 
 def run_tables_job(options: Options, job: TablesJob) -> None:
@@ -189,9 +198,9 @@ def run_tables_job(options: Options, job: TablesJob) -> None:
             rows = f": {event.rows:,} row{'' if event.rows == 1 else 's'}" if event.rows else ""
             click.echo(f"{job.action} done{rows} in {event.elapsed_ns / 1e9:.3g} s")
 
-    show_head(options, job)
+    show_job(options, job)
     try:
-        with stoppable():
+        with stopping_on_request():
             run_tables(job, Launcher(), show_event)
     except EngineFailed as failed:
         raise _with_limit_advice(options, job, failed) from None
@@ -205,7 +214,7 @@ def _with_limit_advice(options: Options, job: LoadJob | TablesJob, failed: Engin
     return failed
 
 
-def show_head(options: Options, job: LoadJob | TablesJob) -> None:
+def show_job(options: Options, job: LoadJob | TablesJob) -> None:
     """Show the lines before the engine starts."""
     if options.value("json"):
         show_json_line(job_line(job))
@@ -214,8 +223,8 @@ def show_head(options: Options, job: LoadJob | TablesJob) -> None:
     elif options.value("report") == "sysbench":
         _print_lines(sysbench_first_line(howfar.__version__, options.dialect))
         if isinstance(job, LoadJob):
-            every_ns, seed = options.value("report-interval"), options.value("rand-seed")
-            _print_lines(sysbench_head(job, options.dialect, every_ns, seed))
+            report_interval_ns, seed = options.value("report-interval"), options.value("rand-seed")
+            _print_lines(sysbench_head(job, options.dialect, report_interval_ns, seed))
 
 
 def show(options: Options, result: Result, name: str) -> None:
@@ -236,21 +245,21 @@ def show(options: Options, result: Result, name: str) -> None:
         _print_lines(report_human.report(result, name))
         if options.value("histogram"):
             _print_lines(["", *report_human.histogram(result)])
-    if options.given("prometheus"):
+    if options.is_given("prometheus"):
         write_file(Path(options.value("prometheus")), prometheus_text(result, name))
-    if options.given("hdr-log"):
+    if options.is_given("hdr-log"):
         write_file(Path(options.value("hdr-log")), hdr_log(result))
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a file that other users may read: a node exporter runs as another user. Raises RunFileError."""
-    with _writing(path):
+    with _translate_write_errors(path):
         write_atomically(path, text, 0o644)
 
 
 def check_outputs(options: Options) -> None:
     """Check that the files of reports can be written, before a load is spent on them. Raises RunFileError, UsageError."""
-    for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.given(name)):
+    for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.is_given(name)):
         if path == STDOUT:
             raise UsageError("a file of the result cannot be written to standard output", "Name a file.")
         if path.is_dir():
@@ -258,12 +267,12 @@ def check_outputs(options: Options) -> None:
         if is_written_in_place(path):
             continue
         path = path.resolve()
-        with _writing(path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
+        with _translate_write_errors(path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
             pass
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _translate_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -282,7 +291,7 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
         seed = (job.seed + len(trials)) % 2**63
         trial_job = job.model_copy(update={"arrivals": arrivals(options, rate), "seed": seed})
         result = measure(options, trial_job, quiet=True)
-        if result.verdict.has(Stamp.VOID):
+        if result.verdict.has_stamp(Stamp.VOID):
             raise EngineError(
                 f"the search ended: {'; '.join(result.mismatches)}",
                 "Correct the server or the options, and search again.",
@@ -292,27 +301,27 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
         if trial.met_goal:
             results[rate] = result
         _show_trial(options, trial, len(trials), result)
-    search_answer = answer(trials)
+    found = summarize_search(trials)
     if options.value("json"):
         event = {
             "event": "search",
             "goal": str(goal),
-            **asdict(search_answer),
+            **asdict(found),
             "trials": [asdict(trial) for trial in trials],
         }
         click.echo(json.dumps(event))
     else:
-        click.echo(f"\n{sentence(goal, search_answer)}")
+        click.echo(f"\n{result_sentence(goal, found)}")
         if any("client" in trial.why_not for trial in trials):
             click.echo("In the trials that failed, this client was short of CPU, so the server may sustain more.")
-    return results.get(search_answer.rate) if search_answer.rate is not None else None
+    return results.get(found.rate) if found.rate is not None else None
 
 
 def _show_trial(options: Options, trial: RateTrial, number: int, result: Result) -> None:
     if options.value("json"):
         show_json_line(json.dumps({"event": "trial", "number": number, **asdict(trial)}))
         return
-    observed = "-" if trial.observed_ns is None else time(trial.observed_ns)
+    observed = "-" if trial.observed_ns is None else format_latency(trial.observed_ns)
     throughput = result.per_second(result.finished.transactions)
     verdict = "holds" if trial.met_goal else f"fails: {trial.why_not}"
     click.echo(
@@ -375,18 +384,18 @@ def _help_row(option: Option) -> tuple[str, str]:
 def find_login(options: Options, say: Say, environment: Mapping[str, str] | None = None) -> LoadLogin:
     """The server's account, address and TLS settings, which must be known before a job is made. Raises UsageError, EngineError."""
 
-    def file(name: str) -> Path | None:
-        return Path(options.value(name)) if options.given(name) else None
+    def option_path(name: str) -> Path | None:
+        return Path(options.value(name)) if options.is_given(name) else None
 
-    env_name = options.value("env") if options.given("env") else None
+    env_name = options.value("env") if options.is_given("env") else None
     option_address = check_sources(options.dsn is not None or env_name is not None, address_from_options(options))
     login = find_server(
         options.dsn,
         option_address=option_address,
         defaults=_SYSBENCH_DEFAULTS,
-        defaults_file=file("defaults-file"),
+        defaults_file=option_path("defaults-file"),
         env_name=env_name,
-        password_file=file("password-file"),
+        password_file=option_path("password-file"),
         ask_password=options.value("ask-password"),
         environment=environment,
         say=say,
@@ -398,10 +407,10 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] | None
         raise UsageError(
             "howfar load speaks to MySQL, MariaDB and PostgreSQL", "Begin the DSN with mysql:// or postgresql://."
         )
-    if options.dsn is None and address.host == "localhost" and not options.given("mysql-host"):
+    if options.dsn is None and address.host == "localhost" and not options.is_given("mysql-host"):
         say("localhost is reached by TCP here; sysbench takes the socket: --mysql-socket=PATH does so too")
-    target = numeric(address, say)
-    return LoadLogin(settle_tls(address, target, say), login.password, target=target)
+    target = numeric_target(address, say)
+    return LoadLogin(resolve_tls_mode(address, target, say), login.password, target=target)
 
 
 @click.command(cls=_SysbenchCommand, add_help_option=False)
@@ -426,7 +435,7 @@ def load(arguments: tuple[str, ...]) -> int:
 
 def _run(options: Options) -> int:
     name, file = _read_workload(options)
-    goal = parse_goal(options.value("search")) if options.given("search") else None
+    goal = parse_goal(options.value("search")) if options.is_given("search") else None
     if goal is not None and options.value("rate"):
         raise UsageError("--search chooses the rates itself", "Leave out --rate.")
     if file is not None:
@@ -442,13 +451,14 @@ def _run(options: Options) -> int:
         run_tables_job(options, build_tables_job(options, login, workload, seed))
         return 0
     job = build_load_job(options, login, workload, seed)
+    check_job(job)
     check_outputs(options)
-    show_head(options, job)
+    show_job(options, job)
     result = search(options, job, goal) if goal is not None else measure(options, job)
     if result is None:
         return 0
     show(options, result, name)
-    return VOID if result.verdict.has(Stamp.VOID) else 0
+    return VOID if result.verdict.has_stamp(Stamp.VOID) else 0
 
 
 @dataclass(frozen=True)

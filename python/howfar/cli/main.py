@@ -18,10 +18,10 @@ from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INT
 from howfar.cli.hide_arguments import learn_passwords
 from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
-from howfar.cli.suggest import IN_TARGET, LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
+from howfar.cli.suggest import TARGET_FORM, TARGET_USAGE, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
 from howfar.passwords import without_passwords
-from howfar.stopping import Ended, ended_by_request, hold_requests
+from howfar.stopping import EndRequested, holding_end_requests, raising_end_requests
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -38,7 +38,7 @@ _NAMELESS = "\0"
 """Internal name of that command, which `parse_args` puts before its arguments; no real argument can be equal to it."""
 
 
-_EMPTY_TARGET = ("the target is empty", f"Check the variable that it comes from, or use {LIKE_TARGET}.")
+_EMPTY_TARGET = ("the target is empty", f"Check the variable that it comes from, or use {TARGET_USAGE}.")
 _TARGET_HELP = "Say how far a database is, and what that means for a page."
 _GROUPS: dict[str, dict[str, str]] = {
     "Your database": {
@@ -72,14 +72,14 @@ _GROUPS: dict[str, dict[str, str]] = {
         "version": "Show the versions of howfar and its engine.",
     },
 }
-_COMMANDS = {name: says for group in _GROUPS.values() for name, says in group.items()}
+_COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 """Each command and its line in the help. Function and module are named like the command, except those in `_ELSEWHERE`."""
 _ELSEWHERE = {"confirm": ("resume", "confirm"), "help": ("help", "help_command"), "version": ("help", "version")}
 
 
 def looks_like_target(word: str) -> bool:
     """Whether a word can only be the address of a server: a bare word is a command, or a mistake, never a host."""
-    return word == "localhost" or (not word.startswith("-") and any(mark in word for mark in ".:/@="))
+    return word == "localhost" or (not word.startswith("-") and any(character in word for character in ".:/@="))
 
 
 class _NamelessContext(click.Context):
@@ -90,7 +90,7 @@ class _NamelessContext(click.Context):
         return self.parent.command_path if self.parent is not None else TARGET
 
 
-class Front(Group):
+class MainGroup(Group):
     """The program: commands by name, each imported when it is used, and a command without a name that measures a database."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -102,7 +102,7 @@ class Front(Group):
             return None
         name = "distance" if nameless else cmd_name
         module, attribute = _ELSEWHERE.get(name, (name, name))
-        with hold_requests():  # some code that runs while modules are loaded cannot propagate an exception
+        with holding_end_requests():  # some code that runs while modules are loaded cannot propagate an exception
             command = getattr(import_module(f"howfar.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
         if nameless:
@@ -112,7 +112,7 @@ class Front(Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""
         if first == "-h" and len(args) > 1 and not args[1].startswith("-") and args[1] not in _COMMANDS:
-            raise UsageError("-h shows the help: it takes no host", f"Use {IN_TARGET}.")
+            raise UsageError("-h shows the help: it takes no host", f"Use {TARGET_FORM}.")
         own_options = [name for param in self.get_params(ctx) for name in param.opts]
         if first.startswith("-") and first not in own_options:
             nameless = True
@@ -128,13 +128,13 @@ class Front(Group):
         if not args[0]:
             raise UsageError(*_EMPTY_TARGET)
         if args[0] == TARGET:
-            raise UsageError("TARGET stands for the address of your database", f"Use {LIKE_TARGET}.")
+            raise UsageError("TARGET stands for the address of your database", f"Use {TARGET_USAGE}.")
         return super().resolve_command(ctx, args)
 
     def _check_target(self, ctx: click.Context, args: list[str]) -> None:
         """Check that the argument in the target's position can be a target. Raises UsageError, UnknownCommand."""
         command = self.get_command(ctx, _NAMELESS)
-        assert command is not None, "the command without a name is there"
+        assert command is not None, "the command without a name is registered"
         try:
             values = command.make_parser(click.Context(command, ctx)).parse_args(list(args))[0]
         except click.UsageError:
@@ -156,7 +156,7 @@ class Front(Group):
         if not incomplete.startswith("-"):  # from the table, without importing a command
             return [CompletionItem(name, help=_COMMANDS[name]) for name in _COMMANDS if name.startswith(incomplete)]
         command = self.get_command(ctx, _NAMELESS)
-        assert command is not None, "the command without a name is there"
+        assert command is not None, "the command without a name is registered"
         target_options = command.shell_complete(click.Context(command, ctx, ""), incomplete)
         return list({item.value: item for item in (*super().shell_complete(ctx, incomplete), *target_options)}.values())
 
@@ -181,12 +181,12 @@ class Front(Group):
 def _show_version(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
         command = cli.get_command(context, "version")
-        assert command is not None, "it is listed"
+        assert command is not None, "the command `version` is registered"
         context.invoke(command)
         context.exit()
 
 
-@click.command(cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=MainGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -210,10 +210,10 @@ def cli() -> None:
 _default_unraisable_hook = sys.unraisablehook
 
 
-def _ignore_broken_pipe(raised: sys.UnraisableHookArgs) -> None:
+def _ignore_broken_pipe(unraisable: sys.UnraisableHookArgs) -> None:
     """Ignore a broken pipe of a client library that could not send its last message because the server had closed the connection."""
-    if not isinstance(raised.exc_value, BrokenPipeError):
-        _default_unraisable_hook(raised)
+    if not isinstance(unraisable.exc_value, BrokenPipeError):
+        _default_unraisable_hook(unraisable)
 
 
 COMPLETE = "_HOWFAR_COMPLETE"
@@ -257,50 +257,50 @@ def _run(words: list[str], completion: str | None, on_loaded: Callable[[], None]
 
             return shell_complete(cli, {}, "howfar", COMPLETE, completion)
         # Not `cli.main`, which handles a broken pipe itself, with its own exit code.
-        with ended_by_request(), cli.make_context("howfar", list(words)) as context:
+        with raising_end_requests(), cli.make_context("howfar", list(words)) as context:
             result = cli.invoke(context)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (HowfarError, click.ClickException) as error:
-        return _command_failure(error.exit_code, *explain(error, words), code=getattr(error, "code", None))
+        return _failed_command(error.exit_code, *explain(error, words), code=getattr(error, "code", None))
     except (KeyboardInterrupt, click.Abort) as ended:
         if _cannot_start_thread():
-            return _lack_of("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
-        return _command_failure(
-            ended.exit_code if isinstance(ended, Ended) else INTERRUPTED, "interrupted", "", "interrupted"
+            return _resource_failure("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
+        return _failed_command(
+            ended.exit_code if isinstance(ended, EndRequested) else INTERRUPTED, "interrupted", "", "interrupted"
         )
     except MemoryError:
-        return _lack_of_memory()
+        return _memory_failure()
     except OSError as error:
-        return _failure_of_os_error(error)
+        return _os_error_failure(error)
     except Exception as error:
         if isinstance(error, ImportError | RuntimeError) and lacks_memory(error):
-            return _lack_of_memory()
+            return _memory_failure()
         return _bug_failure(error)
 
 
-def _command_failure(exit_code: int, message: str, advice: str, code: str | None = None) -> FailedCommand:
+def _failed_command(exit_code: int, message: str, advice: str, code: str | None = None) -> FailedCommand:
     explanation = Explanation(
         code or ERROR_NAMES[exit_code], without_passwords(message), without_passwords(as_called(advice))
     )
     return FailedCommand(explanation, exit_code)
 
 
-def _failure_of_os_error(error: OSError) -> FailedCommand:
+def _os_error_failure(error: OSError) -> FailedCommand:
     """The error if a file cannot be used or a resource is exhausted; otherwise a bug. Errors of stdout are raised again."""
     if error.errno == errno.ENOMEM:
-        return _lack_of_memory()
+        return _memory_failure()
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return _lack_of("open files", "Raise the limit (`ulimit -n`); 64 are enough for most commands.")
+        return _resource_failure("open files", "Raise the limit (`ulimit -n`); 64 are enough for most commands.")
     if error.filename is not None and error.errno in _FILE_ERRNOS:
-        return _command_failure(
+        return _failed_command(
             RunFileError.exit_code,
             f"{os.fsdecode(error.filename)}: {error.strerror}",
             "Name another file, or correct its permissions or those of its directory.",
         )
     if error.errno == errno.ENOENT and error.filename is None and not _has_temporary_folder():
-        return _command_failure(
+        return _failed_command(
             MissingError.exit_code,
             "no directory for temporary files can be written",
             "Name one that can: TMPDIR=DIRECTORY.",
@@ -331,12 +331,12 @@ def _cannot_start_thread() -> bool:
     return False
 
 
-def _lack_of_memory() -> FailedCommand:
-    return _lack_of("memory", "Free some, or raise the limit (`ulimit -v`, the container's).")
+def _memory_failure() -> FailedCommand:
+    return _resource_failure("memory", "Free some, or raise the limit (`ulimit -v`, the container's).")
 
 
-def _lack_of(resource: str, advice: str) -> FailedCommand:
-    return _command_failure(NO_MEMORY, f"this process may not have enough {resource}", advice)
+def _resource_failure(resource: str, advice: str) -> FailedCommand:
+    return _failed_command(NO_MEMORY, f"this process may not have enough {resource}", advice)
 
 
 def _print_error(message: str, advice: str) -> None:
@@ -359,4 +359,4 @@ def _bug_failure(error: Exception) -> FailedCommand:
             traceback.print_exception(error, file=file)
         trace = f"the trace is in {name}"
     message = f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace}"
-    return _command_failure(BUG, message, "Please report it.")
+    return _failed_command(BUG, message, "Please report it.")

@@ -9,7 +9,7 @@ import time
 import click
 
 from howfar.cli.screen import note
-from howfar.errors import UsageError, shell_code
+from howfar.errors import UsageError, shell_exit_code
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -38,4 +38,4 @@ def mark(name: str, command: tuple[str, ...]) -> int:
         raise UsageError(f"{command[0]}: {error.strerror}", "Try the command on its own first.") from error
     if not send(0, start_ns, time.monotonic_ns(), "mark", name):
         note("no recording is running: run this inside `howfar record -- ...`")
-    return shell_code(code)
+    return shell_exit_code(code)

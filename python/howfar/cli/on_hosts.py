@@ -16,10 +16,10 @@ from howfar.contract.environment import HostRoles, UserServerOptions
 from howfar.contract.receipt import LinkReceipt
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
-from howfar.paths.path import given_programs
+from howfar.paths.path import chosen_programs
 from howfar.plan.distances import EVEN
 from howfar.plan.factors import CLUSTERS, Level
-from howfar.plan.fitting import Fitted, with_link, without_levels
+from howfar.plan.fitting import FittedPlan, with_link, without_levels
 from howfar.plan.types import Plan
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
@@ -40,10 +40,10 @@ _SIGNIFICANT_DIGITS = 3
 
 
 @dataclass(frozen=True)
-class OnHosts:
+class HostOptions:
     """The hosts that a run is to use: `--on` and its options."""
 
-    where: str
+    source: str
     """A file of hosts, or ray://HOST:PORT."""
     place: str | None = None
     clients: str | None = None
@@ -64,7 +64,7 @@ class OnHosts:
     def arguments(self) -> tuple[str, ...]:
         """The options as they were written, for the command that repeats the run."""
         values = {
-            "--on": self.where,
+            "--on": self.source,
             "--place": self.place,
             "--clients": self.clients,
             "--dsn": self.dsn,
@@ -106,25 +106,25 @@ def on_options(command: Any) -> Any:
     return command
 
 
-def check_options(on: OnHosts | None, other_options: Iterable[object], given_options: set[str]) -> None:
+def check_options(host_options: HostOptions | None, other_options: Iterable[object], given_options: set[str]) -> None:
     """Refuse options that do not fit, such as those that set a link: a real link is measured. Raises UsageError."""
-    if on is None:
+    if host_options is None:
         if any(other is not None for other in other_options):
             raise UsageError(
                 "--place, --clients, --dsn and --password-file apply only to a run between your own hosts",
                 "Name their file with --on.",
             )
         return
-    if given_programs():
+    if chosen_programs():
         raise UsageError(
             "--hop-binary names a program of this machine; between your own hosts programs run on them",
             "Leave it out, and have the program in the PATH of the host where it is to run.",
         )
-    if on.dsn is not None:
-        _check_no_password(on.dsn)
-    if on.dsn is not None and "--server" in given_options:
+    if host_options.dsn is not None:
+        _check_no_password(host_options.dsn)
+    if host_options.dsn is not None and "--server" in given_options:
         raise UsageError("--dsn names the server, and --server another", "Leave one of them out.")
-    if on.password_file is not None and on.dsn is None:
+    if host_options.password_file is not None and host_options.dsn is None:
         raise UsageError("--password-file applies only to your own server", "Name that server with --dsn.")
     for option, quantity in _LINK_OPTIONS.items():
         if option in given_options:
@@ -143,22 +143,23 @@ def _check_no_password(dsn: str) -> None:
         )
 
 
-def find_user_server(on: OnHosts, say: Callable[[str], None]) -> UserServer | None:
+def find_user_server(host_options: HostOptions, say: Callable[[str], None]) -> UserServer | None:
     """The server that a DSN names. None for howfar's own server. Raises UsageError, EngineError."""
     from howfar.cli.load import find_login
     from howfar.fleet.user_server import user_server_from_dsn
     from howfar.load.cmdline import Options
 
-    if on.dsn is None:
+    if host_options.dsn is None:
         return None
-    _check_no_password(on.dsn)
-    values = {} if on.password_file is None else {"password-file": str(on.password_file)}
-    return user_server_from_dsn(find_login(Options(on.dsn, None, "run", values, ()), say))
+    _check_no_password(host_options.dsn)
+    password_file = host_options.password_file
+    values = {} if password_file is None else {"password-file": str(password_file)}
+    return user_server_from_dsn(find_login(Options(host_options.dsn, None, "run", values, ()), say))
 
 
-def refuse_confirmation(on_hosts: bool, confirm: bool) -> None:
+def refuse_confirmation(confirm: bool) -> None:
     """Refuse a confirmation between the user's own hosts. Raises UsageError."""
-    if on_hosts and confirm:
+    if confirm:
         raise UsageError(
             "a confirmation changes links and CPUs, and those of your own hosts cannot be changed",
             "Confirm in the laboratory (without --on), with the RTT and rate that were measured here.",
@@ -166,28 +167,29 @@ def refuse_confirmation(on_hosts: bool, confirm: bool) -> None:
 
 
 def enter(
-    where: str, check: Callable[[HostsFile], object] = lambda file: None
+    source: str, check: Callable[[HostsFile], object] = lambda file: None
 ) -> tuple[FileCluster | ExistingCluster, int | None]:
-    """The cluster, and None if this process runs inside it. Otherwise run this same command inside, and return its exit code, too.
+    """Find the cluster, and run this same command inside it, unless this process is inside already.
 
-    `check` is called with the hosts file before its hosts are joined.
+    Returns the cluster, and the exit code of that command; None if this process is inside. `check` is called with the hosts file
+    before its hosts are joined.
     """
     from howfar.fleet import cluster as clusters
 
-    if where.startswith("ray://"):
-        from howfar.fleet.ship import ray_version
+    if source.startswith("ray://"):
+        from howfar.fleet.ship import local_ray_version
 
-        ray_version()
-        from howfar.fleet.ray_cluster import existing_cluster
+        local_ray_version()
+        from howfar.fleet.ray_cluster import parse_cluster_address
 
-        return existing_cluster(where), None
-    cluster = clusters.find_cluster(Path(where))
-    if clusters.inside():
+        return parse_cluster_address(source), None
+    cluster = clusters.find_cluster(Path(source))
+    if clusters.is_inside_head():
         return cluster, None
     check(cluster.file)
     if not cluster.is_up():
         note(f"joining {counted(len(cluster.file.hosts), 'host')} for this command alone; `howfar hosts up` keeps them")
-    with clusters.held_up(cluster):
+    with clusters.keep_up(cluster):
         return cluster, clusters.enter(cluster)
 
 
@@ -222,19 +224,19 @@ def prepare_hosts(
     cluster: FileCluster | ExistingCluster,
     place: str | None,
     clients: str | None = None,
-    before: HostRoles | None = None,
+    recorded_roles: HostRoles | None = None,
     user_server: UserServer | None = None,
 ) -> Iterator[PreparedHosts]:
-    """Open the hosts; call inside the cluster. `before`: the roles of a resumed run. Raises what a laboratory does, PlanError."""
+    """Open the hosts; call inside the cluster. `recorded_roles`: those of a resumed run. Raises what a laboratory does, PlanError."""
     from howfar.cli.session import lab_request
-    from howfar.fleet.distances import check_alike
+    from howfar.fleet.distances import check_similar_rtts
     from howfar.fleet.load import measure
-    from howfar.fleet.roles import for_pages, may_swap
+    from howfar.fleet.roles import add_client_role, can_swap
     from howfar.fleet.testbed import open_hosts
     from howfar.runner.jobs import check_workload
     from howfar.runner.preflight import (
         check_application,
-        fit,
+        fit_plan,
         service_of,
         unsupported_by_machine,
         unsupported_replication,
@@ -246,10 +248,10 @@ def prepare_hosts(
     check_workload(plan)
     with join_hosts(cluster) as (file, hosts):
         roles = find_roles(plan, file, place, clients, user_server)
-        file = for_pages(file) if plan.workload.kind == "page" else file
-        is_resumed = before is not None
-        may_swap_roles = user_server is None and place is None and clients is None and may_swap(roles, file)
-        swaps = may_swap_roles if before is None else before.swaps
+        file = add_client_role(file) if plan.workload.kind == "page" else file
+        is_resumed = recorded_roles is not None
+        may_swap_roles = user_server is None and place is None and clients is None and can_swap(roles, file)
+        swaps = may_swap_roles if recorded_roles is None else recorded_roles.swaps
         notes: tuple[str, ...] = ()
         if not is_resumed:
             possible = _without_impossible_paths(plan)
@@ -259,7 +261,7 @@ def prepare_hosts(
                     plan, notes, name, hosts[name].within(unsupported_by_machine, plan)
                 )
             if user_server is None:
-                fitted = hosts[roles.server].within(fit, plan, True)
+                fitted = hosts[roles.server].within(fit_plan, plan, True)
                 plan, notes = fitted.plan, (*notes, *fitted.notes)
             _check_movable(plan, hosts, roles, swaps)
             if "php" in plan.factors.application:
@@ -272,7 +274,7 @@ def prepare_hosts(
         with open_hosts(hosts, roles, hosts[roles.server].within(lab_request, plan), swaps, user_server) as testbed:
             for role_plural, links in (("clients", testbed.client_facts), ("replicas", testbed.followers)):
                 if len(links) > 1:
-                    check_alike(links, role_plural)
+                    check_similar_rtts(links, role_plural)
             if not is_resumed:
                 plan, link_notes = _with_measured(plan, testbed)
                 notes += link_notes
@@ -291,10 +293,10 @@ def find_roles(
 ) -> RoleHosts:
     """The host of each role, by the options and the file. Raises UsageError, PlanError."""
     from howfar.fleet.roles import (
+        add_client_role,
         assign_hosts,
         check_hop,
         check_shared,
-        for_pages,
         set_role,
         with_clients,
         with_replicas,
@@ -303,7 +305,7 @@ def find_roles(
     pages = plan.workload.kind == "page"
     if clients and "," in clients and pages:
         raise PlanError("pages are requested by only one client", "Leave out --clients.")
-    file = for_pages(file) if pages else file
+    file = add_client_role(file) if pages else file
     if user_server is not None:
         from howfar.fleet.user_server import find_server_host
 
@@ -311,7 +313,7 @@ def find_roles(
     roles = assign_hosts(file, place, pages, clients)
     if clients:
         roles = with_clients(roles, file, clients)
-    replicas, client_count = _max_replicas(plan), 1 + len(roles.others)
+    replicas, client_count = _max_replicas(plan), 1 + len(roles.other_clients)
     check_shared(client_count, plan.factors.path, replicas > 0)
     if client_count > min(plan.factors.threads):
         raise PlanError(
@@ -325,7 +327,7 @@ def find_roles(
 
 def check_plan(plan: Plan, user_server: UserServer | None = None) -> None:
     """Refuse a plan that the user's own hosts cannot run, before they are joined. Raises PlanError."""
-    refuse_confirmation(True, plan.timing.confirm)
+    refuse_confirmation(plan.timing.confirm)
     if len(plan.factors.server) > 1:
         raise PlanError(
             f"plan {plan.name} names {len(plan.factors.server)} servers, but a run has only one",
@@ -350,11 +352,11 @@ def check_plan(plan: Plan, user_server: UserServer | None = None) -> None:
         check_plan_for_user_server(plan)
 
 
-def _without_impossible_paths(plan: Plan) -> Fitted:
+def _without_impossible_paths(plan: Plan) -> FittedPlan:
     """The plan without paths that are impossible between hosts. Raises PlanError if nothing is left to compare."""
     reason = "not measured between hosts yet; use the laboratory (without --on)"
     return without_levels(
-        plan, {"path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts}}
+        plan, {"path": {name: reason for name in plan.factors.path if not find_path(name).works_between_hosts}}
     )
 
 
@@ -412,21 +414,21 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     if not levels:
         return plan, ()
     fitted = with_link(plan, levels)
-    crosses = any(find_path(name).crosses_link for name in plan.factors.path)
-    described: list[tuple[str, Sequence[LinkReceipt]]] = []
-    if crosses and client_link is not None:
+    crosses_link = any(find_path(name).crosses_link for name in plan.factors.path)
+    link_groups: list[tuple[str, Sequence[LinkReceipt]]] = []
+    if crosses_link and client_link is not None:
         clients = testbed.client_facts
-        described.append(("the clients' links are", clients) if len(clients) > 1 else ("the link is", [client_link]))
+        link_groups.append(("the clients' links are", clients) if len(clients) > 1 else ("the link is", [client_link]))
     if testbed.hop_facts:
-        described.append(("the links to the hop and from it are", testbed.hop_facts))
+        link_groups.append(("the links to the hop and from it are", testbed.hop_facts))
     if servers:
-        described.append(
+        link_groups.append(
             ("the link to the replica is" if len(servers) == 1 else "the links between the servers are", servers)
         )
     notes = (
         f"{links} measured, not set: RTT {_format_rtts(facts)}, goodput of one connection {format_rate_bps(_min_goodput_bps(facts))} "
         f"({format_rate_bps(_min_bps(facts))} with framing); so there is no control arm with a longer RTT"
-        for links, facts in described
+        for links, facts in link_groups
     )
     return fitted.plan, (*fitted.notes, *notes)
 
@@ -458,9 +460,9 @@ def _min_goodput_bps(links: Sequence[LinkReceipt]) -> int:
 
 def _link_levels(link: LinkReceipt) -> dict[str, int]:
     """A measured link as levels of the laboratory's factors; the rate on the wire includes the framing, goodput does not."""
-    from howfar.bottleneck.traffic import mtu_of, payload_share  # numpy, which --help need not import
+    from howfar.bottleneck.traffic import mtu_from_mss, payload_share  # numpy, which --help need not import
 
-    rate_bps = link.slower_bps / payload_share(mtu_of(link.mss))
+    rate_bps = link.slower_bps / payload_share(mtu_from_mss(link.mss))
     return {"rtt_ns": _round(link.real_rtt_ns), "rate_bps": _round(rate_bps)}
 
 

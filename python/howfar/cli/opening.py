@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from howfar.plan.types import Plan
 
 _PICTURE_VARIABLE = "HOWFAR_PICTURE"
-"""Environment variable, set while the terminal has a picture that nothing updates: its lines above the cursor, and when the command
-began. The process in the sandbox, which runs this same command again, inherits it."""
+"""Environment variable with the number of the picture's lines above the cursor and the time at which the command began. It is set
+while no process updates the picture; the process in the sandbox, which runs this same command again, inherits it."""
 
 
 def show_opening(plan: Plan, began_ns: int) -> None:
-    """Show the question and that howfar is starting, until the picture replaces it. Nothing if there is one, or without a terminal."""
+    """Show the question and that howfar is starting, until a picture replaces both; nothing if there is a picture, or no terminal."""
     if not is_terminal(sys.stderr) or _PICTURE_VARIABLE in os.environ:
         return
     lines = [f"{plan.name} on {', '.join(plan.factors.server)}", *textwrap.wrap(plan.question, width(sys.stderr) - 3)]
@@ -34,6 +34,6 @@ def hand_over(lines: int, began_ns: int) -> None:
 
 
 def take_over(began_ns: int) -> tuple[int, int]:
-    """Number of lines of the picture to replace, and when the command began; 0 and `began_ns` if there is none."""
+    """The number of lines of the picture to replace, and the time at which the command began; 0 and `began_ns` without a picture."""
     lines, _, began = os.environ.pop(_PICTURE_VARIABLE, "").partition(" ")
     return int(lines or 0), int(began or began_ns)

@@ -16,7 +16,7 @@ import click
 from howfar.cli.exit_codes import VOID
 from howfar.cli.screen import has_colour, note, program, show_rendered, width
 from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
-from howfar.stopping import request_code
+from howfar.stopping import end_request_exit_code
 from howfar.store.database import damage_error
 from howfar.store.partial import NO_ROOM, is_written_in_place, write_atomically
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
@@ -35,14 +35,14 @@ _DETAILS_KEY = "howfar.details"
 def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--details` to a command that ends with a report in the terminal; `show` reads it from the command's context."""
 
-    def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
+    def keep_choice(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.meta[_DETAILS_KEY] = value
 
     return click.option(
         "--details",
         is_flag=True,
         expose_value=False,
-        callback=keep,
+        callback=keep_choice,
         help="Show the whole report in the terminal, not only its first screen.",
     )(command)
 
@@ -54,7 +54,7 @@ def wants_details() -> bool:
 
 
 @contextmanager
-def report_damage(path: Path, is_verified: bool) -> Iterator[None]:
+def reporting_damage(path: Path, is_verified: bool) -> Iterator[None]:
     """Context for computations from a file. Without checksums its values may be damaged: a note reports that, and an error is then
     damage, not a bug. Raises NotARunFile."""
     if not is_verified:
@@ -68,21 +68,23 @@ def report_damage(path: Path, is_verified: bool) -> Iterator[None]:
 
 
 def show(run: Run, summary: Summary, no_colour: bool, files: Sequence[str] = (), commands: Sequence[str] = ()) -> None:
-    """Write the report to stdout, with the plan's question, files that were written and suggested next commands."""
+    """Write the report to stdout, with files that were written and suggested next commands."""
     from howfar.experiments.registry import render_in_terminal
-    from howfar.report.terminal import Around
+    from howfar.report.terminal import Surroundings
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    around = Around(run.info.stored_plan.question or "", tuple(files), tuple(commands))
-    text = render_in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details(), around)
+    surroundings = Surroundings(tuple(files), tuple(commands))
+    text = render_in_terminal(
+        summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details(), surroundings
+    )
     show_rendered(text)
 
 
-def as_text(summary: Summary, form: str) -> str:
+def render_summary(summary: Summary, form: str) -> str:
     """The report in one of FORMATS."""
-    from howfar.experiments.registry import rendered
+    from howfar.experiments.registry import render_as
 
-    return rendered(summary, form)
+    return render_as(summary, form)
 
 
 def page_path(html: Path | None, run_file: Path) -> Path:
@@ -111,10 +113,10 @@ def check_page_path(path: Path) -> None:
 def write(path: Path, text: str, rewrite_hint: str = " `howfar report --html` rewrites it from the run file.") -> None:
     """Write the complete page or nothing; a note reports missing charts. `rewrite_hint`: how to write it later. Raises DiskFull,
     RunFileError."""
-    from howfar.report.drawing import REMEDY, UNDRAWN
+    from howfar.report.drawing import INSTALL_ADVICE, NOT_DRAWN
 
-    if UNDRAWN in text:
-        note(f"{path} has no charts: the libraries that draw them are not installed\n{REMEDY}")
+    if NOT_DRAWN in text:
+        note(f"{path} has no charts: the libraries that draw them are not installed\n{INSTALL_ADVICE}")
     try:
         write_atomically(path, text)
     except OSError as error:
@@ -141,30 +143,31 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         click.echo(
             f"  To continue: {program()} resume {name}\n  The results so far: {program()} report {name}", err=True
         )
-        return request_code()
+        return end_request_exit_code()
     page = page_path(html, path)
     try:
         with (
             temporary_line("Writing the report and its page, usually a few seconds"),
-            report_damage(path, run.is_verified),
+            reporting_damage(path, run.is_verified),
         ):
             from howfar.experiments import registry  # slow to import: it draws charts
 
             summary = registry.summarise(run)
-            write(page, as_text(summary, "html"))
+            write(page, render_summary(summary, "html"))
     except (DiskFull, RunFileError):
         show(run, registry.summarise(run), no_colour)  # what was measured is worth more than its page
         raise
     files = [f"Run file:           {path}", f"HTML page:          {page}"]
     files += [f"Tested limit:       {line}" for line in _tested_limits(summary)]
     show(run, summary, no_colour, files, _next_commands(path, run, summary))
-    measured = any(trial.status is TrialStatus.OK for trial in plan_part(run).trials)
-    return 0 if measured or not run.trials else VOID
+    has_valid_trial = any(trial.status is TrialStatus.OK for trial in plan_part(run).trials)
+    return 0 if has_valid_trial or not run.trials else VOID
 
 
 def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
-    """Suggested next commands, each with its purpose."""
-    commands = []
+    """Suggested next commands, each with its purpose. Without an answer, only the one that gets it."""
+    if commands := answer_command(path, run, summary):
+        return commands
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         commands.append(f"Narrower intervals: {more_command(path, run)}")
     if _can_be_confirmed(run, summary):
@@ -174,22 +177,29 @@ def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
     return commands
 
 
+def answer_command(path: Path, run: Run, summary: Summary) -> list[str]:
+    """The command that measures as many blocks as an answer needs. Empty: there is an answer, or the run has not ended."""
+    if not summary.answer.is_missing or run.stop not in (StopReason.TIME, StopReason.BLOCKS):
+        return []
+    return [f"For an answer:      {more_command(path, run)}"]
+
+
 def _tested_limits(summary: Summary) -> Iterator[str]:
     """A line for each limit that was tested: the arm, the limit, the outcome."""
     from howfar.report import limit_text, sections  # slow to import: they draw charts
 
     for tested in summary.confirmations:
-        yield f"{tested.arm}, {limit_text.name(tested.resource)}: {sections.confirmation_outcome(tested)}"
+        yield f"{tested.arm}, {limit_text.limit_name(tested.resource)}: {sections.confirmation_outcome(tested)}"
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     """Whether the run named a limit that this laboratory can test and has not yet fully tested."""
-    from howfar.analysis.confirmation import choose  # numpy, which --help need not import
+    from howfar.analysis.confirmation import choose_tests  # numpy, which --help need not import
 
-    earlier = confirmation(run.events)
-    if earlier is not None:
-        return not earlier.ended
-    return bool(choose(summary.cells, compared_part(run)).interventions)
+    past_confirmation = confirmation(run.events)
+    if past_confirmation is not None:
+        return not past_confirmation.ended
+    return bool(choose_tests(summary.cells, compared_part(run)).interventions)
 
 
 def more_command(path: Path, run: Run) -> str:

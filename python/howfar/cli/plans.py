@@ -9,7 +9,7 @@ import click
 from howfar.cli.completion import complete_plans
 from howfar.cli.screen import program, table, width
 from howfar.plan.cells import cells
-from howfar.plan.estimate import Cost, cost, format_range, format_time
+from howfar.plan.estimate import Cost, estimate_cost, format_range, format_time
 from howfar.plan.factors import FACTORS, has_fault
 from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
@@ -28,7 +28,7 @@ def plans(name: str | None) -> None:
     rows: list[tuple[str, ...]] = [("plan", "question", "time", "--full")]
     for plan_name in shipped_plans():
         full = load_plan(plan_name).plan
-        times = (format_time(cost(plan).most_ns) for plan in (load_plan(plan_name, quick=True).plan, full))
+        times = (format_time(estimate_cost(plan).max_ns) for plan in (load_plan(plan_name, quick=True).plan, full))
         rows.append((plan_name, full.question, *times))
     for line in table(rows, width()):
         click.echo(line)
@@ -62,7 +62,7 @@ def _describe_arms(plan: Plan) -> str:
 
 
 def _describe_effort(plan: Plan) -> str:
-    forecast = cost(plan)
+    forecast = estimate_cost(plan)
     return f"{_format_duration(plan)}, {_end_condition(plan)}, {_describe_data(plan, forecast)}"
 
 
@@ -86,7 +86,9 @@ def _end_condition(plan: Plan) -> str:
 def _format_duration(plan: Plan) -> str:
     """Duration on each kind of server: a trial takes longer on MySQL, which starts and ends more slowly."""
     mariadb, mysql = (
-        format_range(cost(plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})))
+        format_range(
+            estimate_cost(plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})}))
+        )
         for server in ("mariadb", "mysql")
     )
     return mariadb if mariadb == mysql else f"{mariadb} (on MySQL {mysql})"

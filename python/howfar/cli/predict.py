@@ -11,7 +11,7 @@ import click
 
 from howfar.cli.exit_codes import VOID
 from howfar.cli.links import read_link
-from howfar.cli.output import check_page_path, details_option, report_damage, wants_details, write
+from howfar.cli.output import check_page_path, details_option, reporting_damage, wants_details, write
 from howfar.cli.screen import (
     OutputFile,
     has_colour,
@@ -71,9 +71,9 @@ def predict(
     first: a page whose recorded time this misses by more than 5 % is not predicted on the target. Only --again shows whether the
     application has changed. If no page is left, the exit code is 7.
     """
-    from howfar.recording import changes as changing
-    from howfar.recording.layout import cost_pages
-    from howfar.recording.path_session import both_paths, whole_pages
+    from howfar.recording.changes import find_changes
+    from howfar.recording.page_costs import cost_pages
+    from howfar.recording.path_session import open_path_pair, usable_pages
     from howfar.recording.predict import analyze
     from howfar.recording.prediction_report import as_json as prediction_facts
     from howfar.recording.prediction_report import document
@@ -81,22 +81,22 @@ def predict(
     from howfar.report import html as page
     from howfar.report import terminal
 
-    recorded = whole_pages(read(recording))
+    recorded = usable_pages(read(recording))
     link_values["rtt"], rtts_ns = _parse_rtts(link_values["rtt"])
     target = read_target(path_name, tls, read_link(**link_values))
     slope_by_page = _read_slopes(slopes, sorted({page.name for page in recorded.pages}))
-    points = [_read_measurement(path) for path in measured]
+    measurements = [_read_measurement(path) for path in measured]
     later_recording = read(again) if again else None
     if html is not None:
         check_page_path(html)
     enter_sandbox(target.path)
-    with report_damage(recording, recorded.is_verified):
-        with both_paths(recorded, target) as paths:
+    with reporting_damage(recording, recorded.is_verified):
+        with open_path_pair(recorded, target) as paths:
             costs = paths.costs(blocks, note)
         prediction = analyze(recorded, *costs, slope_by_page, paths.recorder.floor_ns, later_recording, rtts_ns)
-        layout = cost_pages(recorded, *costs)
-        changes = changing.changes(layout)
-        report = document(prediction, changes, layout, points)
+        costed = cost_pages(recorded, *costs)
+        changes = find_changes(costed)
+        report = document(prediction, changes, costed, measurements)
         if html is not None:
             write(html, page.render(report), rewrite_hint="")
         if as_json:
@@ -109,8 +109,8 @@ def predict(
 
 def _parse_rtts(text: str | None) -> tuple[str | None, tuple[int, ...]]:
     """The RTT to measure, and all in nanoseconds if there are several. Raises QuantityError."""
-    first, *others = (text or "").split(",")
-    return (first, tuple(parse_duration_ns(rtt) for rtt in (first, *others))) if others else (text, ())
+    rtts = (text or "").split(",")
+    return (rtts[0], tuple(map(parse_duration_ns, rtts))) if len(rtts) > 1 else (text, ())
 
 
 def _read_slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:

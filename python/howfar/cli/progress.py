@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from howfar.plan.types import Plan
 from howfar.report.terminal import to_ascii, wrap
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, ArmProgress, Forecast, OwnFigure, RunProgress, Slot, own_figure
-from howfar.stats.trials import Unit, operations_in, unit_of
+from howfar.stats.trials import Unit, operation_unit_of, operations_in
 from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, Run, StopReason, Trial, TrialStatus
 from howfar.units import counted
 
@@ -46,7 +45,7 @@ _MAX_END_ERROR = 0.1
 """The expected end that is shown is revised only if it is wrong by more than this share."""
 
 
-def time_left(ns: float) -> str:
+def format_time(ns: float) -> str:
     """Time as text: `4 min 10 s`, `35 s`."""
     seconds = max(round(ns / 1e9), 0)
     if seconds < 60:
@@ -56,7 +55,7 @@ def time_left(ns: float) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
-def ratio(arm: ArmProgress) -> str:
+def format_ratio(arm: ArmProgress) -> str:
     """Ratio as text: `0.781 ±4.1 %`, `p99 1.40 ±9 %`; empty if unknown or not applicable. `settled`: no longer measured."""
     if not arm.keeps_up:
         return "does not keep up"
@@ -70,27 +69,27 @@ def ratio(arm: ArmProgress) -> str:
     return f"{figure}{value}{half_width}{', settled' if arm.is_paused else ''}"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Figure as text: `26,108`, `14.7`, `0.94`."""
     if value == int(value) or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def block(number: int) -> str:
+def format_block(number: int) -> str:
     """Block as text: `block 3`, `confirmation 1`."""
     if number >= CONFIRMATION_BLOCK:
         return f"confirmation {number - CONFIRMATION_BLOCK + 1}"
     return f"block {number + 1}"
 
 
-def end_text(stop: StopReason, blocks: int, took_ns: float) -> str:
+def describe_end(stop: StopReason, blocks: int, took_ns: float) -> str:
     """How a run ended, as text. Empty after Ctrl-C: the end of the command reports what was kept."""
     if stop not in _DONE_TEXT:
         return ""
     if not blocks:
-        return f"Ended after {time_left(took_ns)} without a complete block: {STOP_TEXT[stop]}."
-    return f"Done in {time_left(took_ns)}, {counted(blocks, 'block')}: {_DONE_TEXT[stop]}."
+        return f"Ended after {format_time(took_ns)} without a complete block: {STOP_TEXT[stop]}."
+    return f"Done in {format_time(took_ns)}, {counted(blocks, 'block')}: {_DONE_TEXT[stop]}."
 
 
 class ExpectedEnd:
@@ -106,7 +105,7 @@ class ExpectedEnd:
 
     def update(self, forecast: Forecast, blocks: int, now_ns: float) -> None:
         """Take the forecast after `blocks` blocks, if the shown end has to be revised."""
-        end_ns = now_ns + forecast.left_ns
+        end_ns = now_ns + forecast.remaining_ns
         if (
             not self.blocks
             or now_ns >= self.end_ns
@@ -121,8 +120,7 @@ class ExpectedEnd:
 
 
 class Progress(Observer):
-    """An observer with the methods that the command itself calls; a context manager, left before the report. `began_ns`: when the
-    command began."""
+    """An observer that the command enters as a context manager and leaves before the report. `began_ns`: when the command began."""
 
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
         self._plan = plan
@@ -135,9 +133,7 @@ class Progress(Observer):
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def leave(self) -> None:
@@ -163,31 +159,31 @@ class LineProgress(Progress):
     def preparing(self, step: str) -> None:
         if not self._has_title:
             self._has_title = True
-            self.said(f"{self._plan.name}: {self._plan.question}")
-        self.said(step)
+            self.note(f"{self._plan.name}: {self._plan.question}")
+        self.note(step)
 
-    def said(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         print(sentence, file=self._stream, flush=True)
 
     def resumed(self, differs: Sequence[str]) -> None:
         if differs:
-            self.said(f"howfar: warning: changed since the run began: {'; '.join(differs)}")
+            self.note(f"howfar: warning: changed since the run began: {'; '.join(differs)}")
 
     def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._factors = {arm.name: arm.factors for arm in run.info.arms}
         self._blocks = run_progress.blocks
-        self._unit = unit_of(run.info.stored_plan)
+        self._unit = operation_unit_of(run.info.stored_plan)
         self._expected_end.update(forecast, run_progress.blocks, self._elapsed_ns())
         done = f", {len(run.trials)} trials done earlier" if run.trials else ""
-        self.said(f"{_format_server(run)}, seed {run.info.seed}{done}")
+        self.note(f"{_format_server(run)}, seed {run.info.seed}{done}")
         blocks = f"{_certainty(forecast, plan)} {counted(forecast.blocks, 'block')}"
-        self.said(f"measuring {_count_arms(run)}, {blocks}, about {time_left(forecast.left_ns)}")
+        self.note(f"measuring {_count_arms(run)}, {blocks}, about {format_time(forecast.remaining_ns)}")
 
     def trial_started(self, slot: Slot, forecast: Forecast) -> None:
         if slot.attempt and (slot.block, slot.attempt) != self._repeated_block:
             self._repeated_block = slot.block, slot.attempt
-            self.said(
-                f"{block(slot.block)} is repeated from its first trial, attempt {slot.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
+            self.note(
+                f"{format_block(slot.block)} is repeated from its first trial, attempt {slot.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
             )
 
     def trial_ended(self, trial: Trial) -> None:
@@ -199,29 +195,29 @@ class LineProgress(Progress):
             if void
             else "measured"
             if figure is None
-            else f"{number(figure.value)} {figure.unit}"
+            else f"{format_number(figure.value)} {figure.unit}"
         )
-        self.said(f"{block(trial.block)},{position} {trial.arm}: {result}")
+        self.note(f"{format_block(trial.block)},{position} {trial.arm}: {result}")
 
     def block_ended(self, run_progress: RunProgress, forecast: Forecast) -> None:
         self._blocks = run_progress.blocks
         if run_progress.left_out > self._left_out:
             self._left_out = run_progress.left_out
-            self.said(f"howfar: block {run_progress.blocks} had a void trial in each of {ATTEMPTS_PER_BLOCK} attempts")
+            self.note(f"howfar: block {run_progress.blocks} had a void trial in each of {ATTEMPTS_PER_BLOCK} attempts")
         self._expected_end.update(forecast, run_progress.blocks, self._elapsed_ns())
         ratios = _format_ratios([arm for arm in run_progress.compared if arm.ratio is not None])
-        left_ns = self._expected_end.end_ns - self._elapsed_ns()
-        left = f"; about {time_left(left_ns)} left" if forecast.left_ns and left_ns > 0 else ""
+        remaining_ns = self._expected_end.end_ns - self._elapsed_ns()
+        remaining = f"; about {format_time(remaining_ns)} left" if forecast.remaining_ns and remaining_ns > 0 else ""
         total = f"of {_certainty(forecast, self._plan)} {self._expected_end.blocks}"
-        self.said(f"after block {run_progress.blocks} {total}: {ratios}{left}")
+        self.note(f"after block {run_progress.blocks} {total}: {ratios}{remaining}")
 
     def confirming(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self.said(f"confirming: {line}")
+            self.note(f"confirming: {line}")
 
     def stopped(self, stop: StopReason) -> None:
-        if text := end_text(stop, self._blocks, self._elapsed_ns()):
-            self.said(text)
+        if text := describe_end(stop, self._blocks, self._elapsed_ns()):
+            self.note(text)
 
 
 def _certainty(forecast: Forecast, plan: Plan) -> str:
@@ -245,9 +241,9 @@ def _format_ratios(compared: Sequence[ArmProgress]) -> str:
     if not compared:
         return "all arms"  # an arm with a fault has no ratio
     if len(compared) <= _MAX_RATIOS:
-        return ", ".join(f"{arm.arm} {ratio(arm)}" for arm in compared)
+        return ", ".join(f"{arm.arm} {format_ratio(arm)}" for arm in compared)
     widest = max(compared, key=lambda arm: arm.half_width or 0.0)
-    return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"
+    return f"{len(compared)} ratios, the widest {widest.arm} {format_ratio(widest)}"
 
 
 # ---------------------------------------------------------------- the picture
@@ -273,11 +269,11 @@ class _ArmRow:
 class PictureProgress(Progress):
     """A picture on a terminal, which the report replaces. Its height stays the same from the first trial to the last."""
 
-    def __init__(self, plan: Plan, stream: TextIO, began_ns: int, console: Console, drawn: int = 0) -> None:
-        """`drawn`: lines above the cursor that the picture replaces."""
+    def __init__(self, plan: Plan, stream: TextIO, began_ns: int, console: Console, drawn_lines: int = 0) -> None:
+        """`drawn_lines`: number of lines above the cursor that the picture replaces."""
         super().__init__(plan, stream, began_ns)
         self._console = console
-        self._drawn_lines = drawn
+        self._drawn_lines = drawn_lines
         self._unicode = (console.encoding or "").lower().startswith("utf")
         self._step = "checking what this machine can measure, usually a few seconds"
         self._run: Run | None = None
@@ -294,10 +290,8 @@ class PictureProgress(Progress):
         self.stay()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop_drawing()  # lines that were left belong to the other process
+    def __exit__(self, *_: object) -> None:
+        self._stop_drawing()  # lines left on the terminal belong to the other process
 
     def leave(self) -> None:
         self._stop_drawing()
@@ -331,7 +325,7 @@ class PictureProgress(Progress):
     def preparing(self, step: str) -> None:
         self._step = step
 
-    def said(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         self._console.print(Text(sentence))
 
     def resumed(self, differs: Sequence[str]) -> None:
@@ -340,7 +334,7 @@ class PictureProgress(Progress):
 
     def begun(self, run: Run, plan: Plan, run_progress: RunProgress, forecast: Forecast) -> None:
         self._run = run
-        self._unit = unit_of(run.info.stored_plan)
+        self._unit = operation_unit_of(run.info.stored_plan)
         self._void_trials = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
         self.block_ended(run_progress, forecast)
 
@@ -358,7 +352,7 @@ class PictureProgress(Progress):
             self._phase = "measuring"
         elif isinstance(event, Interval) and event.length_ns:
             per_s = operations_in(event, self._unit) * 1e9 / event.length_ns
-            self._phase = f"measuring, {number(round(per_s))} {self._unit}/s"
+            self._phase = f"measuring, {format_number(round(per_s))} {self._unit}/s"
         elif isinstance(event, Finished):
             self._phase = "checking what was measured"
 
@@ -374,10 +368,10 @@ class PictureProgress(Progress):
 
     def confirming(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self.said(f"Testing a limit: {line}")
+            self.note(f"Testing a limit: {line}")
 
     def stopped(self, stop: StopReason) -> None:
-        if text := end_text(stop, self._blocks, self._elapsed_ns()):
+        if text := describe_end(stop, self._blocks, self._elapsed_ns()):
             self._console.print(Text(text, style="bold"))
 
     # -- what is drawn
@@ -389,7 +383,11 @@ class PictureProgress(Progress):
         """The picture, as lines that fit on the terminal."""
         width, height = self._console.size
         width -= 3  # Ctrl-C is echoed at the end of the last line, which must not wrap
-        head = [_join_ends(self._title(), _INTERRUPT_HINT, width), *map(Text, wrap(self._plan.question, width)), Text()]
+        head = [
+            _align_ends(self._title(), _INTERRUPT_HINT, width),
+            *map(Text, wrap(self._plan.question, width)),
+            Text(),
+        ]
         head += [*self._progress(), *([Text()] if self._run is not None else [])]
         rows, notes = self._rows(), list(self._notes())
         if notes and len(head) + len(rows) + len(notes) + 2 < height:
@@ -413,16 +411,16 @@ class PictureProgress(Progress):
         """The bar with the time, and what is being done now."""
         elapsed_ns = self._elapsed_ns()
         if self._run is None or self._run_progress is None:
-            budget = f"{time_left(elapsed_ns)} of at most {time_left(self._plan.timing.time_budget_ns)}"
+            budget = f"{format_time(elapsed_ns)} of at most {format_time(self._plan.timing.time_budget_ns)}"
             return [Text(f"{self._bar(0, 1, _TIME_BAR, '░')}{_GAP}{budget}"), Text(_capitalise(self._step))]
         end_ns = max(self._expected_end.end_ns, elapsed_ns)
         # The bar is full only when the run has ended.
         bar = self._bar(min(elapsed_ns / max(end_ns, 1), 0.98), 1, _TIME_BAR, "░")
-        time_text = f"{time_left(elapsed_ns)} of about {time_left(end_ns)}"
+        time_text = f"{format_time(elapsed_ns)} of about {format_time(end_ns)}"
         slot = self._slot
         if slot is None:
             return [Text(f"{bar}{_GAP}{time_text}"), Text(_capitalise(self._step))]
-        block_text = f"{block(slot.block)} of about {max(self._expected_end.blocks, 1)}"
+        block_text = f"{format_block(slot.block)} of about {max(self._expected_end.blocks, 1)}"
         attempt = f", attempt {slot.attempt + 1}" if slot.attempt else ""
         trial = (
             "" if slot.block >= CONFIRMATION_BLOCK else f"{slot.position + 1} of {len(self._run.info.arms)}{attempt}: "
@@ -433,16 +431,16 @@ class PictureProgress(Progress):
         """The arms that are compared, the baseline's duplicate last; controls of the method are measured but not shown."""
         if self._run is None or self._run_progress is None:
             return []
-        arms_shown = [arm for arm in self._run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
-        arms_shown += [arm for arm in self._run.info.arms if arm.role is ArmRole.DUPLICATE]
-        run_progress = {arm.arm: arm for arm in self._run_progress.arms}
+        arms = [arm for arm in self._run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+        arms += [arm for arm in self._run.info.arms if arm.role is ArmRole.DUPLICATE]
+        progress_by_arm = {arm.arm: arm for arm in self._run_progress.arms}
         rows = []
-        for arm in arms_shown:
-            arm_progress = run_progress[arm.name]
+        for arm in arms:
+            arm_progress = progress_by_arm[arm.name]
             figure = arm_progress.own or own_figure(
                 arm.factors, self._first_trials.get(arm.name, []), self._unit, arm_progress.figure
             )
-            rows.append(_ArmRow(arm.name, figure, ratio(arm_progress), arm_progress.keeps_up))
+            rows.append(_ArmRow(arm.name, figure, format_ratio(arm_progress), arm_progress.keeps_up))
         return rows
 
     def _table(self, rows: list[_ArmRow], width: int, height: int) -> list[Text]:
@@ -456,7 +454,7 @@ class PictureProgress(Progress):
         units = {row.own.unit for row in rows if row.own is not None}
         (unit,) = units if len(units) == 1 else ("",)
         figures = ["-" if row.own is None else _format_figure(row.own, unit) for row in rows]
-        baselines = {arm.over for arm in self._run_progress.compared}
+        baselines = {arm.reference for arm in self._run_progress.compared}
         after = f"after {counted(self._blocks, 'block')}" if self._blocks else _IN_FIRST_BLOCK
         headings = (after, unit, f"ratio to {baselines.pop()}" if len(baselines) == 1 else "ratio")
         name_width = min(max(len(_IN_FIRST_BLOCK), *(len(row.name) for row in rows)), max(width // 3, 16))
@@ -470,7 +468,7 @@ class PictureProgress(Progress):
 
         def line(first: str, second: str, third: str, fourth: str) -> str:
             cells = [
-                f"{self._short(first, name_width):<{name_width}}",
+                f"{self._shorten(first, name_width):<{name_width}}",
                 f"{second:>{figure_width}}",
                 *([f"{third:<{bar_width}}"] if bar_width else []),
                 fourth,
@@ -479,15 +477,15 @@ class PictureProgress(Progress):
 
         drawn = [Text(line(headings[0], headings[1], "", headings[2]), style="dim")]
         for row, text in zip(rows, figures, strict=True):
-            length = (
+            bar = (
                 self._bar(row.own.value, max_values[row.own.unit], bar_width)
                 if row.own is not None and row.has_bar
                 else ""
             )
-            drawn.append(Text(line(row.name, text, length, row.ratio)))
+            drawn.append(Text(line(row.name, text, bar, row.ratio)))
         return [*drawn, Text(f"and {left_out} more", style="dim")] if left_out > 0 else drawn
 
-    def _short(self, text: str, width: int) -> str:
+    def _shorten(self, text: str, width: int) -> str:
         return text if len(text) <= width else f"{text[: width - 1]}…"
 
     def _bar(self, value: float, maximum: float, width: int, background: str = "") -> str:
@@ -521,24 +519,24 @@ def _capitalise(text: str) -> str:
 
 def _format_figure(figure: OwnFigure, unit: str) -> str:
     """A figure, with its unit unless the column's heading has it."""
-    return number(figure.value) if figure.unit == unit else f"{number(figure.value)} {figure.unit}"
+    return format_number(figure.value) if figure.unit == unit else f"{format_number(figure.value)} {figure.unit}"
 
 
-def _join_ends(left: str, right: str, width: int) -> Text:
-    """Two texts at the ends of a line; the right one only if there is room for it."""
-    room = width - len(left) - len(right)
-    if room < len(_GAP):
+def _align_ends(left: str, right: str, width: int) -> Text:
+    """A line with a text at each end; without the right one if there is no room for it."""
+    gap_width = width - len(left) - len(right)
+    if gap_width < len(_GAP):
         return Text(left, style="bold")
-    return Text.assemble((left, "bold"), " " * room, (right, "dim"))
+    return Text.assemble((left, "bold"), " " * gap_width, (right, "dim"))
 
 
-def observer(plan: Plan, no_colour: bool, began_ns: int) -> LineProgress | PictureProgress:
+def make_observer(plan: Plan, no_colour: bool, began_ns: int) -> LineProgress | PictureProgress:
     """The observer for this terminal, to be entered at once and left before the report."""
-    drawn, began_ns = take_over(began_ns)
+    drawn_lines, began_ns = take_over(began_ns)
     if not is_terminal(sys.stderr):
         return LineProgress(plan, sys.stderr, began_ns)
     console = rich_console(sys.stderr, no_color=not has_colour(sys.stderr, no_colour), force_terminal=True)
-    return PictureProgress(plan, sys.stderr, began_ns, console, drawn)
+    return PictureProgress(plan, sys.stderr, began_ns, console, drawn_lines)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from howfar.cli.links import read_link
-from howfar.cli.output import report_damage
+from howfar.cli.output import reporting_damage
 from howfar.cli.screen import json_option, no_colour_option, note, read_text, show_result
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import EngineError, UsageError
@@ -20,8 +20,8 @@ from howfar.services import SqlProtocol
 if TYPE_CHECKING:
     from howfar.contract.messages import Repeated, RepeatJob, Replayed
     from howfar.recording.costs import PathCosts
-    from howfar.recording.layout import CostedPage
-    from howfar.recording.path_session import BothPaths
+    from howfar.recording.page_costs import CostedPage
+    from howfar.recording.path_session import PathPair
     from howfar.recording.recording import Recording
     from howfar.recording.repeat import Repetition
 
@@ -77,16 +77,16 @@ def replay(
     With --statements, the pages run on a real server, over the existing path to it. Because the recording has no literals, the file
     must contain complete statements, at least one for each that the pages run.
     """
-    from howfar.recording.layout import cost_pages
-    from howfar.recording.null_server import run_in_blocks
-    from howfar.recording.path_session import both_paths, whole_pages
+    from howfar.recording.page_costs import cost_pages
+    from howfar.recording.path_measurement import run_in_blocks
+    from howfar.recording.path_session import open_path_pair, usable_pages
     from howfar.recording.predict import analyze
     from howfar.recording.recording import read
     from howfar.recording.repeat import document as document_of_server
     from howfar.recording.replay import analyze as analyze_replay
     from howfar.recording.replay import document
 
-    recorded = whole_pages(read(recording))
+    recorded = usable_pages(read(recording))
     target = read_target(path_name, tls, read_link(**link_values))
     if statements is not None and (path_name or tls or target.path.crosses_link):
         raise UsageError(
@@ -101,14 +101,14 @@ def replay(
         show_result(repeated, document_of_server(repeated), as_json, no_colour)
         return 0
     enter_sandbox(target.path)
-    with report_damage(recording, recorded.is_verified):
-        with both_paths(recorded, target) as paths:
+    with reporting_damage(recording, recorded.is_verified):
+        with open_path_pair(recorded, target) as paths:
             costs = paths.costs(blocks, note)
-            layout = cost_pages(recorded, *costs)
-            replayed = run_in_blocks(blocks, lambda: _replay_block(paths, layout, costs[0]), "replay", note)
+            costed = cost_pages(recorded, *costs)
+            replayed = run_in_blocks(blocks, lambda: _replay_block(paths, costed, costs[0]), "replay", note)
             rtt_ns = paths.target.rtt_ns
         result = analyze_replay(
-            layout, replayed.blocks, analyze(recorded, *costs, None, paths.recorder.floor_ns), rtt_ns
+            costed, replayed.blocks, analyze(recorded, *costs, None, paths.recorder.floor_ns), rtt_ns
         )
         show_result(result, document(result), as_json, no_colour)
     return 0
@@ -141,7 +141,7 @@ def _repeat_on_server(recording: Recording, text: str, dsn: str | None, writes: 
     from howfar.engine.process import Launcher, run_probe
     from howfar.load.cmdline import Options
     from howfar.load.job import repeat_job
-    from howfar.recording.repeat import analyze, script, split_statements
+    from howfar.recording.repeat import analyze, make_script, split_statements
 
     protocol = recording.facts.protocol
     if protocol not in get_args(SqlProtocol):
@@ -162,16 +162,16 @@ def _repeat_on_server(recording: Recording, text: str, dsn: str | None, writes: 
         )
     statements = split_statements(text)
     digests = run_probe(DigestsJob(protocol=protocol, statements=statements), Launcher())
-    assert isinstance(digests, Digests), "what a job of digests tells"
-    page_script = script(recording, statements, digests.texts, writes)
+    assert isinstance(digests, Digests), "a DigestsJob answers with Digests"
+    page_script = make_script(recording, statements, digests.texts, writes)
     job = repeat_job(login, options, page_script.statements, not writes, page_script.pages)
-    blocks_done = []
+    results = []
     note("replay, once without counting, because the server has seen none of it yet")
     _run_pages(job, page_script.recording)
     for number in range(blocks):
         note(f"replay, block {number + 1} of {blocks}")
-        blocks_done.append(_run_pages(job, page_script.recording))
-    return analyze(page_script, blocks_done, login.address.where, read_only=not writes)
+        results.append(_run_pages(job, page_script.recording))
+    return analyze(page_script, results, login.address.location, read_only=not writes)
 
 
 def _run_pages(job: RepeatJob, recording: Recording) -> list[Repeated]:
@@ -179,7 +179,7 @@ def _run_pages(job: RepeatJob, recording: Recording) -> list[Repeated]:
     from howfar.contract.messages import Repeated
     from howfar.engine.process import EngineFailed, EngineProcess, Launcher
 
-    done: list[Repeated] = []
+    repeated: list[Repeated] = []
     with EngineProcess(job, Launcher()) as engine:
         for page in recording.pages:
             try:
@@ -191,17 +191,17 @@ def _run_pages(job: RepeatJob, recording: Recording) -> list[Repeated]:
                     raise EngineError(f"{page.name}: {failed.message}", advice + read_only) from failed
                 raise
             if isinstance(event, Repeated):
-                done.append(event)
-    return done
+                repeated.append(event)
+    return repeated
 
 
 def _replay_block(
-    paths: BothPaths, layout: dict[str, list[CostedPage]], present_costs: PathCosts
+    paths: PathPair, costed: dict[str, list[CostedPage]], present_costs: PathCosts
 ) -> dict[str, Sequence[Replayed]]:
-    from howfar.recording.null_server import run_until_valid
-    from howfar.recording.replay import script
+    from howfar.recording.path_measurement import run_until_valid
+    from howfar.recording.replay import make_script
 
-    scripts = {name: [script(page, present_costs) for page in pages] for name, pages in layout.items()}
+    scripts = {name: [make_script(page, present_costs) for page in pages] for name, pages in costed.items()}
     replayed = run_until_valid(
         paths.target, lambda path: path.replay([page for pages in scripts.values() for page in pages])
     )

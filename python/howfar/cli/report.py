@@ -60,19 +60,21 @@ def report(
     if run is not None and example is None and kind_of(run) is RECORDING:
         return _show_recording(run, "html" if html is not None else formats[0] if formats else "", html, no_colour)
     recorded_run, name = _read(run, example)
-    with nullcontext() if example is not None else pages.report_damage(name, recorded_run.is_verified):
+    with nullcontext() if example is not None else pages.reporting_damage(name, recorded_run.is_verified):
         from howfar.experiments.registry import summarise  # slow to import: it draws charts
 
         summary = summarise(recorded_run)
         if html is not None:
             page = pages.page_path(Path(html) if html else None, name)
-            pages.write(page, pages.as_text(summary, "html"))
+            pages.write(page, pages.render_summary(summary, "html"))
             click.echo(page)
         elif formats:
-            click.echo(pages.as_text(summary, formats[0]).rstrip("\n"))
+            click.echo(pages.render_summary(summary, formats[0]).rstrip("\n"))
         else:
             next_commands = (
-                [f"Measure it here: {program()} run {recorded_run.info.plan_name}"] if example is not None else []
+                [f"Measure it here: {program()} run {recorded_run.info.plan_name}"]
+                if example is not None
+                else pages.answer_command(name, recorded_run, summary)
             )
             pages.show(recorded_run, summary, no_colour, commands=next_commands)
             if recorded_run.stop is None:
@@ -94,7 +96,7 @@ def _show_recording(path: Path, form: str, html: str | None, no_colour: bool) ->
     if form == "csv":
         raise UsageError("a recording has no CSV", "Use --json, or `sqlite3 -csv` with a query.")
     recording = read(path)
-    with pages.report_damage(path, recording.is_verified):
+    with pages.reporting_damage(path, recording.is_verified):
         summary = summarize(recording)
         report = document(summary, str(path))
         if form == "html":
@@ -109,7 +111,7 @@ def _show_recording(path: Path, form: str, html: str | None, no_colour: bool) ->
 
 
 def _read(run: Path | None, example: str | None) -> tuple[Run, Path]:
-    """The run, and the file whose name its page takes. Raises UsageError, and the errors of `read_run`."""
+    """The run, and the file from whose name that of its page is made. Raises UsageError, and the errors of `read_run`."""
     if run is not None and example is not None:
         raise UsageError(f"both the file {run} and an example were requested", "Choose one of them.")
     if example is not None:

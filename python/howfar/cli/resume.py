@@ -13,7 +13,7 @@ from howfar.cli import output as pages
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import refuse_confirmation
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
-from howfar.cli.progress import STOP_TEXT, Progress, observer
+from howfar.cli.progress import STOP_TEXT, Progress, make_observer
 from howfar.cli.screen import html_option, no_colour_option, note
 from howfar.contract.environment import UserServerOptions
 from howfar.errors import SandboxForbidden, UsageError
@@ -92,10 +92,10 @@ def resume_run(
         return finish(run, html, no_colour)
     plan = restore_plan(recorded.info.plan)
     _check_has_effect(recorded, plan, extension)
-    if (on := recorded.info.environment.hosts_file) is not None:
-        refuse_confirmation(True, extension.confirm)
-        return _continue_on_hosts(run, recorded, on, extension, html, no_colour, began_ns)
-    with observer(plan, no_colour, began_ns) as progress:
+    if (source := recorded.info.environment.hosts_file) is not None:
+        refuse_confirmation(extension.confirm)
+        return _continue_on_hosts(run, recorded, source, extension, html, no_colour, began_ns)
+    with make_observer(plan, no_colour, began_ns) as progress:
         code = _continue_here(run, recorded, plan, extension, progress, began_ns)
     return finish(run, html, no_colour) if code is None else code
 
@@ -103,7 +103,7 @@ def resume_run(
 def _continue_here(
     run: Path, recorded: Run, plan: Plan, extension: Extension, progress: Progress, began_ns: int
 ) -> int | None:
-    """Continue the run in the sandbox. None if done in this process, else the exit code of the process in the sandbox."""
+    """Continue the run in the sandbox. Returns the exit code of the process in the sandbox; None if this process continued the run."""
     session.check_machine(plan)
     try:
         code = session.enter_sandbox(progress.leave)
@@ -127,10 +127,10 @@ def _continue_here(
 
 
 def _continue_on_hosts(
-    run: Path, recorded: Run, on: str, extension: Extension, html: Path | None, no_colour: bool, began_ns: int
+    run: Path, recorded: Run, source: str, extension: Extension, html: Path | None, no_colour: bool, began_ns: int
 ) -> int:
-    """Continue the run between the hosts where it was begun, each in its role."""
-    cluster, code = on_hosts.enter(on)
+    """Continue the run between the hosts where it was begun, each in its role. `source`: see `HostOptions`."""
+    cluster, code = on_hosts.enter(source)
     if code is not None:
         return code
     environment = recorded.info.environment
@@ -138,19 +138,21 @@ def _continue_on_hosts(
     assert roles is not None, "a run between hosts has roles"
     options = environment.user_server or UserServerOptions()
     password_file = None if options.password_file is None else Path(options.password_file)
-    user_server = on_hosts.find_user_server(on_hosts.OnHosts(on, dsn=options.dsn, password_file=password_file), note)
+    user_server = on_hosts.find_user_server(
+        on_hosts.HostOptions(source, dsn=options.dsn, password_file=password_file), note
+    )
     hosts_of_roles = [("client", roles.client), ("server", roles.server)]
     hosts_of_roles += [*(("replica", name) for name in roles.replicas), *([("hop", roles.hop)] if roles.hop else [])]
     place = ",".join(f"{role}={name}" for role, name in hosts_of_roles)
     clients = ",".join((roles.client, *roles.others))
     plan = restore_plan(recorded.info.plan)
     with (
-        observer(plan, no_colour, began_ns) as progress,
-        on_hosts.prepare_hosts(plan, cluster, place, clients, before=roles, user_server=user_server) as hosts,
+        make_observer(plan, no_colour, began_ns) as progress,
+        on_hosts.prepare_hosts(plan, cluster, place, clients, recorded_roles=roles, user_server=user_server) as hosts,
         RunFile(run) as file,
     ):
         for sentence in hosts.notes:
-            progress.said(f"howfar: {sentence}")
+            progress.note(f"howfar: {sentence}")
         cluster.record_run_file(run)
         execute_run(file, hosts.testbed, began_ns, hosts.tools, progress, extension)
     return finish(run, html, no_colour)
@@ -158,8 +160,8 @@ def _continue_on_hosts(
 
 def _describe_tested(run: Run) -> str:
     """The message when a requested test has already been made."""
-    earlier = confirmation(run.events)
-    if earlier is None or not earlier.ended:
+    past_confirmation = confirmation(run.events)
+    if past_confirmation is None or not past_confirmation.ended:
         return ""
     tested = ", ".join(arms_to_confirm(run))
     return f", and its limits were tested earlier: {tested}" if tested else ", and none of its limits can be tested"
@@ -167,8 +169,8 @@ def _describe_tested(run: Run) -> str:
 
 def _with_confirmation(run: Run, extension: Extension) -> Extension:
     """The extension with a confirmation; if the run has ended and no time is given, only the confirmation, with its own time."""
-    earlier = confirmation(run.events)
-    if earlier is not None and earlier.ended:
+    past_confirmation = confirmation(run.events)
+    if past_confirmation is not None and past_confirmation.ended:
         return extension
     if run.stop in _UNFINISHED or extension.time_ns is not None:
         return replace(extension, confirm=True)
@@ -177,8 +179,8 @@ def _with_confirmation(run: Run, extension: Extension) -> Extension:
 
 def _check_has_effect(run: Run, plan: Plan, extension: Extension) -> None:
     """Refuse options with which no further block would be measured. Raises UsageError."""
-    timing, earlier = plan.timing, confirmation(run.events)
-    if extension.confirm and (earlier is not None or run.stop not in _UNFINISHED):
+    timing, past_confirmation = plan.timing, confirmation(run.events)
+    if extension.confirm and (past_confirmation is not None or run.stop not in _UNFINISHED):
         _check_time(extension, 2, 2 * NEW_LINK_NS + block_cost_ns(plan, 2, run.trials))
         return
     if run.stop is StopReason.WIDTH and (extension.target is None or extension.target >= timing.target_half_width):

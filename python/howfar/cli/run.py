@@ -14,19 +14,19 @@ import click
 
 from howfar.cli.completion import complete_plans, complete_servers
 from howfar.cli.hop_binary import hop_binary_option
-from howfar.cli.on_hosts import OnHosts, check_options, on_options
+from howfar.cli.on_hosts import HostOptions, check_options, on_options
 from howfar.cli.opening import show_opening
 from howfar.cli.output import details_option
 from howfar.cli.screen import OutputFile, html_option, no_colour_option, note
 from howfar.contract.environment import RunEnvironment
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
-from howfar.paths.path import given_programs
+from howfar.paths.path import chosen_programs
 from howfar.plan.cells import cells
-from howfar.plan.estimate import cost, describe_duration
+from howfar.plan.estimate import describe_duration, estimate_cost
 from howfar.plan.factors import CLOSED, DISTANCES, LOAD
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.plan.types import Plan, local_part
+from howfar.plan.types import Plan, local_plan
 from howfar.units import counted, format_duration_ns
 
 if TYPE_CHECKING:
@@ -121,30 +121,37 @@ def run(
         for name, value in options.items()
         if value is not None
     ]
-    on_hosts = None if on is None else OnHosts(on, place, clients, dsn, password_file)
-    check_options(on_hosts, (place, clients, dsn, password_file), {override.option for override in overrides})
+    host_options = None if on is None else HostOptions(on, place, clients, dsn, password_file)
+    check_options(host_options, (place, clients, dsn, password_file), {override.option for override in overrides})
     _check_no_server(plan)
     if full and quick:
         raise UsageError("--full and --quick contradict each other", "Leave out --quick: it is the default.")
     loaded = load_plan(plan, not full, overrides)
     show_opening(loaded.plan, began_ns)
-    on_this_machine = on_hosts is None
-    command = partial(_repeat_command, plan, loaded.quick, overrides=overrides, on=on_hosts)
+    on_this_machine = host_options is None
+    command = partial(_repeat_command, plan, loaded.quick, overrides=overrides, host_options=host_options)
     request = _RunRequest(out, seed, html, no_colour, began_ns, command)
     with _make_observer(loaded, request) as progress:
         if on_this_machine:
-            _check_names(loaded.plan)
+            from howfar.lab.servers.kinds import check_name  # the laboratory, which --help need not import
+
+            for server in loaded.plan.factors.server:  # before any check that depends on the names
+                check_name(server)
         plan_for_budget = partial(_plan_for_budget, on_this_machine=on_this_machine)
         _check_budget(plan_for_budget(loaded), loaded.quick, lambda: plan_for_budget(load_plan(plan, True, overrides)))
         _check_files(loaded, request)
         if not loaded.quick:
             minutes = ", or minutes without --full" if full else ""
-            progress.said(f"This takes {describe_duration(loaded.plan)}{minutes}. Ctrl-C keeps what was measured.")
-        if on_hosts is None:
+            progress.note(f"This takes {describe_duration(loaded.plan)}{minutes}. Ctrl-C keeps what was measured.")
+        if host_options is None:
             outcome = _measure(loaded, request, progress)
-    if on_hosts is not None:
-        outcome = _measure_on(loaded, request, on_hosts)
-    return outcome if isinstance(outcome, int) else _finish(outcome, request)
+    if host_options is not None:
+        outcome = _measure_on_hosts(loaded, request, host_options)
+    if isinstance(outcome, int):
+        return outcome
+    from howfar.cli.output import finish
+
+    return finish(outcome, html, no_colour)
 
 
 def _check_no_server(plan: str) -> None:
@@ -154,14 +161,6 @@ def _check_no_server(plan: str) -> None:
             "a plan was expected, not the address of a server: `howfar run` starts servers of its own",
             "For your own server, use `howfar TARGET`, or `howfar load TARGET oltp_read_only`.",
         )
-
-
-def _check_names(plan: Plan) -> None:
-    """Check the names of the servers, before any check that depends on them. Raises ServerMissing."""
-    from howfar.lab.servers.kinds import check_name  # the laboratory, which --help need not import
-
-    for server in plan.factors.server:
-        check_name(server)
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,9 @@ class _RunRequest:
 
 
 def _make_observer(loaded: LoadedPlan, request: _RunRequest) -> Progress:
-    from howfar.cli.progress import observer
+    from howfar.cli.progress import make_observer
 
-    return observer(loaded.plan, request.no_colour, request.began_ns)
+    return make_observer(loaded.plan, request.no_colour, request.began_ns)
 
 
 def _run_path(plan: Plan, request: _RunRequest) -> Path:
@@ -197,24 +196,25 @@ def _check_files(loaded: LoadedPlan, request: _RunRequest) -> None:
     pages.check_page_path(pages.page_path(request.html, path))
 
 
-def _measure_on(loaded: LoadedPlan, request: _RunRequest, on: OnHosts) -> Path | int:
+def _measure_on_hosts(loaded: LoadedPlan, request: _RunRequest, host_options: HostOptions) -> Path | int:
     """Measure between the user's own hosts. Returns the run file, or, if another process measured, its exit code."""
     from howfar.cli import on_hosts
 
-    user_server = on_hosts.find_user_server(on, note)
+    place, clients = host_options.place, host_options.clients
+    user_server = on_hosts.find_user_server(host_options, note)
     on_hosts.check_plan(loaded.plan, user_server)
     cluster, code = on_hosts.enter(
-        on.where, lambda file: on_hosts.find_roles(loaded.plan, file, on.place, on.clients, user_server)
+        host_options.source, lambda file: on_hosts.find_roles(loaded.plan, file, place, clients, user_server)
     )
     if code is not None:
         return code
     with _make_observer(loaded, request) as progress:
         progress.preparing("connecting the hosts and measuring the links between them")
-        with on_hosts.prepare_hosts(loaded.plan, cluster, on.place, on.clients, user_server=user_server) as hosts:
+        with on_hosts.prepare_hosts(loaded.plan, cluster, place, clients, user_server=user_server) as hosts:
             for sentence in hosts.notes:
-                progress.said(f"howfar: {sentence}")
+                progress.note(f"howfar: {sentence}")
             facts = RunEnvironment(
-                hosts_file=str(cluster.path), user_server=on.user_server, not_as_requested=list(hosts.notes)
+                hosts_file=str(cluster.path), user_server=host_options.user_server, not_as_requested=list(hosts.notes)
             )
             fitted = replace(loaded, plan=hosts.plan)
             return _measure_into_file(
@@ -225,10 +225,10 @@ def _measure_on(loaded: LoadedPlan, request: _RunRequest, on: OnHosts) -> Path |
 def _measure(loaded: LoadedPlan, request: _RunRequest, progress: Progress) -> Path | int:
     """Measure in the sandbox. Returns the run file, or the exit code of the process in the sandbox."""
     from howfar.cli import session
-    from howfar.runner.preflight import fit
+    from howfar.runner.preflight import fit_plan
 
     session.check_machine(loaded.plan)
-    fitted = fit(loaded.plan)
+    fitted = fit_plan(loaded.plan)
     loaded = replace(loaded, plan=fitted.plan)
     try:
         code = session.enter_sandbox(progress.leave)
@@ -238,7 +238,7 @@ def _measure(loaded: LoadedPlan, request: _RunRequest, progress: Progress) -> Pa
     if code is not None:
         return code
     for sentence in fitted.notes:
-        progress.said(f"howfar: {sentence}")
+        progress.note(f"howfar: {sentence}")
     facts = RunEnvironment(not_as_requested=list(fitted.notes))
     with session.open_testbed(loaded.plan, progress.preparing) as laboratory:
         return _measure_into_file(loaded, request, laboratory, session.instruments(), facts, progress)
@@ -268,12 +268,6 @@ def _measure_into_file(
     return file.path
 
 
-def _finish(path: Path, request: _RunRequest) -> int:
-    from howfar.cli.output import finish
-
-    return finish(path, request.html, request.no_colour)
-
-
 def _parse_levels(name: str, value: Any) -> Any:
     """Levels of an option; paths, loads and distances may have several. Loads include the closed loop: it shows the highest rate."""
     if name == DISTANCES.name and ";" in value:
@@ -285,25 +279,25 @@ def _parse_levels(name: str, value: Any) -> Any:
 
 
 def _repeat_command(
-    plan: str, quick: bool, seed: int, overrides: list[Override], on: OnHosts | None = None
+    plan: str, quick: bool, seed: int, overrides: list[Override], host_options: HostOptions | None = None
 ) -> tuple[str, ...]:
     """Command that repeats this run, for the run file and the report."""
-    host_arguments = () if on is None else on.arguments
+    host_arguments = () if host_options is None else host_options.arguments
     arguments = ["howfar", "run", plan, *([] if quick else ["--full"])]
     for override in overrides:
-        arguments += [override.option] if override.value is True else [override.option, override.written]
-    for name, program in given_programs().items():
+        arguments += [override.option] if override.value is True else [override.option, override.option_value]
+    for name, program in chosen_programs().items():
         arguments += ["--hop-binary", f"{name}={program}"]
     return (*arguments, *host_arguments, "--seed", str(seed))
 
 
 def _fit_to_local_paths(loaded: LoadedPlan, error: SandboxForbidden, progress: Progress) -> LoadedPlan:
     """The plan for only the local paths, if namespaces are forbidden. Raises `error` if fewer than two are left to compare."""
-    plan = local_part(loaded.plan)
+    plan = local_plan(loaded.plan)
     local_paths = [path for path in plan.factors.path if is_local(path)]
     if len(local_paths) < 2:
         raise error
-    progress.said(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local_paths)} only.")
+    progress.note(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local_paths)} only.")
     cells(plan)  # the baseline may have been on a path that is left out
     return replace(loaded, plan=plan)
 
@@ -336,8 +330,8 @@ def _check_budget(plan: Plan, quick: bool, make_short_plan: Callable[[], Plan]) 
 
 
 def _min_duration_ns(plan: Plan) -> int:
-    needed = cost(plan)
-    return needed.around_ns + _min_blocks(plan) * needed.block_ns
+    needed = estimate_cost(plan)
+    return needed.fixed_ns + _min_blocks(plan) * needed.block_ns
 
 
 def _min_blocks(plan: Plan) -> int:

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from howfar.errors import UsageError
-from howfar.file_kinds import recognise
+from howfar.file_kinds import find_file_kind
 from howfar.passwords import without_passwords
 from howfar.terminal_text import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from howfar.report.document import Document
     from howfar.stats.estimate import Part
@@ -152,6 +153,18 @@ def console(no_colour: bool) -> Console:
     return rich_console(sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), soft_wrap=False)
 
 
+def rich_table(headings: Sequence[str], right_aligned: Sequence[str]) -> Table:
+    """A table of Rich without lines. Its columns fold long texts; those of `right_aligned` come after the others."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for heading in right_aligned:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
+
+
 def show_rendered(text: str) -> None:
     """Write a report that `howfar.report.terminal` made, with its colours, to stdout."""
     click.echo(text, file=_unfiltered(sys.stdout), nl=False, color=True)
@@ -159,8 +172,8 @@ def show_rendered(text: str) -> None:
 
 def erase_lines(stream: TextIO, lines: int) -> None:
     """Clear the cursor's line and this many lines above it, and move the cursor to the first of them."""
-    up = f"\x1b[{lines}A" if lines else ""
-    _unfiltered(stream).write(f"{up}\r\x1b[J")
+    move_up = f"\x1b[{lines}A" if lines else ""
+    _unfiltered(stream).write(f"{move_up}\r\x1b[J")
     stream.flush()
 
 
@@ -210,12 +223,12 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 def table(rows: Sequence[Sequence[str]], max_width: int) -> list[str]:
     """Lines of a table in at most `max_width` columns: its second column is wrapped where the rest leaves too little."""
     other_widths = [max(map(len, column)) for index, column in enumerate(zip(*rows, strict=True)) if index != 1]
-    room = max(max_width - sum(other_widths) - 2 * len(other_widths), 20)
+    column_width = max(max_width - sum(other_widths) - 2 * len(other_widths), 20)
     lines: list[Sequence[str]] = []
     for row in rows:
-        first, *more = textwrap.wrap(row[1], room) or [""]
-        lines.append((row[0], first, *row[2:]))
-        lines += [("", text, *[""] * (len(row) - 2)) for text in more]
+        first_line, *other_lines = textwrap.wrap(row[1], column_width) or [""]
+        lines.append((row[0], first_line, *row[2:]))
+        lines += [("", line, *[""] * (len(row) - 2)) for line in other_lines]
     return columns(lines)
 
 
@@ -307,7 +320,7 @@ def read_text(path: Path, option: str, max_bytes: int) -> str:
         data = _read_bytes(path, option, max_bytes + 1)
         if len(data) > max_bytes:
             raise UsageError(f"{option} {path} has more than {max_bytes} bytes", "It is probably the wrong file.")
-        if (kind := recognise(data)) is not None:
+        if (kind := find_file_kind(data)) is not None:
             raise UsageError(f"{option} {path} is a {kind.name}", kind.use(path))
         return data.decode("utf-8")
     except OSError as error:

@@ -14,7 +14,7 @@ from howfar.contract.receipt import ReceiptPart
 from howfar.errors import HowfarError, UsageError, nearest
 from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.kinds import KINDS, check_name, find_server
-from howfar.lab.servers.private import RECIPES, get, install_from, installs, named
+from howfar.lab.servers.private import RECIPES, find_install, install_from, install_recipe, list_installs
 
 _FEATURE_HEADINGS = ("TLS", "compression", "semi-sync", "clone")
 
@@ -45,9 +45,9 @@ class _ServersGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        servers = (*KINDS, *RECIPES, *(install.name for install in installs()))
+        servers = (*KINDS, *RECIPES, *(install.name for install in list_installs()))
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            if args[0] not in servers and named(args[0], installs()) is None:
+            if args[0] not in servers and find_install(args[0], list_installs()) is None:
                 raise UnknownCommand(args[0], (*self.list_commands(ctx), *servers), ctx)
             args = ["list", *args]
         return super().resolve_command(ctx, args)
@@ -78,13 +78,13 @@ def list_servers(name: str | None, as_json: bool, again: bool) -> None:
         check_name(name)
         _show_one(_server_row(name, again), as_json)
         return
-    rows = [_server_row(name, again) for name in [*KINDS, *(install.name for install in installs())]]
+    rows = [_server_row(name, again) for name in [*KINDS, *(install.name for install in list_installs())]]
     if as_json:
         click.echo(
             json.dumps(
                 {
                     "servers": [row.as_json() for row in rows],
-                    "can_be_had": {name: recipe.says for name, recipe in RECIPES.items()},
+                    "can_be_had": {name: recipe.description for name, recipe in RECIPES.items()},
                 },
                 indent=2,
             )
@@ -95,7 +95,7 @@ def list_servers(name: str | None, as_json: bool, again: bool) -> None:
         click.echo(line)
     click.echo("\nTo install with `howfar servers get NAME`:")
     for name, recipe in RECIPES.items():
-        click.echo(f"  {name:<{max(map(len, RECIPES))}}  {recipe.says}")
+        click.echo(f"  {name:<{max(map(len, RECIPES))}}  {recipe.description}")
 
 
 def _show_one(row: InstalledServer | MissingServer, as_json: bool) -> None:
@@ -116,7 +116,7 @@ def _server_row(name: str, again: bool) -> InstalledServer | MissingServer:
     except HowfarError as error:
         return MissingServer(name=name, missing=error.message, advice=error.advice)
     row = InstalledServer(name=name, kind=program.kind, version=program.version, program=str(program.path))
-    features = features_or_reason(program, again=again)
+    features = features_or_reason(program, refresh=again)
     if isinstance(features, Features):
         row.features = features
     else:
@@ -166,6 +166,6 @@ def get_servers(names: tuple[str, ...], source: Path | None) -> None:
         if name not in RECIPES and (kind := nearest(name, KINDS)) is not None:
             raise UsageError(f"{name} is not among the servers that `howfar servers get` installs", KINDS[kind].remedy)
     for installed, is_new in (
-        [install_from(source, note)] if source is not None else [get(name, note) for name in names]
+        [install_from(source, note)] if source is not None else [install_recipe(name, note) for name in names]
     ):
         click.echo(f"{installed.name}  {installed.program}{'' if is_new else '  (already installed)'}")

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from howfar.engine.inserts import making_tables
+from howfar.engine.inserts import table_statements
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
 from howfar.plan.cells import cells
@@ -51,7 +51,7 @@ def check_machine(plan: Plan) -> None:
 
 
 def enter_sandbox(leave: Callable[[], None]) -> int | None:
-    """None if already inside; else call `leave`, run this same command inside, and return its exit code.
+    """Run this same command in the sandbox, after calling `leave`, and return its exit code; None if this process is inside already.
 
     Raises SandboxForbidden; LabError when the sandbox was killed.
     """
@@ -69,11 +69,11 @@ def enter_sandbox(leave: Callable[[], None]) -> int | None:
     return code
 
 
-def open_testbed(plan: Plan, begins: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:
-    """The laboratory for all cells of a plan. `begins` is called with each step that takes a while."""
+def open_testbed(plan: Plan, on_step: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:
+    """The laboratory for all cells of a plan. `on_step` is called with each step that takes a while."""
     from howfar.lab.laboratory import open_laboratory
 
-    return open_laboratory(lab_request(plan), begins)
+    return open_laboratory(lab_request(plan), on_step)
 
 
 def lab_request(plan: Plan) -> LabRequest:
@@ -94,7 +94,7 @@ def lab_request(plan: Plan) -> LabRequest:
         paths=factors.path,
         contents=factors.content,
         replicas=replicas_for(plan),
-        prepare=making_tables(plan.workload.kind, max(factors.row_bytes), partial(long_text, factors.server[0])),
+        prepare=table_statements(plan.workload.kind, max(factors.row_bytes), partial(long_text, factors.server[0])),
         auxiliary_servers=auxiliary_servers(plan),
         application="php" in factors.application,
     )
@@ -103,11 +103,11 @@ def lab_request(plan: Plan) -> LabRequest:
 def replicas_for(plan: Plan) -> ReplicasSpec | None:
     """Replicas for all cells; None if no cell replicates. The first link that a cell requests is calibrated with the laboratory."""
     from howfar.lab.link import LinkSpec
-    from howfar.lab.replicated_group import node_links, replicates, replication_spec
+    from howfar.lab.replicated_group import is_replicated, node_links, replication_spec
     from howfar.lab.request import ReplicasSpec
 
     all_factors = [cell.factors for cell in cells(plan)]
-    replicated = [factors for factors in all_factors if replicates(factors)]
+    replicated = [factors for factors in all_factors if is_replicated(factors)]
     if not replicated:
         return None
     links = [link for factors in replicated for link in node_links(factors).values()]
@@ -126,7 +126,7 @@ def _max_connections(plan: Plan) -> int:
 
 
 def instruments() -> Instruments:
-    """The real instruments of a trial: the engine, the clocks and the watch over the machine."""
+    """The real instruments of a trial: the engine, the clocks, and the watch for other load on the machine."""
     from howfar.lab.environment import LoadWatch
 
     return Instruments(watch=LoadWatch, facts=program_facts)

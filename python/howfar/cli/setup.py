@@ -16,7 +16,7 @@ import click
 
 from howfar.cli.screen import as_called, json_option, note, show_json, table, width
 from howfar.errors import MissingError, UsageError
-from howfar.setup.programs import groups, missing_programs
+from howfar.setup.programs import missing_programs, program_groups
 from howfar.units import counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def _group_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add an option for each group of programs that is not always installed."""
-    for group in reversed([group for group in groups() if group.brings]):
+    for group in reversed([group for group in program_groups() if group.brings]):
         option = click.option(
             f"--{group.name}", "chosen", flag_value=group.name, multiple=True, help=f"Also install {group.brings}."
         )
@@ -63,11 +63,11 @@ def setup(only_check: bool, chosen: tuple[str, ...], only_print: bool, as_json: 
 
 def _install(names: Sequence[str], only_print: bool) -> int:
     """Install what is missing of these groups. Raises MissingError, LabError."""
-    from howfar.lab.replication.galera import missing_for_transfer
+    from howfar.lab.replication.galera import transfer_obstacle
     from howfar.setup.install import fetch_transfer_scripts, package_manager, plan_installation, untested_system
 
     missing = missing_programs(names)
-    missing_scripts = missing_for_transfer() if "clusters" in names else None
+    missing_scripts = transfer_obstacle() if "clusters" in names else None
     if not missing and missing_scripts is None:
         click.echo(f"Nothing to install: all programs are here ({', '.join(names)}).")
         return 0
@@ -92,7 +92,7 @@ def _install(names: Sequence[str], only_print: bool) -> int:
     if still_missing:
         places = "; ".join(f"{program.name}: {' or '.join(program.candidates)}" for program in still_missing)
         raise MissingError(f"still not found after the installation: {places}", "Put commands into PATH.")
-    if "clusters" in names and (scripts := missing_for_transfer()) is not None:
+    if "clusters" in names and (scripts := transfer_obstacle()) is not None:
         raise MissingError(scripts, "Install the package with the scripts `wsrep_sst_*`, usually the MariaDB server's.")
     return MissingError.exit_code if installation.unpackaged else 0
 

@@ -67,7 +67,7 @@ def slope(
             "the application behind the URL does not connect through the tap",
             "Give the command that starts it after --, or --listen and configure it to connect there.",
         )
-    requested = SlopeRequest(
+    request = SlopeRequest(
         server=named_server_at(server or find_usual_server()),
         command=command,
         url=url,
@@ -77,7 +77,7 @@ def slope(
         budget_s=parse_duration_ns(time_budget) / 1e9,
         warm_ups=warmup,
     )
-    result = measure(requested, note)
+    result = measure(request, note)
     show_result(result, document(result, url or Path(command[0]).name), as_json, no_colour)
     return 0
 

@@ -15,13 +15,13 @@ import click
 from howfar.errors import HowfarError, did_you_mean, nearest
 from howfar.file_kinds import KINDS
 
-LIKE_TARGET = "`howfar TARGET`, for example `howfar mysql://user@host/db` or `howfar HOST:3306`"
+TARGET_USAGE = "`howfar TARGET`, for example `howfar mysql://user@host/db` or `howfar HOST:3306`"
 _RUN_NAME = "`howfar run NAME`; `howfar plans` lists the names"
 
 COMMANDS: dict[str, str] = {
     **dict.fromkeys(
         ("ping", "distance", "connect", "dsn", "test", "check", "probe", "measure", "latency", "rtt", "url"),
-        LIKE_TARGET,
+        TARGET_USAGE,
     ),
     **dict.fromkeys(("show", "html", "open", "view", "print", "csv", "json", "markdown", "md"), "`howfar report FILE`"),
     **dict.fromkeys(("watch", "monitor", "live", "top"), "`howfar --watch TARGET`"),
@@ -42,7 +42,7 @@ COMMANDS: dict[str, str] = {
     **dict.fromkeys(("cluster-up", "join", "up"), "`howfar hosts up`"),
     **dict.fromkeys(("down", "leave"), "`howfar hosts down`"),
     **dict.fromkeys(("man", "manual", "usage", "commands", "options"), "`howfar help`"),
-    "latency": f"{LIKE_TARGET}. To run the plan of that name: `howfar run latency`",
+    "latency": f"{TARGET_USAGE}. To run the plan of that name: `howfar run latency`",
     "plan": "`howfar plans NAME` to see a plan, `howfar run NAME` to run it",
 }
 """Words that are not commands -> the equivalent command."""
@@ -64,14 +64,14 @@ _LINK_EQUIVALENTS = {
 _PASSWORD_EQUIVALENTS = {
     **dict.fromkeys(("-p", "--password", "--passwd", "--pass", "-W"), "--password-file or --ask-password")
 }
-IN_TARGET = "the target itself: mysql://USER@HOST:PORT/DATABASE"
+TARGET_FORM = "the target itself: mysql://USER@HOST:PORT/DATABASE"
 _TARGET_EQUIVALENTS = {
     **dict.fromkeys(("-n", "-c", "--number", "--requests", "--samples", "--repeat", "--times"), "--count"),
     **dict.fromkeys(("-i", "--every", "--rate", "--wait"), "--interval"),
     **dict.fromkeys(("-t", "-w", "-f", "--follow", "--live", "--monitor", "--duration", "--time"), "--watch"),
     **dict.fromkeys(("--threshold", "--max", "--limit", "--assert"), "--fail-if, such as --fail-if 'p95>2ms'"),
-    **dict.fromkeys(("-P", "-u", "-U", "--host", "--port", "--db", "--database", "--dbname"), IN_TARGET),
-    **dict.fromkeys(("--dsn", "--url", "--uri", "--target"), IN_TARGET),
+    **dict.fromkeys(("-P", "-u", "-U", "--host", "--port", "--db", "--database", "--dbname"), TARGET_FORM),
+    **dict.fromkeys(("--dsn", "--url", "--uri", "--target"), TARGET_FORM),
     **dict.fromkeys(("-V", "-v"), "--version"),
     **dict.fromkeys(("--format", "--output-format", "-o", "--output"), "--json, --csv or --prometheus FILE"),
     **_PASSWORD_EQUIVALENTS,
@@ -237,8 +237,8 @@ def _suggestions(error: click.ClickException, context: click.Context, name: str,
         yield from (did_you_mean(word, error.param.type.choices) for word in words if repr(word) in error.message)
     elif isinstance(error, click.BadParameter) and error.param is not None:
         yield _suggest_for_list(error.param, words)
-    elif extra := _unparsed_words(context, name, words):
-        yield _suggest_for_words(extra, context, name)
+    elif unparsed := _unparsed_words(context, name, words):
+        yield _suggest_for_words(unparsed, context, name)
 
 
 def _suggest_for_command(word: str, known: Sequence[str], group: str) -> str:
@@ -254,14 +254,14 @@ def _suggest_for_command(word: str, known: Sequence[str], group: str) -> str:
     if word == plan:
         return f"It is a plan: `howfar run {word}` runs it.\n"
     if word in _SERVER_WORDS:
-        return f"For your server: {LIKE_TARGET}. For one in the laboratory: `howfar run paths --server {_SERVER_WORDS[word]}`.\n"
+        return f"For your server: {TARGET_USAGE}. For one in the laboratory: `howfar run paths --server {_SERVER_WORDS[word]}`.\n"
     as_host = f"As a host: `howfar {word}:3306` (MySQL), :5432 (PostgreSQL), :6379 (Redis) or :11211 (Memcached).\n"
     if (similar := nearest(word, [*known, *equivalents])) is not None:
         command = f"Use {equivalents[similar]}.\n" if similar in equivalents else f"Did you mean `howfar {similar}`?\n"
         return command + as_host if _HOST_HINTS.search(word) else command
     if plan is not None and not _HOST_HINTS.search(word):
         return f"Did you mean `howfar run {plan}`?\n"
-    return f"For a database: {LIKE_TARGET}.\n{as_host}`howfar help` lists the commands.\n"
+    return f"For a database: {TARGET_USAGE}.\n{as_host}`howfar help` lists the commands.\n"
 
 
 _HOST_HINTS = re.compile(r"[0-9]|db|sql|pg|host|srv|redis|cache|prod|stag|primary|replica")
@@ -283,24 +283,24 @@ def _option_names(context: click.Context) -> list[str]:
     ]
 
 
-def accepted(suggestion: str, options: Sequence[str]) -> bool:
+def is_accepted(suggestion: str, options: Sequence[str]) -> bool:
     """Whether all options that a suggestion names, outside of whole commands, are among the command's."""
-    outside = re.sub(r"`[^`]*`|'[^']*'", "", suggestion)
-    return all(option in options or option == "--version" for option in re.findall(r"--[a-z][a-z-]*", outside))
+    own_text = re.sub(r"`[^`]*`|'[^']*'", "", suggestion)
+    return all(option in options or option == "--version" for option in re.findall(r"--[a-z][a-z-]*", own_text))
 
 
 def _suggest_for_option(option: str, context: click.Context, name: str) -> str:
     options = _option_names(context)
     equivalent = OPTIONS.get(name, {}).get(option)
-    if equivalent is not None and accepted(equivalent, options):
+    if equivalent is not None and is_accepted(equivalent, options):
         return f"Use {equivalent}.\n"
     return did_you_mean(option, [known for known in options if known.startswith("--")]).replace("? ", "?\n")
 
 
 def _suggest_for_list(param: click.Parameter, words: Sequence[str]) -> str:
     """Advice if several numbers were given where one is expected; else empty."""
-    several = any(re.fullmatch(r"\d+(,\d+)+", word.rpartition("=")[2]) for word in words)
-    if not several or not isinstance(param.type, click.types.IntParamType):
+    has_number_list = any(re.fullmatch(r"\d+(,\d+)+", word.rpartition("=")[2]) for word in words)
+    if not has_number_list or not isinstance(param.type, click.types.IntParamType):
         return ""
     return f"{param.opts[0]} takes one number. For several, write `{param.name} = [1, 4]` below [factors] in a plan of your own.\n"
 
@@ -314,8 +314,8 @@ def _unparsed_words(context: click.Context, name: str, words: Sequence[str]) -> 
         return []
 
 
-def _suggest_for_words(extra: Sequence[str], context: click.Context, name: str) -> str:
-    word, options = extra[0], _option_names(context)
+def _suggest_for_words(unparsed: Sequence[str], context: click.Context, name: str) -> str:
+    word, options = unparsed[0], _option_names(context)
     if word in _SERVER_WORDS and "--server" in options:
         return f"Use --server {_SERVER_WORDS[word]}.\n"
     if re.fullmatch(r"[0-9.]+(ns|us|µs|ms)", word) and "--rtt" in options:
@@ -351,10 +351,10 @@ def _split_quantity(words: Sequence[str]) -> tuple[str, str, str] | None:
     return None
 
 
-_FILES = {".toml": "`howfar run {0}`", **{kind.suffix: kind.reader for kind in KINDS}}
+_COMMAND_BY_SUFFIX = {".toml": "`howfar run {0}`", **{kind.suffix: kind.reader for kind in KINDS}}
 
 
 def command_for_file(word: str) -> str | None:
     """The command that takes a file with such a name; None if no command does."""
-    command = _FILES.get(PurePath(word).suffix)
+    command = _COMMAND_BY_SUFFIX.get(PurePath(word).suffix)
     return None if command is None else command.format(word)

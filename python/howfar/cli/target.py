@@ -31,11 +31,11 @@ from howfar.address import (
     parse_option_file,
     protocol_by_port,
 )
-from howfar.cli.hide_arguments import HIDDEN
+from howfar.cli.hide_arguments import HIDING
 from howfar.cli.screen import note, read_text
-from howfar.cli.suggest import LIKE_TARGET
+from howfar.cli.suggest import TARGET_USAGE
 from howfar.contract.ping_messages import Target, TcpTarget, UnixTarget
-from howfar.distance.resolve import as_number, resolve_name, unknown_host
+from howfar.distance.resolve import describe_unknown_host, parse_numeric_address, resolve_name
 from howfar.errors import EngineError, UsageError
 from howfar.recording.insertion import NamedServer
 from howfar.services import SERVICES
@@ -106,18 +106,18 @@ def find_server(
     file = _NO_FILE if defaults_file is None else read_option_file(defaults_file, variables, say)
     laboratory = None
     if parsed is None and not any(
-        source.names_a_server or source.localhost_is_socket for source in (option_address, file.address)
+        source.names_server or source.localhost_is_socket for source in (option_address, file.address)
     ):
         laboratory = laboratory_address(variables)
     if laboratory is not None:
         say("using the server and account of `howfar lab`")
-    requested = option_address.over(parsed.address if parsed is not None else _NO_ADDRESS)
+    requested = option_address.with_fallback(parsed.address if parsed is not None else _NO_ADDRESS)
     if requested.protocol is None and parsed is not None:
         requested = replace(requested, protocol=protocol_by_port(requested.port))
     if requested.protocol == "postgresql" or (laboratory is not None and laboratory.protocol == "postgresql"):
         return _find_libpq_login(requested, parsed, laboratory is not None, sources, say)
-    fallback = file.address if laboratory is None else laboratory.over(file.address)
-    address = requested.over(fallback).over(defaults)
+    fallback = file.address if laboratory is None else laboratory.with_fallback(file.address)
+    address = requested.with_fallback(fallback).with_fallback(defaults)
     if address.protocol == "mysql":
         address = replace(address, user=address.user or own_account_name())
     address = complete_address(address, variables)
@@ -141,7 +141,7 @@ def parse_target(text: str) -> ParsedTarget:
         option_file = shlex.quote(text)
         raise UsageError(
             f"{text} is a file, not the address of a server",
-            f"For an option file: `howfar --defaults-file {option_file}`. For a server: {LIKE_TARGET}.",
+            f"For an option file: `howfar --defaults-file {option_file}`. For a server: {TARGET_USAGE}.",
         )
     parsed = parse(text)
     path = parsed.address.socket
@@ -158,11 +158,15 @@ def _only_port(folder: Path) -> int | None:
         entries = list(folder.iterdir())
     except OSError:
         return None
-    names = [path.name.removeprefix(libpq.SOCKET_NAME) for path in entries if path.name.startswith(libpq.SOCKET_NAME)]
+    names = [
+        path.name.removeprefix(libpq.SOCKET_NAME_PREFIX)
+        for path in entries
+        if path.name.startswith(libpq.SOCKET_NAME_PREFIX)
+    ]
     ports = [int(name) for name in names if name.isdigit()]
     if not ports:
         other_sockets = ", ".join(str(path) for path in sorted(entries) if path.is_socket())
-        advice = f"Name one of its sockets: {other_sockets}." if other_sockets else f"For a server: {LIKE_TARGET}."
+        advice = f"Name one of its sockets: {other_sockets}." if other_sockets else f"For a server: {TARGET_USAGE}."
         raise UsageError(f"{folder} is a directory, and PostgreSQL has no socket in it", advice)
     return ports[0] if len(ports) == 1 else None
 
@@ -180,9 +184,9 @@ def password_note(on_command_line: bool, parsed: ParsedTarget | None) -> tuple[s
     """A sentence if a password was on the command line, where other users see it."""
     if not on_command_line or parsed is None or not parsed.password:
         return ()
-    can_see = "could briefly see" if HIDDEN.done else "can see"
-    visibility = f"other users of this machine {can_see} the password in the target (ps); "
-    return (visibility + "--env NAME, --password-file or --ask-password avoid that",)
+    can_see = "could briefly see" if HIDING.is_done else "can see"
+    warning = f"other users of this machine {can_see} the password in the target (ps); "
+    return (warning + "--env NAME, --password-file or --ask-password avoid that",)
 
 
 def complete_address(address: ServerAddress, environment: Mapping[str, str]) -> ServerAddress:
@@ -191,7 +195,7 @@ def complete_address(address: ServerAddress, environment: Mapping[str, str]) -> 
         server_part = ServerAddress(
             host=address.host, hostaddr=address.hostaddr, port=address.port, socket=address.socket
         )
-        completed = libpq.completed(server_part, "", None)
+        completed = libpq.complete(server_part, "", None)
         return replace(
             address, host=completed.host, hostaddr=completed.hostaddr, port=completed.port, socket=completed.socket
         )
@@ -304,14 +308,14 @@ def _password(
     address: ServerAddress,
     say: Say,
 ) -> Secret:
-    in_target = parsed.password if parsed is not None else None
+    target_password = parsed.password if parsed is not None else None
     file = sources.password_file
     environment = sources.environment
-    if in_laboratory and not (file or sources.ask_password or in_target or file_password is not None):
+    if in_laboratory and not (file or sources.ask_password or target_password or file_password is not None):
         lab_file = environment.get("HOWFAR_PASSWORD_FILE")  # the other variables are for the user's own servers
         file = Path(lab_file) if lab_file else None
     names = _PASSWORD_VARIABLES.get(address.protocol or "", ("HOWFAR_PASSWORD",))
-    return password(file, sources.ask_password, in_target or file_password, say, environment, names)
+    return password(file, sources.ask_password, target_password or file_password, say, environment, names)
 
 
 def password(
@@ -355,28 +359,28 @@ def _find_libpq_login(
             name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")
         }
     home = home_directory(environment)
-    from_environment = libpq.of_environment(environment)
+    from_environment = libpq.parse_environment(environment)
     notes = list(parsed.notes) if parsed is not None else []
     service_password: Secret | None = None
     address = replace(requested, protocol="postgresql", localhost_is_socket=None)
     if (service := address.service or from_environment.service) is not None:
         service_file = _read_service(service, address.service_file or from_environment.service_file, home, environment)
-        address, service_password = libpq.over(address, service_file.address), service_file.password
+        address, service_password = libpq.with_fallback(address, service_file.address), service_file.password
         notes += service_file.notes
-    address = libpq.over(address, from_environment)
+    address = libpq.with_fallback(address, from_environment)
     if sources.defaults.protocol in (None, "postgresql"):
-        address = libpq.over(address, sources.defaults)
+        address = libpq.with_fallback(address, sources.defaults)
     certificates = home / ".postgresql"
     client_certificate = (str(certificates / "postgresql.crt"), str(certificates / "postgresql.key"))
     root_certificate = str(certificates / "root.crt")
-    address = libpq.completed(
+    address = libpq.complete(
         address,
         own_account_name(),
         root_certificate if _exists(root_certificate) else None,
         client_certificate if all(map(_exists, client_certificate)) else None,
     )
-    in_target = parsed.password if parsed is not None else None
-    known_password = in_target or service_password
+    target_password = parsed.password if parsed is not None else None
+    known_password = target_password or service_password
     names = ("HOWFAR_PASSWORD", "PGPASSWORD")
     if not known_password and not any(name in environment for name in names):
         known_password = _read_passfile(Path(address.passfile or home / ".pgpass"), address, say)
@@ -390,7 +394,7 @@ def _read_service(service: str, service_file: str | None, home: Path, environmen
     files = [user_file, *(Path(folder, "pg_service.conf") for folder in folders)]
     for file in files:
         if _exists(file):
-            section = libpq.parse_services(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
+            section = libpq.parse_service(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
             if section is not None:
                 return section
     raise UsageError("the service is not in any service file", f"Looked in {', '.join(map(str, files))}.")
@@ -402,7 +406,7 @@ def _read_passfile(file: Path, address: ServerAddress, say: Say) -> Secret | Non
     if file.stat().st_mode & 0o077:
         say(f"{file} is ignored, because other users can read it: run chmod 600 on it")
         return None
-    return libpq.password_of(read_text(file, "the password file", MAX_FILE_BYTES), address)
+    return libpq.find_password(read_text(file, "the password file", MAX_FILE_BYTES), address)
 
 
 def _exists(file: str | Path) -> bool:
@@ -428,7 +432,7 @@ def own_account_name() -> str:
         return str(os.geteuid())
 
 
-def settle_tls(address: ServerAddress, target: Target, say: Say) -> ServerAddress:
+def resolve_tls_mode(address: ServerAddress, target: Target, say: Say) -> ServerAddress:
     """The address with `sslmode=prefer` resolved: the server is asked once whether it offers TLS. Raises UsageError, EngineError."""
     if address.ssl_mode != "PREFERRED":
         return address
@@ -457,37 +461,33 @@ def _offers_tls(target: TcpTarget) -> bool:
 # ---------------------------------------------------------------- numeric addresses
 
 
-def resolve(address: ServerAddress) -> list[tuple[socket.AddressFamily, str]]:
+def resolve_host(address: ServerAddress) -> tuple[str, ...]:
     """The numeric addresses of a host, in the resolver's order; a numeric address is returned unchanged. Raises UsageError."""
     host = address.hostaddr or address.host
     assert host is not None, "an address with a socket is not resolved"
-    number = as_number(host)
-    numbers = _look_up(host, address.port or 0) if number is None else (number,)
-    return [(socket.AF_INET6 if ":" in text else socket.AF_INET, text) for text in numbers]
-
-
-def _look_up(host: str, port: int) -> tuple[str, ...]:
+    if (number := parse_numeric_address(host)) is not None:
+        return (number,)
     try:
-        return resolve_name(host, port)
+        return resolve_name(host, address.port or 0)
     except (OSError, UnicodeError) as error:
-        raise UsageError(*unknown_host(host, error)) from error
+        raise UsageError(*describe_unknown_host(host, error)) from error
 
 
-def numeric(address: ServerAddress, say: Say) -> Target:
-    """The numeric address. For a name with several, each is tried in turn, and the one that answers is reported."""
+def numeric_target(address: ServerAddress, say: Say) -> Target:
+    """The numeric address of a server. For a name with several, each is tried in turn, and the one that answers is reported."""
     if address.socket is not None:
         return UnixTarget(path=socket_path(address.socket))
-    assert address.port is not None, "an address is complete"
-    addresses = [number for _, number in resolve(address)]
-    if len(addresses) == 1:
-        return TcpTarget(host=addresses[0], port=address.port)
+    assert address.port is not None, "the address is complete"
+    numbers = resolve_host(address)
+    if len(numbers) == 1:
+        return TcpTarget(host=numbers[0], port=address.port)
     refusals: list[str] = []
     start = time.monotonic()
-    for number in addresses:
-        tried_at = time.monotonic()
+    for number in numbers:
+        attempt_start = time.monotonic()
         try:
             with closing(socket.create_connection((number, address.port), CONNECT_TIMEOUT_S)):
-                say(_describe_choice(address.host, number, len(addresses), refusals, tried_at - start))
+                say(_describe_choice(address.host, number, len(numbers), refusals, attempt_start - start))
                 return TcpTarget(host=number, port=address.port)
         except OSError as error:
             refusals.append(f"{number}: {error.strerror or error}")
@@ -498,12 +498,14 @@ def numeric(address: ServerAddress, say: Say) -> Target:
 
 
 def _describe_choice(host: str | None, number: str, count: int, refusals: list[str], lost_s: float) -> str:
-    """A sentence: which of several addresses was chosen, and the time lost on dead ones before it. No figure of a load includes it."""
+    """A sentence: which of several addresses was chosen, and the time lost on others before it, which no figure of a load includes."""
     choice = f"{host} has {count} addresses; {number} is the first that answers"
     if not refusals:
         return choice
-    dead = f"{len(refusals)} that did not"
-    return f"{choice}, after {lost_s:.3f} s for {dead}. A client that connects by name may wait as long at each connect"
+    return (
+        f"{choice}, after {lost_s:.3f} s for {len(refusals)} that did not. A client that connects by name may wait as long at each "
+        "connect"
+    )
 
 
 def socket_path(path: str) -> str:
@@ -521,7 +523,7 @@ def find_usual_server() -> str:
     """Inside `howfar lab` its server, else the only one of the usual sockets that exists. Raises UsageError."""
     laboratory = laboratory_address()
     if laboratory is not None:
-        return laboratory.where
+        return laboratory.location
     existing = [path for path in _DEFAULT_SOCKETS if Path(path).is_socket()]
     if len(existing) == 1:
         return existing[0]
@@ -545,6 +547,6 @@ def named_server_at(text: str, option: str = "--server") -> NamedServer:
     if login.address.socket is None and login.address.port is None:
         raise UsageError(f"{option} names a host without a port", "Write HOST:PORT, or the path of a socket.")
     address = login.address
-    is_name = address.socket is None and address.host is not None and as_number(address.host) is None
+    is_name = address.socket is None and address.host is not None and parse_numeric_address(address.host) is None
     protocol = address.protocol or protocol_by_port(address.port)
-    return NamedServer(numeric(address, note), address.host if is_name else None, protocol)
+    return NamedServer(numeric_target(address, note), address.host if is_name else None, protocol)

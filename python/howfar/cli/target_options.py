@@ -47,8 +47,8 @@ def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> P
     """The target path and link that the options choose. Raises UsageError."""
     from howfar.recording.path_session import PathTarget
 
-    path = find_path(path_name or ("remote" if choice.given else "tcp"))
-    if choice.given and not path.crosses_link:
+    path = find_path(path_name or ("remote" if choice.has_options else "tcp"))
+    if choice.has_options and not path.crosses_link:
         raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
     if tls is not None and not path.passes_tls:
         raise UsageError(
@@ -63,7 +63,7 @@ def read_target(path_name: str | None, tls: str | None, choice: LinkChoice) -> P
         backend=choice.backend,
         tcp=choice.tcp,
         congestion_control=choice.congestion_control,
-        named=choice.named,
+        link_name=choice.link_name,
     )
 
 

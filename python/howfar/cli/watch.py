@@ -19,7 +19,7 @@ import click
 from howfar.cli.exit_codes import UNREACHABLE
 from howfar.cli.screen import is_terminal, rich_console, show_json_line
 from howfar.contract.ping_messages import NotOpened
-from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
+from howfar.distance.measure import MeasurementFailed, empty_record, find_addresses
 from howfar.distance.record import WatchedOutage, WatchedRequest
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
@@ -28,19 +28,19 @@ from howfar.distance.session import (
     MeasuredServer,
     PingSession,
     check_answered,
-    not_opened,
+    make_failure,
     ping_session,
 )
-from howfar.distance.watch import MIN_INTERVAL_NS, LostPeriod, Moment, WatchResults, frame, summary, window_line
+from howfar.distance.watch import MIN_INTERVAL_NS, Moment, Outage, WatchResults, log_line, render_screen, summary_lines
 from howfar.errors import UsageError
-from howfar.stopping import Ended
+from howfar.stopping import EndRequested
 from howfar.units import format_duration_ns
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 _SECOND_NS = 1_000_000_000
-_HAND_OVER_NS = 2_000_000
+_SEND_AHEAD_NS = 2_000_000
 """How long before it is due a request is passed to the engine, which waits until then itself."""
 _CLOSE_TIMEOUT_S = 2.0
 _FRAME_S = 0.1
@@ -56,15 +56,15 @@ class AnsweredRequest:
     """A request was answered `latency_ns` after it was due."""
 
     latency_ns: int
-    when: Moment
+    moment: Moment
 
 
 @dataclass(frozen=True)
 class LostRequest:
-    """A request that was due at `when` got no answer, or an error, or could not be sent."""
+    """A request that was due at `moment` got no answer, or an error, or could not be sent."""
 
-    why: str
-    when: Moment
+    reason: str
+    moment: Moment
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class SkippedRequests:
 class ServerUnreachable:
     """The connection ended, or could not be opened again; another attempt follows."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class ServerBack:
     """The server answers again."""
 
-    when: Moment
+    moment: Moment
 
 
 WatchEvent = AnsweredRequest | LostRequest | SkippedRequests | ServerUnreachable | ServerBack
@@ -95,7 +95,7 @@ class _RequestThread(threading.Thread):
     """Sends requests on the schedule and reports what happened. Ends with `stop`, or after `count` requests."""
 
     def __init__(self, server: MeasuredServer, interval_ns: int, count: int | None, timeout_ns: int) -> None:
-        super().__init__(name="asker", daemon=True)
+        super().__init__(name="requests", daemon=True)
         self.events: queue.SimpleQueue[WatchEvent | None] = queue.SimpleQueue()
         """Events for the main thread; the last item is None."""
         self.failed: Exception | None = None
@@ -103,7 +103,7 @@ class _RequestThread(threading.Thread):
         self.stop = threading.Event()
         self._server = server
         self._interval_ns, self._timeout_ns = interval_ns, timeout_ns
-        self._left = math.inf if count is None else count
+        self._remaining = math.inf if count is None else count
         self._due_ns: int | None = None
         """When the next request is due. None until the server is reached for the first time."""
         self._session: PingSession | None = None
@@ -126,14 +126,14 @@ class _RequestThread(threading.Thread):
         """Connect and send requests; connect again after a loss, with increasing waits. Raises errors of the first connect and of a
         refused login: another attempt could lock the account."""
         waits = _reconnect_waits()
-        while not self.stop.is_set() and self._left > 0:
+        while not self.stop.is_set() and self._remaining > 0:
             try:
-                with self._connected() as session:
+                with self._connect() as session:
                     waits = _reconnect_waits()
                     if self._due_ns is not None:
-                        self._lose_due("no connection")
+                        self._report_lost_until_now("no connection")
                         self.events.put(ServerBack(_now()))
-                    self._ask(session)
+                    self._send_requests(session)
                     return
             except (ConnectionLost, NameFailed) as error:
                 if self._due_ns is None or (isinstance(error, ConnectionLost) and error.failure.code == "auth"):
@@ -147,25 +147,25 @@ class _RequestThread(threading.Thread):
     def _wait_unreachable(self, seconds: float) -> None:
         """Wait before the connection is opened again."""
         deadline = time.monotonic() + seconds
-        while not self.stop.is_set() and self._left > 0:
-            self._lose_due("no connection")
-            left = deadline - time.monotonic()
-            if left <= 0:
+        while not self.stop.is_set() and self._remaining > 0:
+            self._report_lost_until_now("no connection")
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 return
-            self.stop.wait(min(left, _UNREACHABLE_CHECK_S))
+            self.stop.wait(min(left_s, _UNREACHABLE_CHECK_S))
 
-    def _lose_due(self, why: str) -> None:
+    def _report_lost_until_now(self, reason: str) -> None:
         """Report every request that was due until now as lost."""
-        assert self._due_ns is not None, "the server was reached once"
+        assert self._due_ns is not None, "a schedule exists once the server was reached"
         now = _now()
-        while self._due_ns <= now.ns and self._left > 0:
-            self.events.put(LostRequest(why, now.earlier(now.ns - self._due_ns)))
+        while self._due_ns <= now.ns and self._remaining > 0:
+            self.events.put(LostRequest(reason, now.before(now.ns - self._due_ns)))
             self._due_ns += self._interval_ns
-            self._left -= 1
+            self._remaining -= 1
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[PingSession]:
-        """A connection to the first address that accepts one; the name is looked up each time. Raises Lost, NameFailed."""
+    def _connect(self) -> Iterator[PingSession]:
+        """A connection to the first address that accepts one; the name is looked up each time. Raises ConnectionLost, NameFailed."""
         _, targets = find_addresses(self._server, self._timeout_ns)
         for number, target in enumerate(targets):
             with ping_session(self._server, target, self._timeout_ns) as session:
@@ -174,45 +174,45 @@ class _RequestThread(threading.Thread):
                 if isinstance(opened, NotOpened):
                     if opened.step == "connect" and number < len(targets) - 1:
                         continue
-                    raise ConnectionLost(not_opened(opened))
+                    raise ConnectionLost(make_failure(opened))
                 query = REQUESTS[self._server.service].query
                 cold = session.ask([query], 1, 0)  # not counted
                 check_answered(self._server, cold.refusals[0])
                 yield session
                 return
 
-    def _ask(self, session: PingSession) -> None:
-        """Send requests until the watch ends. Raises Lost, after reporting the lost requests."""
+    def _send_requests(self, session: PingSession) -> None:
+        """Send requests until the watch ends. Raises ConnectionLost, after reporting the lost requests."""
         query = REQUESTS[self._server.service].query
         if self._due_ns is None:
             self._due_ns = time.monotonic_ns() + self._interval_ns
-        while not self.stop.is_set() and self._left > 0:
+        while not self.stop.is_set() and self._remaining > 0:
             due_ns = self._due_ns
             behind_ns = time.monotonic_ns() - due_ns
             if behind_ns > self._interval_ns:
-                skipped = min(behind_ns // self._interval_ns + 1, self._left)
+                skipped = min(behind_ns // self._interval_ns + 1, self._remaining)
                 self.events.put(SkippedRequests(int(skipped)))
-                self._left -= skipped
+                self._remaining -= skipped
                 self._due_ns += int(skipped) * self._interval_ns
                 continue
-            if self.stop.wait(max(-behind_ns - _HAND_OVER_NS, 0) / 1e9):
+            if self.stop.wait(max(-behind_ns - _SEND_AHEAD_NS, 0) / 1e9):
                 return
             self.pending_since_ns, self._due_ns = due_ns, due_ns + self._interval_ns
-            self._left -= 1
+            self._remaining -= 1
             try:
                 answer = session.ask([query], 1, 0, due_ns)
             except ConnectionLost as lost:
                 if not self.stop.is_set():
                     now = _now()
-                    self.events.put(LostRequest(lost.failure.message, now.earlier(now.ns - due_ns)))
-                    self._lose_due("no connection")
+                    self.events.put(LostRequest(lost.failure.message, now.before(now.ns - due_ns)))
+                    self._report_lost_until_now("no connection")
                 raise
             error, took_ns = answer.refusals[0], answer.latencies_ns[0][0] + answer.late_ns
             now = _now()
             self.events.put(
                 AnsweredRequest(took_ns, now)
                 if error is None
-                else LostRequest(f"an error: {error}", now.earlier(now.ns - due_ns))
+                else LostRequest(f"an error: {error}", now.before(now.ns - due_ns))
             )
             self.pending_since_ns = None
 
@@ -236,35 +236,35 @@ def watch(server: MeasuredServer, interval_ns: int | None, count: int | None, ti
             "howfar load makes load; here 10ms is the shortest interval.",
         )
     thread = _RequestThread(server, interval_ns, count, timeout_ns)
-    watched = WatchResults(title=f"{server.shown}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
+    watched = WatchResults(title=f"{server.url}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
     thread.start()
     code = 0
     try:
         if as_json:
-            _print_json(thread, watched, server.shown)
+            _print_json(thread, watched, server.url)
         elif is_terminal(sys.stdout):
             _show_live(thread, watched)
         else:
             _print_windows(thread, watched)
     except KeyboardInterrupt as ended:  # the usual end, if it is Ctrl-C
-        code = ended.exit_code if isinstance(ended, Ended) else 0
+        code = ended.exit_code if isinstance(ended, EndRequested) else 0
     thread.end()
     _take_events(thread, watched, 0.0)
     if as_json and watched.outage is not None:
-        _print_outage_json(watched.outage, server.shown)
+        _print_outage_json(watched.outage, server.url)
     elif watched.due and not as_json:
-        click.echo("\n".join(summary(watched, time.monotonic_ns())))
+        click.echo("\n".join(summary_lines(watched, time.monotonic_ns())))
     if isinstance(thread.failed, ConnectionLost):
-        raise MeasurementFailed(unmeasured(server, thread.failed.failure))
+        raise MeasurementFailed(empty_record(server, thread.failed.failure))
     if thread.failed is not None:
         raise thread.failed
     return code or (UNREACHABLE if watched.lost and not watched.count else 0)
 
 
-def _take_events(thread: _RequestThread, watched: WatchResults, limit_s: float) -> tuple[list[WatchEvent], bool]:
-    """Take and count the events of the next `limit_s`; returns them and whether more may follow."""
+def _take_events(thread: _RequestThread, watched: WatchResults, wait_s: float) -> tuple[list[WatchEvent], bool]:
+    """Take and count the events of the next `wait_s`; returns them and whether more may follow."""
     new_events: list[WatchEvent] = []
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             event = thread.events.get(timeout=max(deadline - time.monotonic(), 0))
@@ -274,16 +274,16 @@ def _take_events(thread: _RequestThread, watched: WatchResults, limit_s: float) 
             return new_events, False
         new_events.append(event)
         match event:
-            case AnsweredRequest(latency_ns, when):
-                watched.record_answer(latency_ns, when)
-            case LostRequest(why, when):
-                watched.was_lost(why, when)
+            case AnsweredRequest(latency_ns, moment):
+                watched.record_answer(latency_ns, moment)
+            case LostRequest(reason, moment):
+                watched.record_loss(reason, moment)
             case SkippedRequests(number):
                 watched.skipped += number
-            case ServerUnreachable(why):
-                watched.unreachable(why)
-            case ServerBack(when):
-                watched.back(when)
+            case ServerUnreachable():
+                watched.record_unreachable()
+            case ServerBack(moment):
+                watched.record_recovery(moment)
         if time.monotonic() > deadline:
             break
     return new_events, True
@@ -302,12 +302,12 @@ def _draw(live: Live, text: type, thread: _RequestThread, watched: WatchResults)
     size = shutil.get_terminal_size((80, 24))
     pending_since_ns, now_ns = thread.pending_since_ns, time.monotonic_ns()
     pending_ns = None if pending_since_ns is None else max(now_ns - pending_since_ns, 0)
-    live.update(text(frame(watched, pending_ns, now_ns, size.columns, size.lines), no_wrap=True), refresh=True)
+    live.update(text(render_screen(watched, pending_ns, now_ns, size.columns, size.lines), no_wrap=True), refresh=True)
 
 
 def _print_windows(thread: _RequestThread, watched: WatchResults) -> None:
     while _take_events(thread, watched, _WINDOW_S)[1]:
-        click.echo(window_line(watched, _now()))
+        click.echo(log_line(watched, _now()))
 
 
 def _print_json(thread: _RequestThread, watched: WatchResults, target: str) -> None:
@@ -319,9 +319,9 @@ def _print_json(thread: _RequestThread, watched: WatchResults, target: str) -> N
             if isinstance(event, AnsweredRequest | LostRequest):
                 line = WatchedRequest(
                     target=target,
-                    at=_utc(event.when),
+                    at=_utc(event.moment),
                     latency_ns=event.latency_ns if isinstance(event, AnsweredRequest) else None,
-                    lost=event.why if isinstance(event, LostRequest) else None,
+                    lost=event.reason if isinstance(event, LostRequest) else None,
                 )
                 show_json_line(line.model_dump_json())
         new, shown_outages = watched.outage_count - shown_outages, watched.outage_count
@@ -329,18 +329,18 @@ def _print_json(thread: _RequestThread, watched: WatchResults, target: str) -> N
             _print_outage_json(outage, target)
 
 
-def _print_outage_json(outage: LostPeriod, target: str) -> None:
+def _print_outage_json(outage: Outage, target: str) -> None:
     line = WatchedOutage(
         target=target,
         outage=outage.kind,
         began=_utc(outage.began),
         ended=None if outage.ended is None else _utc(outage.ended),
-        took_ns=outage.took_ns(time.monotonic_ns()),
+        took_ns=outage.duration_ns(time.monotonic_ns()),
         lost=outage.lost,
         why=outage.why,
     )
     show_json_line(line.model_dump_json())
 
 
-def _utc(when: Moment) -> str:
-    return when.at.astimezone(UTC).isoformat()
+def _utc(moment: Moment) -> str:
+    return moment.at.astimezone(UTC).isoformat()

@@ -1,4 +1,4 @@
-"""The distance as CSV and as Prometheus' text format. JSON is the record itself."""
+"""Formats a distance as CSV and as Prometheus' text format. The JSON form is that of the record itself."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from howfar.distance.record import Distance
 
 
 def csv_text(distance: Distance) -> str:
-    """The figures as CSV: one line each, with its name and its value, in nanoseconds or the unit in the name."""
+    """Format the figures as CSV: a line for each, with its name and its value, in the unit that ends the name."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("target", "metric", "value"))
-    for metric, value in figures(distance):
+    for metric, value in list_figures(distance):
         writer.writerow((distance.target, metric, value))
     return buffer.getvalue()
 
 
-def figures(distance: Distance) -> Iterator[tuple[str, object]]:
-    """Every figure of the screen, with a flat name."""
+def list_figures(distance: Distance) -> Iterator[tuple[str, object]]:
+    """Yield the name and value of every figure on the screen."""
     yield "product", distance.product or ""
     if distance.name is not None:
         yield "name_ns", distance.name.took_ns
@@ -62,7 +62,7 @@ _HELP = {
 
 
 def prometheus_text(distance: Distance) -> str:
-    """Gauges for the textfile collector of Prometheus' node exporter."""
+    """Format gauges for the textfile collector of Prometheus' node exporter."""
     lines: list[str] = []
     for name, description in _HELP.items():
         samples = list(_samples(distance, name))
@@ -73,10 +73,10 @@ def prometheus_text(distance: Distance) -> str:
 
 
 def _labels(distance: Distance, labels: dict[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in {"target": distance.target, **labels}.items())
+    return ",".join(f'{name}="{_escape_label(value)}"' for name, value in {"target": distance.target, **labels}.items())
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -1,7 +1,7 @@
-"""Limits for scripts and monitoring: `--fail-if 'p95>2ms'`. No I/O.
+"""Parses and judges limits for scripts and monitoring: `--fail-if 'p95>2ms'`. No I/O.
 
-A limit is crossed only if the complete 95 % interval of the figure is above it, and passed only if no part of it is; otherwise it is
-undecided. Figures without an interval (min, network, connect, name) are compared directly.
+A limit is crossed only if the complete 95 % interval of the figure is above it, and passed only if no part of the interval is;
+otherwise it is undecided. Figures without an interval (min, network, connect, name) are compared directly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from howfar.distance.record import Bounds, Distance, Latencies, Limit, interval, min_count
+from howfar.distance.record import Bounds, Distance, Latencies, Limit, min_count, percentile_interval
 from howfar.errors import QuantityError, UsageError
 from howfar.units import parse_duration_ns
 
@@ -45,16 +45,16 @@ def parse_limit(text: str) -> LimitExpression:
     example = "Write for example p95>2ms, connect>50ms or page60>100ms."
     if match is None:
         raise UsageError(f"--fail-if: {text!r} is not METRIC>TIME", example)
-    metric, sign, value = match.group(1).lower(), match.group(2), match.group(3)
+    metric, operator, value = match.group(1).lower(), match.group(2), match.group(3)
     if metric not in METRICS:
-        similar = difflib.get_close_matches(metric, METRICS, 1)
-        suggestion = f"Did you mean {similar[0]}? " if similar else ""
+        close_matches = difflib.get_close_matches(metric, METRICS, 1)
+        suggestion = f"Did you mean {close_matches[0]}? " if close_matches else ""
         raise UsageError(f"--fail-if: there is no metric {metric!r}", f"{suggestion}Known: {', '.join(METRICS)}.")
     try:
         threshold = parse_duration_ns(value)
     except QuantityError as error:
         raise UsageError(f"--fail-if: {error.message}", example) from error
-    if sign.startswith("<"):
+    if operator.startswith("<"):
         raise UsageError(
             f"--fail-if: {text.strip()} would fail where the server is near, as the limit names what fails",
             f"Write {metric}>{value} to fail if {metric} is above {value}.",
@@ -63,7 +63,7 @@ def parse_limit(text: str) -> LimitExpression:
 
 
 def judge(limit: LimitExpression, distance: Distance) -> Limit:
-    """The verdict of a measurement on a limit."""
+    """Judge a limit by a measurement."""
     value, bounds = METRICS[limit.metric](distance)
     verdict: Literal["crossed", "passed", "undecided"] = "undecided"
     if value is not None:
@@ -83,13 +83,13 @@ def _percentile_figure(name: str) -> Callable[[Distance], Figure]:
         if request is None:
             return None, None
         value: int | None = getattr(request, f"{name}_ns")
-        return (None, None) if value is None else (value, interval(sorted(request.samples_ns), share))
+        return (None, None) if value is None else (value, percentile_interval(sorted(request.samples_ns), share))
 
     return read
 
 
 def _mean_interval(request: Latencies) -> tuple[float, float] | tuple[None, None]:
-    """The interval of the mean: 1.96 standard errors on each side; (None, None) for a single sample."""
+    """Return the interval of the mean: 1.96 standard errors on each side; (None, None) for a single sample."""
     if request.count < 2:
         return None, None
     margin = _Z_95 * statistics.stdev(request.samples_ns) / math.sqrt(request.count)
@@ -130,4 +130,4 @@ METRICS: Final[Mapping[str, Callable[[Distance], Figure]]] = {
     "page60": _page_figure(60),
     "page200": _page_figure(200),
 }
-"""Metrics by name: the function that reads each, with its interval if it has distance."""
+"""For each metric, the function that reads its value and interval from a distance."""

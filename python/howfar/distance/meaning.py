@@ -1,4 +1,4 @@
-"""The meaning of a distance: the time of a page, the time on other paths, and kilometres."""
+"""Computes the meaning of a distance: the time of a page, its time on other paths, and kilometres."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LINKS = (("same zone", "same-zone"), ("another zone", "cross-zone"), ("another 
 """Names on the screen, and the named links whose RTT they have."""
 
 
-def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance:
-    """The distance with its meaning added; unchanged if nothing was measured.
+def add_meaning(distance: Distance, socket_saving_ns: int | None = None) -> Distance:
+    """Add its meaning to a distance, which stays unchanged if nothing was measured.
 
     `socket_saving_ns`: time that a request would save over the server's Unix socket on this machine; None if it has no socket here.
     """
@@ -30,18 +30,18 @@ def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance
         Page(requests=count, kept_ns=count * request.mean_ns, new_ns=opening_ns + count * request.mean_ns)
         for count in PAGE_REQUESTS
     )
-    other_ns = max(request.mean_ns - (network_ns or 0), 0)
+    server_ns = max(request.mean_ns - (network_ns or 0), 0)
     elsewhere = tuple(
-        Elsewhere(name=name, rtt_ns=rtt_ns, kept_ns=tuple(count * (other_ns + rtt_ns) for count in PAGE_REQUESTS))
+        Elsewhere(name=name, rtt_ns=rtt_ns, kept_ns=tuple(count * (server_ns + rtt_ns) for count in PAGE_REQUESTS))
         for name, rtt_ns in named_rtts()
     )
     if socket_saving_ns is not None and network_ns is not None:
         # A socket cannot save more than TCP costs; on a busy machine the measured saving may be larger.
         request_ns = request.mean_ns - min(socket_saving_ns, network_ns, request.min_ns)
-        by_socket = Elsewhere(
+        socket_pages = Elsewhere(
             name="its socket", rtt_ns=None, kept_ns=tuple(count * request_ns for count in PAGE_REQUESTS)
         )
-        elsewhere = (by_socket, *elsewhere)
+        elsewhere = (socket_pages, *elsewhere)
     is_remote = (
         network_ns is not None and distance.path is not None and distance.path.kind in ("other_machine", "unknown")
     )
@@ -50,6 +50,6 @@ def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance
 
 
 def named_rtts() -> tuple[tuple[str, int], ...]:
-    """Names and RTTs of the links on which the time of a page is shown."""
+    """Return names and RTTs of the links for which the time of a page is shown."""
     links = tomllib.loads((resources.files("howfar.plan") / "named_links.toml").read_text(encoding="utf-8"))
     return tuple((name, parse_duration_ns(links[link]["rtt"])) for name, link in _LINKS)

@@ -1,4 +1,4 @@
-"""The measurement of one server: its name, its connections, and small requests in sequence. The engine does the timing.
+"""Measures one server: its name, its connections, and small requests in sequence. The engine does the timing.
 
 Everything is bounded: at most 20 connects and 500 requests, a timeout for each step, and at most one refused login.
 """
@@ -22,8 +22,8 @@ from howfar.contract.ping_messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.distance.meaning import explain
-from howfar.distance.path import locate, path_facts
+from howfar.distance.meaning import add_meaning
+from howfar.distance.path import locate_peer, path_facts
 from howfar.distance.record import (
     MAX_COUNT,
     Address,
@@ -36,19 +36,20 @@ from howfar.distance.record import (
     NewConnection,
     StepTime,
 )
-from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
-from howfar.distance.resolve import NameFailed, as_number, lookup
+from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify
+from howfar.distance.resolve import NameFailed, look_up_name, parse_numeric_address
 from howfar.distance.session import (
     ConnectionLost,
     MeasuredServer,
     PingSession,
     check_answered,
     check_kind,
-    not_opened,
+    make_failure,
     ping_session,
     socket_saving_ns,
 )
 from howfar.distance.target import other_protocol
+from howfar.doctor.kind import product_name
 from howfar.engine.process import EngineFailed
 from howfar.errors import HowfarError, UsageError
 from howfar.services import SERVICES
@@ -56,15 +57,16 @@ from howfar.units import counted
 
 _SECOND_NS = 1_000_000_000
 NEAR_CONNECTS = 5
-"""Number of connections, over which medians are taken, if the first takes less than `_NEAR_NS`; else only one is opened."""
+"""Number of connections to a near server, over which medians are taken; a far one gets only one connection."""
 _NEAR_NS = 50_000_000
+"""Time of the first connection below which a server is near."""
 _NEAR_BUDGET_NS = 2 * _SECOND_NS
 """Time for all requests to a near server."""
 
 
 @dataclass(frozen=True)
-class _Round:
-    """A round of requests with a ping in the middle, so that both see the same server and path, equally warm."""
+class _RequestRound:
+    """A round of requests with a ping in the middle, so that both find the same server and path, equally warm."""
 
     before: int
     after: int
@@ -79,34 +81,34 @@ class _Round:
         return MAX_COUNT // (self.requests + 1)
 
 
-_NEAR_ROUND, _FAR_ROUND = _Round(1, 1), _Round(3, 2)
-"""For a far server, where time allows fewer than `MAX_COUNT`, a round has more requests per ping."""
+_NEAR_ROUND, _FAR_ROUND = _RequestRound(1, 1), _RequestRound(3, 2)
+"""For a far server, for which time allows fewer than `MAX_COUNT` requests, a round has more requests per ping."""
 _PROBE_COUNT = 3
-"""Number of requests whose minimum estimates the time of one."""
+"""Number of requests whose minimum estimates the time of a request."""
 _MIN_P95_COUNT = 60
 """Minimum number of requests for a p95."""
 _SYN_TIMEOUT_NS = _SECOND_NS
-"""Time after which Linux retransmits a SYN: after a shorter wait, the first may still be in transit."""
+"""Time after which Linux retransmits a SYN: after a shorter wait, the first SYN may still be in transit."""
 _NO_LIMIT_NS = 3600 * _SECOND_NS
 _MAX_SECONDS = 5.2
-"""Time after the beginning of the measurement at which requests to a far server end."""
+"""Time from the beginning of a measurement to the end of the requests to a far server."""
 
 
 @dataclass(frozen=True)
-class Effort:
+class MeasurementOptions:
     """The extent of a measurement, and its timeouts."""
 
     timeout_ns: int = 5 * _SECOND_NS
     """Timeout of each step of a connection, and of each answer."""
     bandwidth: bool = False
     count: int | None = None
-    """Number of requests; None: as many as the time allows, at most 500."""
+    """Number of requests; None for as many as the time allows, at most 500."""
     min_count: int = 1
     """Minimum number of requests, however long they take."""
 
 
 class MeasurementFailed(HowfarError):
-    """The server could not be measured; `distance` contains the results up to the failed step."""
+    """The server could not be measured. `distance` contains the results up to the failed step."""
 
     def __init__(self, distance: Distance) -> None:
         assert distance.failure is not None, "it failed"
@@ -120,12 +122,12 @@ class MeasurementFailed(HowfarError):
         return failure is not None and failure.code in ("auth", "server_error")
 
 
-def measure(server: MeasuredServer, effort: Effort) -> Distance:
+def measure(server: MeasuredServer, options: MeasurementOptions) -> Distance:
     """Measure the distance of a server. Raises MeasurementFailed, with the results so far, and EngineError."""
     began = time.monotonic()
-    distance = unmeasured(server)
+    distance = empty_record(server)
     try:
-        name, targets = find_addresses(server, effort.timeout_ns)
+        name, targets = find_addresses(server, options.timeout_ns)
     except NameFailed as error:
         failure = Failure(
             step="name", code="name", message=error.message, advice=error.advice, waited_ns=error.waited_ns
@@ -133,28 +135,28 @@ def measure(server: MeasuredServer, effort: Effort) -> Distance:
         raise MeasurementFailed(distance.model_copy(update={"failure": failure})) from error
     failed_addresses: list[Address] = []
     for number, target in enumerate(targets):
-        name_so_far = _name_so_far(name, failed_addresses, number)
-        with ping_session(server, target, effort.timeout_ns) as session:
+        updated_name = _name_so_far(name, failed_addresses, number)
+        with ping_session(server, target, options.timeout_ns) as session:
             opened = _open(session, server)
             if isinstance(opened, Opened):
                 measurement = _Measurement(
-                    server, effort, session, began, distance.model_copy(update={"name": name_so_far})
+                    server, options, session, began, distance.model_copy(update={"name": updated_name})
                 )
                 try:
                     return measurement.run(opened)
-                except ConnectionLost as lost:
-                    failed_so_far = measurement.so_far.model_copy(update={"failure": lost.failure})
+                except ConnectionLost as error:
+                    failed_record = measurement.partial_result.model_copy(update={"failure": error.failure})
         if isinstance(opened, Opened):
-            raise MeasurementFailed(_with_protocol(failed_so_far, server, target, effort.timeout_ns))
+            raise MeasurementFailed(_with_detected_protocol(failed_record, server, target, options.timeout_ns))
         if opened.step != "connect" or number == len(targets) - 1:
-            failed_so_far = _not_opened(distance.model_copy(update={"name": name_so_far}), server, opened)
-            raise MeasurementFailed(_with_protocol(failed_so_far, server, target, effort.timeout_ns))
+            failed_record = _with_failure(distance.model_copy(update={"name": updated_name}), server, opened)
+            raise MeasurementFailed(_with_detected_protocol(failed_record, server, target, options.timeout_ns))
         failed_addresses.append(
             Address(
                 address=target.host if isinstance(target, TcpTarget) else "",
                 state="failed",
                 waited_ns=opened.waited_ns,
-                why=reason(opened),
+                why=describe_failure(opened),
             )
         )
     raise AssertionError("a name has at least one address")
@@ -164,8 +166,8 @@ _SILENT_CODES = ("connect", "server_gone", "stalled")
 """Failure codes of a server that stayed silent or hung up."""
 
 
-def _with_protocol(failed: Distance, server: MeasuredServer, target: Target, timeout_ns: int) -> Distance:
-    """The failed measurement. If the server has sent nothing yet, the failure names the protocol that the server proves to speak."""
+def _with_detected_protocol(failed: Distance, server: MeasuredServer, target: Target, timeout_ns: int) -> Distance:
+    """Complete a failed measurement: if the server has sent nothing, find the protocol that it speaks, and name it in the failure."""
     failure = failed.failure
     assert failure is not None, "it failed"
     if failure.step == "connect" or failure.code not in _SILENT_CODES or failed.first_request_ns is not None:
@@ -177,10 +179,10 @@ def _with_protocol(failed: Distance, server: MeasuredServer, target: Target, tim
     return failed.model_copy(update={"failure": other_failure})
 
 
-def unmeasured(server: MeasuredServer, failure: Failure | None = None) -> Distance:
-    """The record of a server at the beginning of a measurement, or of a measurement that could not begin."""
+def empty_record(server: MeasuredServer, failure: Failure | None = None) -> Distance:
+    """Make the record of a server at the beginning of a measurement, or of a measurement that could not begin."""
     return Distance(
-        target=server.shown,
+        target=server.url,
         notes=server.notes,
         began=datetime.now(UTC).isoformat(timespec="milliseconds"),
         product=None,
@@ -190,17 +192,15 @@ def unmeasured(server: MeasuredServer, failure: Failure | None = None) -> Distan
 
 
 def find_addresses(server: MeasuredServer, timeout_ns: int) -> tuple[Name | None, tuple[Target, ...]]:
-    """The name lookup, or None if none was needed, and the targets to connect to, in the order in which clients try them.
-
-    Raises NameFailed.
-    """
+    """Look up the server's name; returns the lookup, or None if none was needed, and the targets in the order in which clients try
+    them. Raises NameFailed."""
     if server.socket is not None:
         return None, (UnixTarget(path=server.socket),)
     assert server.host is not None and server.port is not None, "a server has a socket, or a host and port"
-    number = as_number(server.host)
+    number = parse_numeric_address(server.host)
     if number is not None:
         return None, (TcpTarget(host=number, port=server.port),)
-    took_ns, addresses = lookup(server.host, server.port, timeout_ns / 1e9)
+    took_ns, addresses = look_up_name(server.host, server.port, timeout_ns / 1e9)
     name = Name(took_ns=took_ns, addresses=tuple(Address(address=address, state="not_tried") for address in addresses))
     return name, tuple(TcpTarget(host=address, port=server.port) for address in addresses)
 
@@ -216,18 +216,18 @@ def _open(session: PingSession, server: MeasuredServer) -> Opened | NotOpened:
     try:
         return session.open()
     except EngineFailed as failed:
-        # A file that the address names, such as a certificate, could not be used, which the user must correct.
+        # The engine could not use a file that the address names, such as a certificate.
         raise UsageError(failed.message, failed.advice) from failed
 
 
-def reason(failed: NotOpened) -> str:
-    """Why an address did not accept the connection, in a few words."""
+def describe_failure(failed: NotOpened) -> str:
+    """Describe in a few words why an address did not accept the connection."""
     if failed.timed_out:
         return f"no answer in {failed.waited_ns / 1e9:.1f} s"
     return failed.failure.message.rpartition("failed: ")[2].partition(" (os error")[0].lower()
 
 
-def _not_opened(distance: Distance, server: MeasuredServer, failed: NotOpened) -> Distance:
+def _with_failure(distance: Distance, server: MeasuredServer, failed: NotOpened) -> Distance:
     message, advice = failed.failure.message, failed.failure.advice
     syns = None if failed.syn_retransmits is None else failed.syn_retransmits + 1
     if failed.step == "connect" and failed.timed_out and syns is not None:
@@ -268,17 +268,17 @@ class _Measurement:
     """The measurement of a server that has accepted the login."""
 
     server: MeasuredServer
-    effort: Effort
+    options: MeasurementOptions
     session: PingSession
     began: float
-    so_far: Distance
+    partial_result: Distance
 
     @property
     def requests(self) -> Requests:
         return REQUESTS[self.server.service]
 
     def run(self, first: Opened) -> Distance:
-        """Do the complete measurement; `so_far` has the results at any time. Raises Lost."""
+        """Do the complete measurement; `partial_result` has the results at any time. Raises ConnectionLost."""
         opened = self._open_connections(first)
         last = opened[-1]
         handshakes = [connection.handshake_rtt_ns for connection in opened if connection.handshake_rtt_ns is not None]
@@ -302,32 +302,32 @@ class _Measurement:
             else None
         )
         self._update(
-            path=path_facts(last, locate(last), identity, samples.query, samples.ping),
+            path=path_facts(last, locate_peer(last), identity, samples.query, samples.ping),
             request=Latencies.from_samples(self.requests.query_name, samples.query),
             ping=ping,
             kernel_min_rtt_ns=samples.last.min_rtt_ns,
             retransmits=samples.last.retransmits,
         )
-        if self.effort.bandwidth:
+        if self.options.bandwidth:
             self._measure_bandwidth()
-        return explain(self.so_far, self._find_socket_saving(self.so_far, identity))
+        return add_meaning(self.partial_result, self._find_socket_saving(self.partial_result, identity))
 
     def _update(self, **fields: object) -> None:
-        self.so_far = self.so_far.model_copy(update=fields)
+        self.partial_result = self.partial_result.model_copy(update=fields)
 
     def _open_connections(self, first: Opened) -> list[Opened]:
-        """All connections over which medians are taken. Raises Lost if one fails after the first succeeded."""
+        """Open all connections over which medians are taken. Raises ConnectionLost if one fails after the first succeeded."""
         opened = [first]
         while len(opened) < NEAR_CONNECTS and _duration_ns(first) < _NEAR_NS:
             attempt = self.session.open()
             if isinstance(attempt, NotOpened):
-                raise ConnectionLost(not_opened(attempt))
+                raise ConnectionLost(make_failure(attempt))
             opened.append(attempt)
         return opened
 
     def _find_socket_saving(self, measured: Distance, identity: Identity) -> int | None:
-        """The saving of a Unix socket, if TCP was used on this machine and a socket of the server is known. It is measured with a
-        dummy server, since the user has not requested a login over that socket."""
+        """Measure the saving of a Unix socket, if TCP was used on this machine and a socket of the server is known. A dummy server is
+        used, since the user has not requested a login over that socket."""
         port = self.server.port
         default_paths = (
             path for path in SERVICES[self.server.service].sockets if port == SERVICES[self.server.service].port
@@ -344,28 +344,29 @@ class _Measurement:
 
     def _send_requests(self) -> _Samples:
         """Send as many requests as count and time allow."""
-        query, min_count = self.requests.query, self.effort.min_count
-        count = self.effort.count
+        query, min_count = self.requests.query, self.options.min_count
+        count = self.options.count
         if count is None and min_count > _NEAR_ROUND.max_rounds * _NEAR_ROUND.requests:
             count = min_count
         if count is not None:
             answer = self.session.ask([query], count, _NO_LIMIT_NS)
             return _Samples(list(answer.latencies_ns[0]), [], answer.refusals[0], None, answer)
-        # The cold request is no estimate: it may have opened a connection behind a pooler.
-        one_ns = min(self.session.ask([query], _PROBE_COUNT, _SECOND_NS).latencies_ns[0])
-        if one_ns * MAX_COUNT < 2 * _NEAR_BUDGET_NS:
+        # The first request is no estimate: it may have opened a connection behind a pooler.
+        request_ns = min(self.session.ask([query], _PROBE_COUNT, _SECOND_NS).latencies_ns[0])
+        if request_ns * MAX_COUNT < 2 * _NEAR_BUDGET_NS:
             return self._send_rounds(_NEAR_ROUND, _NEAR_ROUND.max_rounds, _NEAR_BUDGET_NS)
         rounds_needed = math.ceil(min_count / _FAR_ROUND.requests)
-        round_ns = one_ns * (_FAR_ROUND.requests + 1)
-        left_ns = int((_MAX_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS) - round_ns
+        round_ns = request_ns * (_FAR_ROUND.requests + 1)
+        remaining_ns = int((_MAX_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS) - round_ns
         within_ns = min(
-            max(_NEAR_BUDGET_NS, round_ns * math.ceil(_MIN_P95_COUNT / _FAR_ROUND.requests)), max(left_ns, one_ns)
+            max(_NEAR_BUDGET_NS, round_ns * math.ceil(_MIN_P95_COUNT / _FAR_ROUND.requests)),
+            max(remaining_ns, request_ns),
         )
         if 2 * round_ns * rounds_needed > within_ns:
             return self._send_rounds(_FAR_ROUND, rounds_needed, _NO_LIMIT_NS)
         return self._send_rounds(_FAR_ROUND, _FAR_ROUND.max_rounds, within_ns)
 
-    def _send_rounds(self, round_kind: _Round, max_rounds: int, within_ns: int) -> _Samples:
+    def _send_rounds(self, round_kind: _RequestRound, max_rounds: int, within_ns: int) -> _Samples:
         query, ping = self.requests.query, ()
         sequence = [*[query] * round_kind.before, ping, *[query] * round_kind.after]
         answer = self.session.ask(sequence, max_rounds, within_ns)
@@ -379,7 +380,7 @@ class _Measurement:
         if identity.product is not None:
             return identity.product
         if opened.server_version:
-            return product_of(self.server.service, opened.server_version)
+            return product_name(self.server.service, opened.server_version)
         return None
 
     def _encryption(self, opened: Opened) -> Encryption | None:
@@ -399,12 +400,12 @@ class _Measurement:
             return
         try:
             fetched = self.session.fetch(self.requests.bulk, rows=False)
-        except ConnectionLost as lost:
-            self._update(bandwidth_refusal=lost.failure.message)
+        except ConnectionLost as error:
+            self._update(bandwidth_refusal=error.failure.message)
             return
         if fetched.refusal is not None or fetched.bytes < BULK_BYTES:
-            reason_text = fetched.refusal or "the server gave less (max_allowed_packet?)"
-            self._update(bandwidth_refusal=reason_text)
+            refusal = fetched.refusal or "the server gave less (max_allowed_packet?)"
+            self._update(bandwidth_refusal=refusal)
             return
         transfer_ns = fetched.took_ns - fetched.first_byte_ns
         bandwidth = Bandwidth(bytes=fetched.bytes, took_ns=transfer_ns, waited_ns=fetched.first_byte_ns)
@@ -423,7 +424,7 @@ def _duration_ns(attempt: Opened | NotOpened) -> int:
 
 
 def summarise_connections(attempts: Sequence[Opened | NotOpened]) -> NewConnection:
-    """The medians, step by step, of connections with the same steps; or the steps of a connection that could not be opened."""
+    """Summarise connections with the same steps by the median of each step, or a connection that could not be opened by its steps."""
     steps = []
     for position, step in enumerate(attempts[-1].steps):
         times = [attempt.steps[position].took_ns for attempt in attempts if len(attempt.steps) > position]

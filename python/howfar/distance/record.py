@@ -19,19 +19,19 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from howfar.errors import FailedCommand
 
 FORMAT: Literal[1] = 1
-"""Raised when a field changes its meaning."""
+"""Version of the JSON form; incremented when a field changes its meaning."""
 
 StepName = Literal["name", "connect", "greeting", "tls_request", "tls", "login", "request"]
 PathKind = Literal["socket", "loopback", "this_machine", "passed_on", "other_machine", "unknown"]
 MAX_REQUESTS = 500
 """Maximum number of requests of a measurement, timed or not; --watch has no such limit."""
 _OTHER_REQUESTS = 10
-"""Requests that are not timed: they identify the server, warm it up, or show how many others there is time for."""
+"""Maximum number of requests that are not timed: they identify the server, warm it up, or estimate the time of a request."""
 MAX_COUNT = MAX_REQUESTS - _OTHER_REQUESTS
 """Maximum number of timed requests and pings."""
 MAX_CONNECTS = 20
-_MIN_BEYOND = 3
-"""A percentile is printed only if at least this many samples lie beyond it."""
+_MIN_SAMPLES_BEYOND = 3
+"""Minimum number of samples beyond a percentile for it to be printed."""
 
 
 class DistancePart(BaseModel):
@@ -39,24 +39,24 @@ class DistancePart(BaseModel):
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
-    """The smallest sample that at least `share` of the samples do not exceed. `ordered` is sorted and not empty."""
+    """Return the smallest sample that at least `share` of the samples do not exceed. `ordered` is sorted and not empty."""
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
 
 
-def supports(count: int, share: float) -> bool:
+def supports_percentile(count: int, share: float) -> bool:
     """Whether, of `count` samples, at least three lie beyond the percentile (for the median: on either side)."""
-    return count * min(share, 1 - share) >= _MIN_BEYOND * (1 - 1e-9)
+    return count * min(share, 1 - share) >= _MIN_SAMPLES_BEYOND * (1 - 1e-9)
 
 
 Bounds = tuple[float | None, float | None]
 """Lower and upper limit of a figure; None if there are too few samples for a limit on that side."""
 
 
-def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> Bounds:
-    """The confidence interval of a percentile, by order statistics.
+def percentile_interval(ordered: Sequence[int], share: float, level: float = 0.95) -> Bounds:
+    """Return the confidence interval of a percentile, by order statistics.
 
-    The number of samples below the true percentile is binomial, so the sample of rank r is below it with the probability that at
-    least r are.
+    The number of samples below the true percentile is binomial. So the sample of rank r is below it with the probability that at least
+    r samples are.
     """
     count, tail = len(ordered), (1 - level) / 2
     probability = 0.0  # the probability that fewer than `rank` samples lie below the true percentile
@@ -71,7 +71,8 @@ def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> Bound
 
 
 def min_count(share: float, level: float = 0.95) -> int:
-    """Minimum number of samples for both limits of `interval`: fewer may, by chance, all lie on one side of the percentile."""
+    """Return the minimum number of samples for both limits of `percentile_interval`: fewer may, by chance, all lie on one side of the
+    percentile."""
     return math.ceil(math.log((1 - level) / 2) / math.log(max(share, 1 - share)))
 
 
@@ -100,25 +101,25 @@ class Latencies(DistancePart):
 
     @property
     def middle_ns(self) -> int:
-        """The middle sample; with fewer than six of them it is no estimate of the median."""
+        """The middle sample; with fewer than six samples, it is no estimate of the median."""
         return percentile(sorted(self.samples_ns), 0.5)
 
     @classmethod
     def from_samples(cls, request: str, samples_ns: Sequence[int], refusal: str | None = None) -> Latencies:
-        """The latencies with these samples, of which there is at least one."""
+        """Make latencies of samples, of which there is at least one."""
         ordered = sorted(samples_ns)
         count = len(ordered)
 
-        def supported(share: float) -> int | None:
-            return percentile(ordered, share) if supports(count, share) else None
+        def supported_percentile(share: float) -> int | None:
+            return percentile(ordered, share) if supports_percentile(count, share) else None
 
         return cls(
             request=request,
             count=count,
             min_ns=ordered[0],
-            p50_ns=supported(0.5),
-            p95_ns=supported(0.95),
-            p99_ns=supported(0.99),
+            p50_ns=supported_percentile(0.5),
+            p95_ns=supported_percentile(0.95),
+            p99_ns=supported_percentile(0.99),
             mean_ns=round(sum(ordered) / count),
             max_ns=ordered[-1],
             samples_ns=tuple(samples_ns),
@@ -328,11 +329,11 @@ def schema_text() -> str:
     """The JSON schema of everything that `howfar --json` prints, with or without a target, as the text of its file."""
     from howfar.doctor.candidates import ServerHere
 
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, the distance of one server"}
-    printed: TypeAdapter[object] = TypeAdapter(
+    header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, the distance of one server"}
+    output_type: TypeAdapter[object] = TypeAdapter(
         Distance | WatchedRequest | WatchedOutage | FailedCommand | list[ServerHere]
     )
-    schema = {**printed.json_schema(mode="serialization"), **head}
+    schema = {**output_type.json_schema(mode="serialization"), **header}
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -1,6 +1,6 @@
-"""The requests sent to each kind of server, verbatim: small, read-only, and documented in docs/distance.md.
+"""The requests to each kind of server, verbatim: small, read-only, and documented in docs/distance.md.
 
-A request has the engine's form (`PingRequest`): SQL is one word; a Redis command is several; no words mean the protocol's own ping.
+A request has the engine's form (`PingRequest`): SQL is one word, a Redis command is several; no words mean the protocol's own ping.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from howfar.address.server_address import format_host_port
+from howfar.doctor.kind import product_name
 from howfar.services import ServiceName
 
 Rows = Sequence[Sequence[str | None]]
@@ -18,19 +20,19 @@ _MISSING_KEY = "howfar:no-such-key"
 
 @dataclass(frozen=True)
 class Identity:
-    """Facts that a server reports about itself and this connection; None for those that it does not report."""
+    """Facts that a server reports about itself and this connection; None for unreported ones."""
 
     product: str | None = None
     connection_id: int | None = None
-    """The server's number of the connection. If it differs from that at login, a pooler or proxy is in between."""
+    """The server's ID of the connection. If it differs from the ID at login, a pooler or proxy is in between."""
     client_address: str | None = None
     """The connection's origin as the server sees it, `host:port`."""
-    by_socket: bool = False
+    is_by_socket: bool = False
     """Whether the server sees the connection come over its Unix socket."""
     server_address: str | None = None
     socket: str | None = None
     """The path of the server's Unix socket."""
-    between: str | None = None
+    proxy_name: str | None = None
     """Name of a pooler or proxy that identifies itself."""
 
 
@@ -43,9 +45,9 @@ class Requests:
     query_name: str
     ping_name: str
     identity: tuple[tuple[str, ...], ...]
-    """Requests that identify the server; sent once each, and not timed."""
+    """Requests that identify the server; each is sent once, and not timed."""
     bulk: tuple[str, ...] | None
-    """A request with an answer of 8 MiB. None if that needs storing data first."""
+    """A request with an answer of 8 MiB; None if data would have to be stored first."""
 
 
 _MYSQL_IDENTITY = (
@@ -91,7 +93,7 @@ REQUESTS: Mapping[ServiceName, Requests] = {
     "memcached": MEMCACHED,
 }
 
-_PROXIES = (
+_PROXY_NAMES = (
     ("proxysql", "ProxySQL"),
     ("maxscale", "MaxScale"),
     ("vitess", "Vitess"),
@@ -99,27 +101,20 @@ _PROXIES = (
 )
 
 
-def product_of(service: ServiceName, version: str, comment: str = "") -> str:
-    """Product and version: `10.11.19-MariaDB-0+deb12u1` becomes `MariaDB 10.11.19`."""
-    number = version.split("-", 1)[0].split(" ", 1)[0]
-    if service == "postgresql":
-        return f"PostgreSQL {number}"
-    text = f"{version} {comment}".lower()
-    brand = "MariaDB" if "mariadb" in text else "Percona Server" if "percona" in text else "MySQL"
-    return f"{brand} {number}"
-
-
-def named_proxy(text: str) -> str | None:
-    """The name of a proxy that includes it in the version that it reports, or None."""
-    return next((name for word, name in _PROXIES if word in text.lower()), None)
+def find_proxy_name(text: str) -> str | None:
+    """Find the name of a proxy in the version that it reports; None if there is none."""
+    return next((name for word, name in _PROXY_NAMES if word in text.lower()), None)
 
 
 def identify(service: ServiceName, answers: Sequence[Rows]) -> Identity:
-    """The identity in the answers to `Requests.identity`; answers without rows are ignored. Never raises, whatever was answered."""
-    read = {"mysql": _read_mysql, "postgresql": _read_postgresql, "redis": _read_redis, "memcached": _read_memcached}[
-        service
-    ]
-    return read(answers)
+    """Read the identity from the answers to `Requests.identity`; answers without rows are ignored. Never raises, for any answer."""
+    read_identity = {
+        "mysql": _read_mysql,
+        "postgresql": _read_postgresql,
+        "redis": _read_redis,
+        "memcached": _read_memcached,
+    }[service]
+    return read_identity(answers)
 
 
 def _first_row(answers: Sequence[Rows], count: int) -> list[str | None] | None:
@@ -129,14 +124,12 @@ def _first_row(answers: Sequence[Rows], count: int) -> list[str | None] | None:
 
 
 def _parse_number(text: str | None) -> int | None:
-    """A number from a server; None if it sent anything else."""
+    """Parse a number from a server; None if it sent anything else."""
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,20}", text) else None
 
 
-def _endpoint(host: str | None, port: str | None) -> str | None:
-    if not host or not port:
-        return None
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _format_endpoint(host: str | None, port: str | None) -> str | None:
+    return format_host_port(host, port) if host and port else None
 
 
 def _read_mysql(answers: Sequence[Rows]) -> Identity:
@@ -145,12 +138,12 @@ def _read_mysql(answers: Sequence[Rows]) -> Identity:
         return Identity()
     connection_id, version, comment, path, host = cells
     return Identity(
-        product=product_of("mysql", version or "", comment or "") if version else None,
+        product=product_name("mysql", version, comment or "") if version else None,
         connection_id=_parse_number(connection_id),
         client_address=host if host and re.fullmatch(r".+:[0-9]+", host) else None,
-        by_socket=host == "localhost",
+        is_by_socket=host == "localhost",
         socket=path or None,
-        between=named_proxy(f"{version} {comment}"),
+        proxy_name=find_proxy_name(f"{version} {comment}"),
     )
 
 
@@ -160,30 +153,30 @@ def _read_postgresql(answers: Sequence[Rows]) -> Identity:
         return Identity()
     process, version, client, client_port, server, server_port = cells
     return Identity(
-        product=product_of("postgresql", version) if version else None,
+        product=product_name("postgresql", version) if version else None,
         connection_id=_parse_number(process),
-        client_address=_endpoint(client, client_port),
-        by_socket=process is not None and client is None,
-        server_address=_endpoint(server, server_port),
-        between=named_proxy(version or ""),
+        client_address=_format_endpoint(client, client_port),
+        is_by_socket=process is not None and client is None,
+        server_address=_format_endpoint(server, server_port),
+        proxy_name=find_proxy_name(version or ""),
     )
 
 
 def _read_redis(answers: Sequence[Rows]) -> Identity:
-    info, client = ("\n".join(row[0] or "" for row in rows if row) for rows in (*answers, (), ())[:2])
+    info_text, client_text = ("\n".join(row[0] or "" for row in rows if row) for rows in (*answers, (), ())[:2])
     identity = Identity()
     for field, brand in (("valkey_version", "Valkey"), ("redis_version", "Redis")):
-        version = re.search(rf"^{field}:(\S+)", info, re.MULTILINE)
+        version = re.search(rf"^{field}:(\S+)", info_text, re.MULTILINE)
         if version and identity.product is None:
             identity = replace(identity, product=f"{brand} {version.group(1)}")
-    words = dict(word.partition("=")[::2] for word in client.split())
-    address = words.get("addr", "")
-    by_socket = address.endswith(":0")  # Redis gives the socket's path, and 0 for the port
+    fields = dict(word.partition("=")[::2] for word in client_text.split())
+    address = fields.get("addr", "")
+    is_by_socket = address.endswith(":0")  # Redis gives the socket's path, and 0 for the port
     return replace(
         identity,
-        connection_id=_parse_number(words.get("id")),
+        connection_id=_parse_number(fields.get("id")),
         client_address=address if re.fullmatch(r".+:[1-9][0-9]*", address) else None,
-        by_socket=by_socket,
+        is_by_socket=is_by_socket,
     )
 
 

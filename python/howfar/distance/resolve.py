@@ -1,4 +1,4 @@
-"""The lookup of a server's name, with its time and a timeout: the C library has none that a program could set."""
+"""Looks up a server's name, and measures the time. It has its own timeout, because the C library's cannot be set."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class NameFailed(HowfarError):
         self.waited_ns = waited_ns
 
 
-def lookup(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
-    """Look up a name. Returns the duration in ns, and the addresses in the order in which clients try them. Raises NameFailed."""
+def look_up_name(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
+    """Look up a name; returns the duration in ns, and the addresses in the order in which clients try them. Raises NameFailed."""
     results: list[tuple[str, ...]] = []
     errors: list[Exception] = []
 
@@ -43,18 +43,18 @@ def lookup(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
             "The resolver does not answer: check /etc/resolv.conf, or give the address as a number.",
             took_ns,
         )
-    raise NameFailed(*unknown_host(host, errors[0]), took_ns)
+    raise NameFailed(*describe_unknown_host(host, errors[0]), took_ns)
 
 
 def resolve_name(host: str, port: int) -> tuple[str, ...]:
-    """The addresses of a name, in the order in which clients try them. Raises OSError; UnicodeError for a label that is empty or too
-    long."""
+    """Return the addresses of a name, in the order in which clients try them. Raises OSError, and UnicodeError for a label that is
+    empty or too long."""
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(_address(answer[4]) for answer in answers))
+    return tuple(dict.fromkeys(_address_of_entry(answer[4]) for answer in answers))
 
 
-def unknown_host(host: str, error: Exception) -> tuple[str, str]:
-    """Message and advice for a lookup that failed."""
+def describe_unknown_host(host: str, error: Exception) -> tuple[str, str]:
+    """Return the message and the advice for a failed lookup."""
     return (
         f"the host {host} is not known: {_describe_error(error)}",
         "Correct its name, or give its address.",
@@ -67,29 +67,29 @@ def _describe_error(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _address(entry: tuple[object, ...]) -> str:
-    """The address of an entry, including the zone of a link-local address, which is ambiguous without it."""
+def _address_of_entry(entry: tuple[object, ...]) -> str:
+    """Return the address of an entry of `getaddrinfo`, including the zone of a link-local address, which is ambiguous without it."""
     host = str(entry[0])
     if len(entry) == 4 and isinstance(entry[3], int) and entry[3] and "%" not in host:
         return f"{host}%{entry[3]}"
     return host
 
 
-def as_number(host: str) -> str | None:
-    """A numeric address, with its zone as the interface's index; None if `host` is a name. Raises UsageError."""
+def parse_numeric_address(host: str) -> str | None:
+    """Parse a numeric address, with the zone as the interface's index; None if `host` is a name. Raises UsageError."""
     try:
-        number = ip_address(host.strip("[]"))
+        address = ip_address(host.strip("[]"))
     except ValueError:
         return None
-    return _with_scope(number) if isinstance(number, IPv6Address) else str(number)
+    return _with_scope(address) if isinstance(address, IPv6Address) else str(address)
 
 
-def _with_scope(number: IPv6Address) -> str:
-    if number.scope_id is None or number.scope_id.isdigit():
-        return str(number)
+def _with_scope(address: IPv6Address) -> str:
+    if address.scope_id is None or address.scope_id.isdigit():
+        return str(address)
     try:
-        return f"{str(number).partition('%')[0]}%{socket.if_nametoindex(number.scope_id)}"
+        return f"{str(address).partition('%')[0]}%{socket.if_nametoindex(address.scope_id)}"
     except OSError as error:
         raise UsageError(
-            f"the address {number} names an interface that this machine does not have", "List them with `ip link`."
+            f"the address {address} names an interface that this machine does not have", "List them with `ip link`."
         ) from error

@@ -1,4 +1,4 @@
-"""The distance as text of at most 21 lines of 80 columns: the answer, then its parts, their meaning, and a suggested next command."""
+"""Renders a distance as at most 21 lines of 80 columns: the answer, then its parts, their meaning, and a suggested next command."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ WIDTH = 80
 LINES = 21
 _INDENT = 16
 _NUMBER = re.compile(r"([0-9]) (?=(?:µs|ms|s)\b)")
-"""A number before its unit; no line break may separate them."""
+"""A number and the space before its unit, where no line may break."""
 _COLD_FACTOR, _MIN_COLD_NS = 5, 1_000_000
 """The first request is shown if it takes more than five times the median and more than a millisecond."""
 _STEPS: dict[StepName, str] = {"connect": "TCP", "greeting": "greeting", "tls_request": "TLS request", "login": "login"}
 
 
-def unit_of(ns: float) -> tuple[float, str]:
-    """The unit in which to show a time: its nanoseconds, and its name."""
+def choose_unit(ns: float) -> tuple[float, str]:
+    """Choose the unit for a time; returns the unit's nanoseconds, and its name."""
     for factor, unit, limit in ((1e3, "µs", 100e3), (1e6, "ms", 1e9)):
         if ns < limit:
             return factor, unit
     return 1e9, "s"
 
 
-def shown(ns: float) -> str:
-    """A time with its unit and two significant digits, more for large numbers: `0.42 ms`, `128 ms`."""
-    factor, unit = unit_of(ns)
-    return f"{plain(ns / factor)} {unit}"
+def format_time(ns: float) -> str:
+    """Format a time with its unit and two significant digits, more for large numbers: `0.42 ms`, `128 ms`."""
+    factor, unit = choose_unit(ns)
+    return f"{format_number(ns / factor)} {unit}"
 
 
-def plain(value: float) -> str:
-    """A number with two significant digits, more for large numbers, never with an exponent: `0.042`, `0.42`, `4.2`, `42`, `4,242`."""
+def format_number(value: float) -> str:
+    """Format a number with two significant digits, more for large numbers, and no exponent: `0.042`, `0.42`, `4.2`, `42`, `4,242`."""
     for minimum, digits in ((9.95, 0), (0.995, 1), (0.0995, 2)):
         if value >= minimum:
             return f"{value:,.{digits}f}"
@@ -44,7 +44,7 @@ def plain(value: float) -> str:
 
 
 class _LabelledText(NamedTuple):
-    """A label and its text, in at most `lines` lines."""
+    """A label and its text, which are wrapped to at most `lines` lines."""
 
     label: str
     text: str
@@ -52,7 +52,7 @@ class _LabelledText(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """A row of the table of pages. Of the remarks, the first that fits is shown."""
+    """A row of the table of pages, with the first of its remarks that fits."""
 
     label: str
     cells: Sequence[object]
@@ -63,7 +63,7 @@ _Line = _LabelledText | _Cells | str
 
 
 def render(distance: Distance, width: int = WIDTH) -> str:
-    """The screen of a measurement that has a result, in at least 40 columns."""
+    """Render the screen of a measurement that has a result, in at least 40 columns."""
     groups = [(rank, [text for line in lines for text in _wrap(line, width)]) for rank, lines in _line_groups(distance)]
     while sum(len(lines) for _, lines in groups) > LINES and any(rank for rank, _ in groups):
         groups.remove(max(groups, key=lambda part: part[0]))
@@ -71,20 +71,21 @@ def render(distance: Distance, width: int = WIDTH) -> str:
 
 
 def headline(distance: Distance) -> str:
-    """The result in one sentence: `MariaDB 10.11.19 at db.internal:3306 is 0.42 ms away.`"""
-    assert distance.request is not None, "it was measured"
+    """Format the result in one sentence: `MariaDB 10.11.19 at db.internal:3306 is 0.42 ms away.`"""
+    assert distance.request is not None, "a rendered distance has a result"
     server = distance.product or "The server"
-    between = (
+    proxy = (
         next((fact.what for fact in distance.path.between if fact.what), None) if distance.path is not None else None
     )
-    if between is not None:
-        server = f"{server} behind {between}"
-    doubt = "" if distance.request.p50_ns is not None else f", judging by {counted(distance.request.count, 'request')}"
-    return f"{server} {distance.place} is {shown(distance.request.middle_ns)} away{doubt}."
+    if proxy is not None:
+        server = f"{server} behind {proxy}"
+    request = distance.request
+    caveat = "" if request.p50_ns is not None else f", judging by {counted(request.count, 'request')}"
+    return f"{server} {distance.place} is {format_time(request.middle_ns)} away{caveat}."
 
 
 def _line_groups(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
-    """Groups of lines, each with a rank: groups of the highest rank are dropped first if space is short, those of rank 0 never."""
+    """Yield groups of lines, each with a rank: groups of the highest rank are dropped first if space is short, rank 0 never."""
     yield 0, [headline(distance)]
     yield 0, [""]
     yield 0, _request_lines(distance)
@@ -96,16 +97,16 @@ def _line_groups(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
     yield 3, _failed_addresses(distance)
     yield 0, [""]
     yield 0, _page_lines(distance)
-    for other in distance.elsewhere:
-        rtt: Sequence[str] = ("an estimate, by its socket",)
-        if other.rtt_ns is not None:
-            rtt = f"if the RTT were {other.rtt_ns / 1e6:g} ms", f"RTT {other.rtt_ns / 1e6:g} ms"
-        yield 2 if other.name == "another zone" else 0, [_page_row(f"  {other.name}", other.kept_ns, *rtt)]
+    for path in distance.elsewhere:
+        remarks: Sequence[str] = ("an estimate, by its socket",)
+        if path.rtt_ns is not None:
+            remarks = f"if the RTT were {path.rtt_ns / 1e6:g} ms", f"RTT {path.rtt_ns / 1e6:g} ms"
+        yield 2 if path.name == "another zone" else 0, [_page_row(f"  {path.name}", path.kept_ns, *remarks)]
     yield 0, [""]
     if distance.light_km is not None:
-        km = plain(distance.light_km)
+        km = format_number(distance.light_km)
         yield 4, [f"At the speed of light in fibre, what answers is at most {km} km away."]
-    yield 0, [_next_step(distance)]
+    yield 0, [_next_command(distance)]
 
 
 def _wrap(line: _Line, width: int) -> list[str]:
@@ -114,8 +115,8 @@ def _wrap(line: _Line, width: int) -> list[str]:
         case _LabelledText(label, text, lines):
             first, indent, max_lines = f"{label:<{_INDENT}}", " " * _INDENT, max_lines * lines
         case _Cells(label, cells, remarks):
-            size = 10 if width >= _INDENT + 30 else 8
-            row = f"{label:<{_INDENT}}" + "".join(f"{cell:>{size}}" for cell in cells)
+            cell_width = 10 if width >= _INDENT + 30 else 8
+            row = f"{label:<{_INDENT}}" + "".join(f"{cell:>{cell_width}}" for cell in cells)
             return [next((with_remark for piece in remarks if len(with_remark := f"{row}  {piece}") <= width), row)]
         case text:
             label = first = indent = ""
@@ -135,39 +136,41 @@ def _wrap(line: _Line, width: int) -> list[str]:
 
 def _request_lines(distance: Distance) -> list[_Line]:
     request, ping = distance.request, distance.ping
-    assert request is not None, "it was measured"
-    factor, unit = unit_of(request.middle_ns)
+    assert request is not None, "a rendered distance has a result"
+    factor, unit = choose_unit(request.middle_ns)
     percentiles = [("min", request.min_ns), ("p50", request.p50_ns), ("p95", request.p95_ns), ("p99", request.p99_ns)]
     figures = [
-        f"{name} {plain(ns / factor)}" for name, ns in (*percentiles, ("mean", request.mean_ns)) if ns is not None
+        f"{name} {format_number(ns / factor)}"
+        for name, ns in (*percentiles, ("mean", request.mean_ns))
+        if ns is not None
     ]
     if request.count == 1:
-        figures = [plain(request.min_ns / factor)]
+        figures = [format_number(request.min_ns / factor)]
     rows: list[_Line] = [_LabelledText("one request", f"{'  '.join(figures)} {unit}")]
     if distance.network_ns is not None:
-        rest = request.middle_ns - distance.network_ns
-        rest_shown = f"; everything else: {shown(rest)}" if rest > 0 else ""
-        rows.append(_LabelledText("  network", f"{shown(distance.network_ns)} (TCP handshake){rest_shown}"))
+        rest_ns = request.middle_ns - distance.network_ns
+        rest_text = f"; everything else: {format_time(rest_ns)}" if rest_ns > 0 else ""
+        rows.append(_LabelledText("  network", f"{format_time(distance.network_ns)} (TCP handshake){rest_text}"))
     count = f"{request.count} x {request.request}"
     if ping is None:
         return [*rows, _LabelledText("  sample", f"{count}, one at a time")]
-    refused = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
-    counts = f"{count}, {counted(ping.count, 'ping')}, one at a time{refused}"
+    refusal = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
+    counts = f"{count}, {counted(ping.count, 'ping')}, one at a time{refusal}"
     if ping.p50_ns is None:
         return [*rows, _LabelledText("  sample", counts)]
-    return [*rows, _LabelledText("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {counts}")]
+    return [*rows, _LabelledText("  ping", f"{format_time(ping.p50_ns)} ({ping.request}); {counts}")]
 
 
 def _connection_lines(distance: Distance) -> list[_Line]:
     connection = distance.connection
-    assert connection is not None, "it was measured"
-    parts = [f"name {shown(distance.name.took_ns)}"] if distance.name is not None else []
-    parts += [f"{step_name(distance, step.name)} {shown(step.took_ns)}" for step in connection.steps]
-    total = connection.took_ns + (distance.name.took_ns if distance.name is not None else 0)
-    text = f"{shown(total)}: {', '.join(parts)} ({_describe_round_trips(connection)})"
-    cold, request = distance.first_request_ns, distance.request
-    if cold is not None and request is not None and cold > max(_COLD_FACTOR * request.middle_ns, _MIN_COLD_NS):
-        text += f"; first request {shown(cold)}"
+    assert connection is not None, "a rendered distance has a result"
+    parts = [f"name {format_time(distance.name.took_ns)}"] if distance.name is not None else []
+    parts += [f"{step_name(distance, step.name)} {format_time(step.took_ns)}" for step in connection.steps]
+    total_ns = connection.took_ns + (distance.name.took_ns if distance.name is not None else 0)
+    text = f"{format_time(total_ns)}: {', '.join(parts)} ({_describe_round_trips(connection)})"
+    first_ns, request = distance.first_request_ns, distance.request
+    if first_ns is not None and request is not None and first_ns > max(_COLD_FACTOR * request.middle_ns, _MIN_COLD_NS):
+        text += f"; first request {format_time(first_ns)}"
     return [_LabelledText("new connection", text)]
 
 
@@ -176,32 +179,32 @@ def _describe_round_trips(connection: NewConnection) -> str:
     return f"{trips}; each the median of {connection.count}" if connection.count > 1 else trips
 
 
-def failure(distance: Distance) -> Iterator[str]:
-    """The lines for a failed measurement: the failure, the steps that worked, and what to do; two or three lines."""
-    failed = distance.failure
-    assert failed is not None, "it failed"
-    worked = [f"name lookup {shown(distance.name.took_ns)}"] if distance.name is not None else []
+def failure_lines(distance: Distance) -> Iterator[str]:
+    """Yield two or three lines for a failed measurement: the failure, the steps that worked, and what to do."""
+    failure = distance.failure
+    assert failure is not None, "a failed distance has a failure"
+    steps = [f"name lookup {format_time(distance.name.took_ns)}"] if distance.name is not None else []
     if distance.connection is not None:
-        worked += [f"{step_name(distance, step.name)} {shown(step.took_ns)}" for step in distance.connection.steps]
-    yield f"howfar: {failed.message}"
-    if worked:
-        yield f"  Worked so far: {', '.join(worked)}."
-    yield f"  {failed.advice}"
+        steps += [f"{step_name(distance, step.name)} {format_time(step.took_ns)}" for step in distance.connection.steps]
+    yield f"howfar: {failure.message}"
+    if steps:
+        yield f"  Worked so far: {', '.join(steps)}."
+    yield f"  {failure.advice}"
 
 
 def limit_line(limit: Limit) -> str:
-    """A limit as text: `p95>2ms: crossed, 2.6 ms [2.3, 3.1]`."""
+    """Format a limit and its verdict: `p95>2ms: crossed, 2.6 ms [2.3, 3.1]`."""
     if limit.value_ns is None:
         return f"{limit.expression}: undecided, as this measurement has no such figure"
     bounds = ""
     if limit.interval_ns is not None:
-        low, high = ("?" if bound is None else shown(bound) for bound in limit.interval_ns)
+        low, high = ("?" if bound is None else format_time(bound) for bound in limit.interval_ns)
         bounds = f" [{low}, {high}]"
-    return f"{limit.expression}: {limit.verdict}, {shown(limit.value_ns)}{bounds}"
+    return f"{limit.expression}: {limit.verdict}, {format_time(limit.value_ns)}{bounds}"
 
 
 def step_name(distance: Distance, name: StepName) -> str:
-    """The name of a step on the screen: `TLS 1.3`."""
+    """Return the name of a step on the screen: `TLS 1.3`."""
     if name == "tls":
         version = distance.encryption.version.removeprefix("TLSv") if distance.encryption is not None else ""
         return f"TLS {version}".rstrip()
@@ -230,7 +233,7 @@ def _between_lines(distance: Distance) -> list[_Line]:
 
 
 def _failed_addresses(distance: Distance) -> list[_Line]:
-    """The name's first address, if it did not accept the connection: it delays every new connection."""
+    """Show the name's first address if it did not accept the connection, because it delays every new connection."""
     failed = [
         address
         for address in (distance.name.addresses if distance.name is not None else ())
@@ -246,7 +249,9 @@ def _bandwidth_lines(distance: Distance) -> list[_Line]:
     rate = bandwidth.bytes * 8e3 / max(bandwidth.took_ns, 1)
     return [
         _LabelledText(
-            "  8 MiB", f"{shown(bandwidth.took_ns)} for one answer: {plain(rate)} Mbit/s, slow start included", lines=1
+            "  8 MiB",
+            f"{format_time(bandwidth.took_ns)} for one answer: {format_number(rate)} Mbit/s, slow start included",
+            lines=1,
         )
     ]
 
@@ -268,10 +273,10 @@ def _page_lines(distance: Distance) -> list[_Line]:
 
 
 def _page_row(label: str, times_ns: Sequence[int], *remarks: str) -> _Cells:
-    return _Cells(label, [shown(time_ns) for time_ns in times_ns], remarks)
+    return _Cells(label, [format_time(time_ns) for time_ns in times_ns], remarks)
 
 
-def _next_step(distance: Distance) -> str:
+def _next_command(distance: Distance) -> str:
     local = distance.path is not None and distance.path.kind in ("loopback", "this_machine", "passed_on")
     if local:
         return "Next: howfar doctor                (is this path slower than it must be?)"

@@ -1,4 +1,4 @@
-"""One server to measure, and the engine that times requests to it on one connection at a time."""
+"""A server to measure, and the engine's session that times requests to it on one connection at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from howfar.address.server_address import format_host_port
 from howfar.contract.ping_messages import (
     Asked,
     AskInTurn,
@@ -43,7 +44,7 @@ class MeasuredServer:
     """One server and its account, ready to be measured. The password is never printed."""
 
     service: ServiceName
-    shown: str
+    url: str
     """The target as a URL, without a password."""
     host: str | None
     port: int | None
@@ -53,7 +54,7 @@ class MeasuredServer:
     database: str
     session: Session
     verified: str
-    """What a certificate is verified against, in words."""
+    """Description of what a certificate is verified against."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -61,8 +62,7 @@ class MeasuredServer:
         """The server's address as text: `on /run/mysqld/mysqld.sock`, `at db.internal:3306`."""
         if self.socket is not None:
             return f"on {self.socket}"
-        host = f"[{self.host}]" if self.host is not None and ":" in self.host else self.host
-        return f"at {host}:{self.port}"
+        return f"at {format_host_port(self.host, self.port)}"
 
 
 class ConnectionLost(Exception):
@@ -77,7 +77,7 @@ _LOGIN_REQUIRED = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 
 
 def check_answered(server: MeasuredServer, refusal: str | None) -> None:
-    """Raise Lost if the server answered a request with an error, such as while it is loading or has lost its primary.
+    """Raise ConnectionLost if the server answered a request with an error, such as while it is loading or has lost its primary.
 
     Redis and Memcached accept every connection, and refuse the first request if a password is missing.
     """
@@ -94,7 +94,8 @@ def check_answered(server: MeasuredServer, refusal: str | None) -> None:
 
 
 def check_kind(server: MeasuredServer, identity: Identity) -> None:
-    """Raise Lost if a server named as Memcached did not report its version: it has no login that would reveal another kind."""
+    """Raise ConnectionLost if a server named as Memcached did not report its version: it has no login that would show another
+    kind."""
     if server.service != "memcached" or identity.product is not None:
         return
     message = f"{server.place.partition(' ')[2]} does not answer `version` as Memcached does"
@@ -102,11 +103,15 @@ def check_kind(server: MeasuredServer, identity: Identity) -> None:
     raise ConnectionLost(Failure(step="request", code="protocol", message=message, advice=advice, waited_ns=None))
 
 
-def not_opened(failed: NotOpened) -> Failure:
+def make_failure(not_opened: NotOpened) -> Failure:
     """The failure of a connection that could not be opened."""
-    cause = failed.failure
+    failure = not_opened.failure
     return Failure(
-        step=failed.step, code=cause.code, message=cause.message, advice=cause.advice, waited_ns=failed.waited_ns
+        step=not_opened.step,
+        code=failure.code,
+        message=failure.message,
+        advice=failure.advice,
+        waited_ns=not_opened.waited_ns,
     )
 
 
@@ -118,23 +123,23 @@ class PingSession:
 
     def end(self) -> None:
         """Let the engine close the connection properly and end, even in the middle of a request."""
-        self._engine.end_input()
+        self._engine.close_input()
 
     def open(self) -> Opened | NotOpened:
-        """Open a connection and log in, after properly closing the present one, if any. Raises EngineFailed for a bad job."""
+        """Open a connection and log in, after properly closing the present one, if any. Raises EngineFailed for an invalid job."""
         self._engine.send(OpenConnection())
         event = self._engine.read()
         assert isinstance(event, Opened | NotOpened), "the engine answers a command with its event"
         return event
 
     def ask(self, requests: Sequence[tuple[str, ...]], rounds: int, within_ns: int, at_ns: int = 0) -> Asked:
-        """Send the requests in turn, `rounds` times. Raises Lost if the connection ends; earlier results are then lost, too."""
+        """Send the requests in turn, `rounds` times. Raises ConnectionLost if the connection ends; earlier results are then lost."""
         ping_requests = tuple(PingRequest(words=words) for words in requests)
         self._engine.send(AskInTurn(requests=ping_requests, rounds=rounds, within_ns=within_ns, at_ns=at_ns))
         return self._answer(Asked)
 
     def fetch(self, words: tuple[str, ...], rows: bool = True) -> Fetched:
-        """Send one request and read its answer. Raises Lost."""
+        """Send one request and read its answer. Raises ConnectionLost."""
         self._engine.send(FetchAnswer(request=PingRequest(words=words), rows=rows))
         return self._answer(Fetched)
 
@@ -161,11 +166,11 @@ def ping_session(server: MeasuredServer, target: Target, timeout_ns: int) -> Ite
         session=server.session,
         step_timeout_ns=timeout_ns,
     )
-    with EngineProcess(job, says_goodbye=True) as engine:
+    with EngineProcess(job, closes_connections=True) as engine:
         yield PingSession(engine)
 
 
-# ---------------------------------------------------------------- a socket beside TCP
+# ---------------------------------------------------------------- the saving of a socket
 
 _ROUNDS, _REQUESTS_PER_ROUND = 12, 25
 """Number of rounds over each transport, and of requests in each round."""
@@ -173,7 +178,7 @@ _LIMIT_NS = 2_000_000_000
 
 
 def socket_saving_ns() -> int | None:
-    """Time in ns that a Unix socket saves on this machine over the loopback interface: the same request to a dummy server over both.
+    """Measure the time in ns that a Unix socket saves on this machine over the loopback interface, by requests to a dummy server.
 
     The transports alternate, and the fastest request over each counts, since other load only adds time. None if the socket was not
     faster or could not be measured, for example because no file can be written. Raises EngineError.
@@ -185,16 +190,16 @@ def socket_saving_ns() -> int | None:
 
 def _socket_saving_ns(folder: Path) -> int | None:
     dummy_server = MeasuredServer(
-        service="mysql", shown="", host=None, port=None, socket=None, user="howfar", password="", database="howfar",
+        service="mysql", url="", host=None, port=None, socket=None, user="howfar", password="", database="howfar",
         session=Session(multi_statements=False), verified="",
     )  # fmt: skip
-    best = [math.inf, math.inf]
+    min_latencies_ns = [math.inf, math.inf]
     with contextlib.ExitStack() as cleanup:
-        listen: tuple[Listen, ...] = (UnixTarget(path=str(folder / "s")), TcpListen(host="127.0.0.1"))
+        endpoints: tuple[Listen, ...] = (UnixTarget(path=str(folder / "s")), TcpListen(host="127.0.0.1"))
         sessions = []
-        for endpoint in listen:
+        for endpoint in endpoints:
             ready = cleanup.enter_context(EngineProcess(NullJob(listen=endpoint))).read()
-            assert isinstance(ready, NullReady), "it says where it listens"
+            assert isinstance(ready, NullReady), "a null job first reports its port"
             session = cleanup.enter_context(ping_session(dummy_server, _listening_target(endpoint, ready), _LIMIT_NS))
             if not isinstance(session.open(), Opened):
                 return None
@@ -204,13 +209,13 @@ def _socket_saving_ns(folder: Path) -> int | None:
         for number in range(2 * _ROUNDS):
             index = number % 2
             answer = sessions[index].ask([("SELECT 1",)], _REQUESTS_PER_ROUND, _LIMIT_NS)
-            best[index] = min(best[index], *answer.latencies_ns[0])
-    by_socket, by_tcp = best
+            min_latencies_ns[index] = min(min_latencies_ns[index], *answer.latencies_ns[0])
+    by_socket, by_tcp = min_latencies_ns
     return round(by_tcp - by_socket) if by_tcp > by_socket else None
 
 
 def _listening_target(endpoint: Listen, ready: NullReady) -> Target:
     if isinstance(endpoint, UnixTarget):
         return endpoint
-    assert ready.port is not None, "TCP has a port"
+    assert ready.port is not None, "a listener on TCP has a port"
     return TcpTarget(host="127.0.0.1", port=ready.port)

@@ -1,7 +1,7 @@
-"""Turns a complete address into a server that can be measured: its kind, and the session to use.
+"""Makes a server that can be measured from a complete address: determines its kind, and the session to use.
 
-If the port does not determine the kind, each protocol is tried in turn. No handshake is abandoned: MySQL speaks first, and its login
-is then completed; the other servers have received nothing that they count or log.
+If the port does not determine the kind, each protocol is tried in turn. No handshake is abandoned: MySQL's server speaks first, and
+its login is then completed; the other servers have received nothing that they count or log.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import replace
 from howfar.address import Login, ServerAddress, SslMode
 from howfar.contract.ping_messages import NotOpened, Opened, Session, Target, Tls
 from howfar.distance.record import NOT_VERIFIED, Failure
-from howfar.distance.session import ConnectionLost, MeasuredServer, PingSession, not_opened, ping_session
-from howfar.engine.tls import tls_of
+from howfar.distance.session import ConnectionLost, MeasuredServer, PingSession, make_failure, ping_session
+from howfar.engine.tls import tls_settings
 from howfar.services import SERVICES, ServiceName
 
 
-def server_of(login: Login, service: ServiceName) -> MeasuredServer:
-    """The server of an address, as one of kind `service`. Raises UsageError for a session that is not possible."""
+def make_server(login: Login, service: ServiceName) -> MeasuredServer:
+    """Make the server of kind `service` at an address. Raises UsageError for a session that is not possible."""
     address = login.address
     return MeasuredServer(
         service=service,
-        shown=format_target(address, service),
+        url=format_target(address, service),
         host=None if address.socket is not None else address.hostaddr or address.host or "localhost",
         port=None if address.socket is not None else address.port,
         socket=address.socket,
@@ -37,12 +37,12 @@ def server_of(login: Login, service: ServiceName) -> MeasuredServer:
 
 
 def format_target(address: ServerAddress, service: ServiceName) -> str:
-    """The address as a URL without a password: `mysql://app@db.internal:3306/shop`."""
+    """Format an address as a URL without a password: `mysql://app@db.internal:3306/shop`."""
     user = f"{address.user}@" if address.user else ""
     database = address.database or ("" if address.database_number is None else str(address.database_number))
     if address.socket is not None:
         return f"{service}://{user}{address.socket}" + (f"?db={database}" if database else "")
-    return f"{service}://{user}{address.where}" + (f"/{database}" if database else "")
+    return f"{service}://{user}{address.location}" + (f"/{database}" if database else "")
 
 
 def _database(address: ServerAddress, service: ServiceName) -> str:
@@ -63,9 +63,9 @@ def _session(address: ServerAddress, service: ServiceName) -> Session:
 
 
 def _tls(address: ServerAddress, service: ServiceName) -> Tls | None:
-    """TLS as in the server's own client: by default, MySQL and PostgreSQL encrypt over TCP if the server offers it."""
+    """Choose TLS as the server's own client does: by default, MySQL's and PostgreSQL's encrypt over TCP if the server offers it."""
     default: SslMode = "PREFERRED" if service in ("mysql", "postgresql") and address.socket is None else "DISABLED"
-    return tls_of(address, address.ssl_mode or default, resumption=False)
+    return tls_settings(address, address.ssl_mode or default, resumption=False)
 
 
 def _describe_verification(address: ServerAddress) -> str:
@@ -78,7 +78,7 @@ def _describe_verification(address: ServerAddress) -> str:
 # ---------------------------------------------------------------- a port that does not determine the kind of its server
 
 _WAIT_NS = 2_000_000_000
-"""Timeout for the first answer in each protocol: a server of another kind may wait in silence."""
+"""Timeout for the first answer in each protocol: a server of another kind may send nothing."""
 
 
 DETECTION_ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
@@ -89,31 +89,31 @@ class NoConnection(Exception):
 
 
 def detect(
-    server_as: Callable[[ServiceName], MeasuredServer], target: Target, timeout_ns: int
+    make_server_of_kind: Callable[[ServiceName], MeasuredServer], target: Target, timeout_ns: int
 ) -> MeasuredServer | Failure:
-    """The server, of the kind that answers; a Failure if it is of no supported kind. Raises NothingListens, EngineError.
+    """Detect the kind of a server, and return the server; a Failure if it is of no supported kind. Raises NoConnection, EngineError.
 
-    `server_as` returns the server as one of the given kind, with that kind's account and session.
+    `make_server_of_kind` returns the server as one of a kind, with that kind's account and session.
     """
-    within_ns = min(timeout_ns, _WAIT_NS)
+    probe_timeout_ns = min(timeout_ns, _WAIT_NS)
     other_failure: Failure | None = None
     codes = set[str]()
     for service in DETECTION_ORDER:
-        server = server_as(service)
-        refusal = _find_mismatch(server, target, within_ns)
+        server = make_server_of_kind(service)
+        refusal = _find_mismatch(server, target, probe_timeout_ns)
         if refusal is None:
             return server
         codes.add(refusal.code)
         if refusal.code == _OTHER_PROTOCOL:
             other_failure = refusal
     address = server.place.partition(" ")[2]
-    if other_failure is None and _answers_tls(server, target, within_ns):
+    if other_failure is None and _answers_tls(server, target, probe_timeout_ns):
         return _other_protocol_failure(
             f"{address} expects TLS from the first byte", "Begin the address with rediss:// or memcacheds://."
         )
     behaviour = "does not speak the protocol"
     if codes == {"stalled"}:
-        behaviour = f"takes connections and said nothing for {within_ns / 1e9:g} s to a client"
+        behaviour = f"takes connections and said nothing for {probe_timeout_ns / 1e9:g} s to a client"
     elif codes <= {"server_gone", "connect"}:
         behaviour = "takes connections and closes them without an answer to a client"
     return other_failure or _protocol_failure(
@@ -123,9 +123,10 @@ def detect(
 
 
 def other_protocol(server: MeasuredServer, target: Target, timeout_ns: int) -> Failure | None:
-    """A Failure that names the protocol of a server that did not answer in the requested one but stayed silent or hung up; None if
-    unknown. MySQL is not tried: it speaks first, so it would have been recognized already. Raises EngineError."""
-    within_ns = min(timeout_ns, _MAX_OTHER_WAIT_NS)
+    """Find the protocol of a server that stayed silent or closed the connection in the requested one; returns a Failure that names
+    the protocol, or None if unknown. MySQL is not tried: its server speaks first, so it would have been recognized already. Raises
+    EngineError."""
+    probe_timeout_ns = min(timeout_ns, _MAX_OTHER_WAIT_NS)
     began_with_tls = _begins_with_tls(server)
     services: tuple[ServiceName, ...] = ("postgresql", "redis", "memcached")
     if not began_with_tls:
@@ -135,25 +136,25 @@ def other_protocol(server: MeasuredServer, target: Target, timeout_ns: int) -> F
     address = server.place.partition(" ")[2]
     for service in services:
         with contextlib.suppress(NoConnection):
-            if _find_mismatch(_as_other_kind(server, service), target, within_ns) is None:
+            if _find_mismatch(_as_other_kind(server, service), target, probe_timeout_ns) is None:
                 statement = f"{address} speaks the protocol of {SERVICES[service].label}"
                 tls_text = ", without TLS" if began_with_tls else ""
                 return _other_protocol_failure(f"{statement}{tls_text}", f"Begin the address with {service}://.")
-    if not began_with_tls and _answers_tls(server, target, within_ns):
+    if not began_with_tls and _answers_tls(server, target, probe_timeout_ns):
         advice = _TLS_FIRST.get(server.service, "MySQL never begins that way: correct the port.")
         return _other_protocol_failure(f"{address} expects TLS from the first byte", advice)
     return None
 
 
 _OTHER_PROTOCOL = "other_protocol"
-"""The engine's code for a server whose first bytes show that it speaks another protocol."""
+"""The engine's code for a server whose first bytes are those of another protocol."""
 _MAX_OTHER_WAIT_NS = 1_000_000_000
 _TLS_FIRST: dict[ServiceName, str] = {
     "redis": "Begin the address with rediss://.",
     "memcached": "Begin the address with memcacheds://.",
     "postgresql": "Add ?sslmode=require&sslnegotiation=direct to an address of PostgreSQL.",
 }
-"""Advice, by kind, on an address with which TLS begins at the first byte."""
+"""Advice, by kind, on an address for TLS from the first byte."""
 
 
 def _begins_with_tls(server: MeasuredServer) -> bool:
@@ -170,31 +171,31 @@ def _protocol_failure(message: str, advice: str) -> Failure:
 
 
 def _as_other_kind(server: MeasuredServer, service: ServiceName, tls: Tls | None = None) -> MeasuredServer:
-    """The server as one of another kind, without the password, which is not meant for that kind."""
+    """Return the server as one of another kind, without the password, which is not meant for that kind."""
     session = Session(tls=tls, multi_statements=False)
     return replace(server, service=service, user=server.user or "howfar", password="", database="", session=session)
 
 
-def _answers_tls(server: MeasuredServer, target: Target, within_ns: int) -> bool:
-    """Whether a TLS handshake succeeds. With TLS 1.3 it does even if the server requires a client certificate."""
-    with ping_session(_as_other_kind(server, "redis", Tls(resumption=False)), target, within_ns) as session:
+def _answers_tls(server: MeasuredServer, target: Target, probe_timeout_ns: int) -> bool:
+    """Whether a TLS handshake succeeds; with TLS 1.3, it does even if the server requires a client certificate."""
+    with ping_session(_as_other_kind(server, "redis", Tls(resumption=False)), target, probe_timeout_ns) as session:
         return isinstance(session.open(), Opened)
 
 
-def _find_mismatch(server: MeasuredServer, target: Target, within_ns: int) -> Failure | None:
-    """Why the server is not of the kind `server.service`; None if it is. Raises NothingListens."""
-    with ping_session(server, target, within_ns) as session:
+def _find_mismatch(server: MeasuredServer, target: Target, probe_timeout_ns: int) -> Failure | None:
+    """Return the reason why the server is not of the kind `server.service`; None if it is. Raises NoConnection."""
+    with ping_session(server, target, probe_timeout_ns) as session:
         opened = session.open()
         if isinstance(opened, NotOpened):
             if opened.step == "connect":
                 raise NoConnection
             # A server that refuses the login, or requires TLS, has answered in this protocol.
-            return None if opened.failure.code in ("auth", "tls", "server_error") else not_opened(opened)
+            return None if opened.failure.code in ("auth", "tls", "server_error") else make_failure(opened)
         return None if server.service in ("mysql", "postgresql") else _find_mismatch_by_ping(server, session)
 
 
 def _find_mismatch_by_ping(server: MeasuredServer, session: PingSession) -> Failure | None:
-    """Like `_find_mismatch`, for Redis and Memcached: they accept connections without a greeting; only a ping identifies them."""
+    """Like `_find_mismatch`, for Redis and Memcached, which accept connections without a greeting: only a ping identifies them."""
     try:
         answer = session.fetch(())
     except ConnectionLost as lost:

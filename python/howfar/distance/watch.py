@@ -1,6 +1,6 @@
-"""Repeated requests to a server on a schedule: the result of each request, and the live screen. No I/O.
+"""Results of repeated requests to a server on a schedule, and the live screen. No I/O.
 
-Latency counts from the time at which a request was due: a request that waits for a slow one before it is slow, too.
+The latency of a request counts from the time at which it was due: a request that waits for a slow one before it is slow, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from howfar.distance.record import OutageKind
-from howfar.distance.screen import shown
+from howfar.distance.screen import format_time
 
 MIN_INTERVAL_NS = 10_000_000
 """Shortest interval: at most 100 requests per second."""
@@ -36,24 +36,24 @@ class Moment:
     at: datetime
     ns: int
 
-    def earlier(self, ns: int) -> Moment:
+    def before(self, ns: int) -> Moment:
         return Moment(self.at - timedelta(microseconds=ns / 1000), self.ns - ns)
 
 
 @dataclass(frozen=True)
-class Slow:
-    """A request that took much longer than most."""
+class SlowRequest:
+    """A request that took much longer than the median."""
 
     began: Moment
     latency_ns: int
 
-    def line(self, _now_ns: int, clock: str) -> str:
-        return f"{self.began.at:{clock}}  slow: {shown(self.latency_ns)}"
+    def format_line(self, _now_ns: int, clock: str) -> str:
+        return f"{self.began.at:{clock}}  slow: {format_time(self.latency_ns)}"
 
 
 @dataclass
-class LostPeriod:
-    """A period in which every request was lost: from the time at which the first of them was due until the server answers."""
+class Outage:
+    """A period in which every request was lost: it begins when the first of them was due, and ends when the server answers."""
 
     began: Moment
     why: str
@@ -62,15 +62,15 @@ class LostPeriod:
     kind: OutageKind = "errors"
     ended: Moment | None = None
 
-    def took_ns(self, now_ns: int) -> int:
+    def duration_ns(self, now_ns: int) -> int:
         return (now_ns if self.ended is None else self.ended.ns) - self.began.ns
 
-    def line(self, now_ns: int, clock: str) -> str:
+    def format_line(self, now_ns: int, clock: str) -> str:
         until = "now" if self.ended is None else f"{self.ended.at:%H:%M:%S}"
-        return f"{self.began.at:{clock}} to {until}  {self.says(now_ns)}, {self.lost:,} lost: {self.why}"
+        return f"{self.began.at:{clock}} to {until}  {self.describe(now_ns)}, {self.lost:,} lost: {self.why}"
 
-    def says(self, now_ns: int) -> str:
-        return f"{self.kind} for {shown(self.took_ns(now_ns))}"
+    def describe(self, now_ns: int) -> str:
+        return f"{self.kind} for {format_time(self.duration_ns(now_ns))}"
 
 
 @dataclass
@@ -90,13 +90,13 @@ class WatchResults:
     """Requests that were answered with an error or not at all, or were due while there was no connection."""
     skipped: int = 0
     """Requests that were not sent because the previous one was still unanswered when they were due."""
-    outage: LostPeriod | None = None
+    outage: Outage | None = None
     """The present outage, if any."""
     outage_count: int = 0
     """Number of outages that have ended."""
-    outages: deque[LostPeriod] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
+    outages: deque[Outage] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
     """The latest outages that have ended."""
-    slow: deque[Slow] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
+    slow: deque[SlowRequest] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_EVENTS))
 
     @property
     def count(self) -> int:
@@ -108,29 +108,29 @@ class WatchResults:
 
     def record_answer(self, latency_ns: int, when: Moment) -> None:
         """Record an answer that came `latency_ns` after its request was due."""
-        self.back(when)
+        self.record_recovery(when)
         if self.count >= _MIN_SLOW and latency_ns > _SLOW_FACTOR * (self.quantile_ns(0.5) or latency_ns):
-            self.slow.append(Slow(when, latency_ns))
+            self.slow.append(SlowRequest(when, latency_ns))
         self.counts[round_to_three_digits(latency_ns)] += 1
         self.recent.append(latency_ns)
         self.total_ns += latency_ns
         self.min_ns = latency_ns if self.min_ns is None else min(self.min_ns, latency_ns)
         self.max_ns = max(self.max_ns, latency_ns)
 
-    def was_lost(self, why: str, due: Moment) -> None:
+    def record_loss(self, why: str, due: Moment) -> None:
         """Record a request, due at `due`, that got no answer or an error, or could not be sent."""
         if self.outage is None:
-            self.outage = LostPeriod(due, why)
+            self.outage = Outage(due, why)
         self.outage.lost += 1
         self.lost += 1
         self.recent.append(None)
 
-    def unreachable(self, why: str) -> None:
-        """Record that no connection exists: a request was lost with it, or it could not be reopened."""
+    def record_unreachable(self) -> None:
+        """Record that there is no connection: it was lost with a request, or could not be reopened."""
         assert self.outage is not None, "a request was lost with the connection"
         self.outage.kind = "unreachable"
 
-    def back(self, when: Moment) -> None:
+    def record_recovery(self, when: Moment) -> None:
         """Record that the server answers, which ends the present outage, if any."""
         if self.outage is not None:
             self.outage.ended = when
@@ -139,14 +139,14 @@ class WatchResults:
             self.outage = None
 
     def events(self, now_ns: int, clock: str, maximum: int) -> list[str]:
-        """The latest outages and slow requests in chronological order, at most `maximum`; outages have priority."""
-        outages: list[LostPeriod | Slow] = [*self.outages, *([] if self.outage is None else [self.outage])]
-        chosen = outages[-maximum:]
-        chosen += list(self.slow)[len(self.slow) - min(maximum - len(chosen), len(self.slow)) :]
-        return [event.line(now_ns, clock) for event in sorted(chosen, key=lambda event: event.began.ns)]
+        """Format the latest outages and slow requests in chronological order, at most `maximum`; outages have priority."""
+        outages: list[Outage | SlowRequest] = [*self.outages, *([] if self.outage is None else [self.outage])]
+        shown_events = outages[-maximum:]
+        shown_events += list(self.slow)[len(self.slow) - min(maximum - len(shown_events), len(self.slow)) :]
+        return [event.format_line(now_ns, clock) for event in sorted(shown_events, key=lambda event: event.began.ns)]
 
     def quantile_ns(self, share: float) -> int | None:
-        """A percentile; None unless at least three samples lie beyond it."""
+        """Return a percentile; None unless at least three samples lie beyond it."""
         if self.count * min(share, 1 - share) < 3 * (1 - 1e-9):
             return None
         remaining = math.ceil(share * self.count)
@@ -154,7 +154,7 @@ class WatchResults:
             remaining -= self.counts[value]
             if remaining <= 0:
                 return value
-        raise AssertionError("the counts add up")
+        raise AssertionError("the counts add up to `count`")
 
     @property
     def mean_ns(self) -> float:
@@ -162,74 +162,74 @@ class WatchResults:
 
 
 def round_to_three_digits(value: int) -> int:
-    """A positive number with three significant digits."""
+    """Round a positive number to three significant digits."""
     if value < 1000:
         return value
     step: int = 10 ** (len(str(value)) - 3)
     return (value + step // 2) // step * step
 
 
-def figures(watched: WatchResults) -> str:
-    """Minimum, percentiles and maximum as text: `min 0.38 ms  p50 0.42 ms  …`, as far as the number of requests supports them."""
-    all_figures = [("min", watched.min_ns), *((f"p{int(q * 100)}", watched.quantile_ns(q)) for q in (0.5, 0.95, 0.99))]
+def format_figures(results: WatchResults) -> str:
+    """Format minimum, percentiles and maximum, `min 0.38 ms  p50 0.42 ms  …`, without percentiles that need more requests."""
+    all_figures = [("min", results.min_ns), *((f"p{int(q * 100)}", results.quantile_ns(q)) for q in (0.5, 0.95, 0.99))]
     known_figures = [(name, ns) for name, ns in all_figures if ns is not None]
     if not known_figures:
         return "no answer yet"
-    return "  ".join(f"{name} {shown(ns)}" for name, ns in [*known_figures, ("max", watched.max_ns)])
+    return "  ".join(f"{name} {format_time(ns)}" for name, ns in [*known_figures, ("max", results.max_ns)])
 
 
-def frame(watched: WatchResults, pending_ns: int | None, now_ns: int, width: int, height: int) -> str:
-    """The live screen: the present state, percentiles, a histogram, outages and slow requests. `pending_ns`: age of the unanswered
-    request, if any."""
-    latest = watched.recent[-1] if watched.recent else None
-    state = "-" if latest is None else shown(latest)
-    if watched.outage is not None:
-        state = watched.outage.says(now_ns)
-    elif pending_ns is not None and pending_ns > max(2 * (latest or 0), 100_000_000):
-        state = f"waiting for {shown(pending_ns)}"
+def render_screen(results: WatchResults, pending_ns: int | None, now_ns: int, width: int, height: int) -> str:
+    """Render the live screen: the present state, percentiles, a histogram, outages and slow requests. `pending_ns`: age of the
+    unanswered request, if any."""
+    latest_ns = results.recent[-1] if results.recent else None
+    state = "-" if latest_ns is None else format_time(latest_ns)
+    if results.outage is not None:
+        state = results.outage.describe(now_ns)
+    elif pending_ns is not None and pending_ns > max(2 * (latest_ns or 0), 100_000_000):
+        state = f"waiting for {format_time(pending_ns)}"
     lines = [
-        *textwrap.wrap(watched.title, width, max_lines=1),
+        *textwrap.wrap(results.title, width, max_lines=1),
         "",
-        *_join_if_fits(width, f"now    {state:<24}", counts(watched)),
-        f"all    {figures(watched)}",
+        *_join_if_fits(width, f"now    {state:<24}", format_counts(results)),
+        f"all    {format_figures(results)}",
         *textwrap.wrap(LEGEND, width, initial_indent=_INDENT, subsequent_indent=_INDENT),
         "",
-        *histogram(watched, width, max(height - 13, 3)),
+        *draw_histogram(results, width, max(height - 13, 3)),
         "",
-        f"last   {sparkline(watched, width - 7)}",
-        *watched.events(now_ns, "%H:%M:%S", max(height - 20, 2)),
+        f"last   {draw_sparkline(results, width - 7)}",
+        *results.events(now_ns, "%H:%M:%S", max(height - 20, 2)),
     ]
     lines = [line[:width] for line in lines[: height - 2]]
-    return "\n".join([*lines, f"every {shown(watched.interval_ns)}; Ctrl-C ends and prints the summary"[:width]])
+    return "\n".join([*lines, f"every {format_time(results.interval_ns)}; Ctrl-C ends and prints the summary"[:width]])
 
 
 _INDENT = " " * 7
 
 
 def _join_if_fits(width: int, first: str, second: str) -> list[str]:
-    """Two texts on one line, or on two lines if `width` is too small."""
+    """Return two texts on one line, or on two lines if `width` is too small."""
     line = f"{first} {second}"
     return [line] if len(line) <= width else [first.rstrip(), f"{_INDENT}{second}"]
 
 
-def counts(watched: WatchResults) -> str:
-    return f"{watched.count:,} answered, {watched.lost:,} lost, {watched.skipped:,} skipped"
+def format_counts(results: WatchResults) -> str:
+    return f"{results.count:,} answered, {results.lost:,} lost, {results.skipped:,} skipped"
 
 
-def histogram(watched: WatchResults, width: int, rows: int) -> list[str]:
-    """A histogram of latencies, in bins whose width grows by a constant factor, from the smallest to the largest latency."""
-    if not watched.counts:
+def draw_histogram(results: WatchResults, width: int, rows: int) -> list[str]:
+    """Draw a histogram of latencies, in bins whose width grows by a constant factor, from the smallest to the largest latency."""
+    if not results.counts:
         return []
-    low, high = min(watched.counts), max(watched.counts)
+    low, high = min(results.counts), max(results.counts)
     rows = min(rows, 8)
     factor = (max(high, low + 1) / max(low, 1)) ** (1 / rows)
     edges = [max(low, 1) * factor**row for row in range(1, rows)]
     bins = [0] * rows
-    for value, count in watched.counts.items():
+    for value, count in results.counts.items():
         bins[bisect.bisect_left(edges, value)] += count
     max_count = max(bins)
     bar_width = max(width - 30, 10)
-    names = [shown(edge) for edge in [*edges, high]]
+    names = [format_time(edge) for edge in [*edges, high]]
     name_width = max(map(len, names))
     return [
         f"<= {name:>{name_width}}  {count:>7,}  {'█' * math.ceil(bar_width * count / max_count)}"
@@ -237,25 +237,25 @@ def histogram(watched: WatchResults, width: int, rows: int) -> list[str]:
     ]
 
 
-def sparkline(watched: WatchResults, width: int) -> str:
-    """The latest latencies as bars; a lost request is a cross."""
-    latest = list(watched.recent)[-max(width, 1) :]
+def draw_sparkline(results: WatchResults, width: int) -> str:
+    """Draw the latest latencies as bars; a lost request is a cross."""
+    latest = list(results.recent)[-max(width, 1) :]
     longest = max((latency for latency in latest if latency is not None), default=1)
     return "".join("x" if latency is None else _BARS[max(round(8 * latency / longest), 1)] for latency in latest)
 
 
-def summary(watched: WatchResults, now_ns: int) -> Iterator[str]:
-    """The lines that remain on the screen at the end."""
-    yield watched.title
-    yield f"{watched.due:,} requests: {counts(watched)}."
-    if watched.lost or watched.skipped:
+def summary_lines(results: WatchResults, now_ns: int) -> Iterator[str]:
+    """Yield the lines that remain on the screen at the end."""
+    yield results.title
+    yield f"{results.due:,} requests: {format_counts(results)}."
+    if results.lost or results.skipped:
         yield f"({LEGEND})"
-    if watched.count:
-        yield f"{figures(watched)}  mean {shown(watched.mean_ns)}"
-    yield from watched.events(now_ns, "%Y-%m-%d %H:%M:%S", 2 * _MAX_KEPT_EVENTS)
+    if results.count:
+        yield f"{format_figures(results)}  mean {format_time(results.mean_ns)}"
+    yield from results.events(now_ns, "%Y-%m-%d %H:%M:%S", 2 * _MAX_KEPT_EVENTS)
 
 
-def window_line(watched: WatchResults, now: Moment) -> str:
-    """A line for a log: the time of day, the present outage, and the figures so far."""
-    outage = f"{watched.outage.says(now.ns)}  " if watched.outage is not None else ""
-    return f"{now.at:%H:%M:%S}  {outage}{counts(watched)}  {figures(watched)}"
+def log_line(results: WatchResults, now: Moment) -> str:
+    """Format a line for a log: the time of day, the present outage, and the figures so far."""
+    outage = f"{results.outage.describe(now.ns)}  " if results.outage is not None else ""
+    return f"{now.at:%H:%M:%S}  {outage}{format_counts(results)}  {format_figures(results)}"

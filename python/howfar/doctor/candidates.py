@@ -1,6 +1,7 @@
 """Finds probable servers of this machine by processes, listening sockets and the usual paths, without connecting to any.
 
-A process's name proves nothing: `discovery` connects to the candidates to identify them; `servers_here` lists them without connecting.
+A process's name proves nothing: `discovery` connects to the candidates to identify them; `list_local_servers` lists them without
+connecting.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from howfar.address.server_address import format_host_port
 from howfar.doctor import procfs
 from howfar.doctor.kind import Kind
-from howfar.doctor.peer_location import FORWARDERS, owners
+from howfar.doctor.peer_location import FORWARDERS, find_socket_owners
 from howfar.doctor.procfs import LISTEN, Process, TcpRow, UnixRow, may_connect
 from howfar.services import SERVICES
 
 PROGRAMS = {program: Kind(name) for name, service in SERVICES.items() for program in service.programs}
 SYSTEM_UIDS = 1000
-"""Lowest UID of users; lower ones are system accounts (Debian's and Red Hat's ranges)."""
+"""Lowest UID of a user; lower UIDs are system accounts (as in Debian and Red Hat)."""
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -35,13 +37,13 @@ class ListenAddress:
     host: str | None = None
     port: int | None = None
     inode: int | None = None
-    bound: str | None = None
+    bound_path: str | None = None
     """The path as the server passed it to bind()."""
-    shared: bool = False
-    """Whether the address was guessed for several processes. Only the server that answers there can tell which of them it is."""
+    is_shared: bool = False
+    """Whether the address was guessed for several processes; only the server's own answer can show which process it belongs to."""
 
     @property
-    def dialled(self) -> str | None:
+    def dial_host(self) -> str | None:
         """The address to connect to: the loopback address if it listens on all interfaces."""
         return _LOOPBACK_OF.get(self.host, self.host) if self.host is not None else None
 
@@ -53,8 +55,8 @@ class Candidate:
     kind: Kind
     process: Process | None
     addresses: tuple[ListenAddress, ...]
-    certain: bool
-    """Whether the addresses are those of the process; otherwise they are guessed from account, name and port."""
+    is_certain: bool
+    """Whether the addresses are those of the process; if not, they are guessed from account, name and port."""
 
     @property
     def is_trusted(self) -> bool:
@@ -64,14 +66,13 @@ class Candidate:
 
 
 def server_kind_of(process: Process) -> Kind | None:
-    """A process's kind of server, by its name or its program's name; None if it is no server."""
+    """Return a process's kind of server, by its name or its program's name; None if it is no server."""
     name = program_of(process)
     return PROGRAMS[name] if name is not None else None
 
 
 def program_of(process: Process) -> str | None:
-    """The key in PROGRAMS of the program that a process runs, or None. Some private installations start it through the dynamic
-    loader."""
+    """Return the key in PROGRAMS of a process's program, or None. Some installations start it through the dynamic loader."""
     file_names = [argument.rpartition("/")[2] for argument in process.arguments[:4]]
     program_names = file_names if file_names and file_names[0].startswith("ld-linux") else file_names[:1]
     return next(
@@ -96,7 +97,7 @@ class Search:
 
 
 def search() -> Search:
-    """Search for servers with a visible process, then for listening addresses that belong to none of these."""
+    """Search for servers with a visible process, then for listening addresses of no visible process."""
     tcp = [row for row in procfs.tcp_rows() if row.state == LISTEN]
     unix = [row for row in procfs.unix_rows() if row.listens]
     listening_inodes = {row.inode for row in tcp} | {row.inode for row in unix}
@@ -104,7 +105,7 @@ def search() -> Search:
     servers = {process.pid: process for process in procfs.processes() if server_kind_of(process) is not None}
     for process in servers.values():
         kind = server_kind_of(process)
-        assert kind is not None, "only such were kept"
+        assert kind is not None, "`servers` has only processes with a kind"
         parent = servers.get(process.parent)
         if parent is not None and server_kind_of(parent) is kind:
             continue  # a child process of a server, such as PostgreSQL's for a session
@@ -125,24 +126,24 @@ def _addresses_of(
     pid: int, inodes: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]
 ) -> tuple[ListenAddress, ...]:
     addresses = [
-        ListenAddress(_absolute_path(pid, row.path), inode=row.inode, bound=row.path)
+        ListenAddress(_absolute_path(pid, row.path), inode=row.inode, bound_path=row.path)
         for row in unix
         if row.inode in inodes
     ]
     addresses += [ListenAddress(None, *row.local, row.inode) for row in tcp if row.inode in inodes]
-    return _once_per_port(addresses)
+    return _deduplicate_by_port(addresses)
 
 
 def _absolute_path(pid: int, path: str) -> str:
-    """A server's path as an absolute path. A relative path is taken to start at its working directory, which seldom changes."""
+    """Make a server's path absolute. A relative path is taken to start at the server's working directory, which seldom changes."""
     try:
         return path if path.startswith("/") else str((procfs.PROC / str(pid) / "cwd").readlink() / path)
     except OSError:
         return path
 
 
-def _once_per_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
-    """The addresses without duplicates: IPv4 and IPv6 listeners of the same port count as one."""
+def _deduplicate_by_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
+    """Remove duplicate addresses: IPv4 and IPv6 listeners of the same port count as one."""
     unique: dict[object, ListenAddress] = {}
     for address in addresses:
         unique.setdefault(address.path or (address.port, (address.host in _LOOPBACK_OF) or address.host), address)
@@ -152,28 +153,28 @@ def _once_per_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, .
 def _guess_addresses(
     kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]
 ) -> tuple[ListenAddress, ...]:
-    """Guessed addresses of a process whose open files may not be read: the sockets of its account; for root, only the usual port."""
+    """Guess the addresses of a process with unreadable open files: the sockets of its account; for root, only the usual port."""
     addresses = [
-        ListenAddress(row.path, inode=row.inode, bound=row.path)
+        ListenAddress(row.path, inode=row.inode, bound_path=row.path)
         for row in unix
         if _may_be_socket_of(kind, row.path, process.uid)
     ]
     ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == SERVICES[kind].port)]
-    return _once_per_port([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
+    return _deduplicate_by_port([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
 
 
 def _mark_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     guess_counts = Counter(
         (candidate.kind, address.inode)
         for candidate in candidates
-        if not candidate.certain
+        if not candidate.is_certain
         for address in candidate.addresses
     )
     return tuple(
         replace(
             candidate,
             addresses=tuple(
-                replace(address, shared=guess_counts[candidate.kind, address.inode] > 1)
+                replace(address, is_shared=guess_counts[candidate.kind, address.inode] > 1)
                 for address in candidate.addresses
             ),
         )
@@ -193,7 +194,7 @@ def _may_be_socket_of(kind: Kind, path: str, uid: int) -> bool:
 
 
 def _find_ownerless(taken_inodes: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> list[Candidate]:
-    """Candidates at usual ports and paths without a visible process: a container's published port, or a hidden process."""
+    """Find candidates at usual ports and paths without a visible process: a container's published port, or a hidden process."""
     candidates = []
     for name, service in SERVICES.items():
         kind, port = Kind(name), service.port
@@ -202,7 +203,7 @@ def _find_ownerless(taken_inodes: set[int | None], tcp: Sequence[TcpRow], unix: 
             for row in tcp
             if row.local[1] == port and row.inode not in taken_inodes
         ]
-        candidates += [Candidate(kind, None, (address,), False) for address in _once_per_port(addresses)]
+        candidates += [Candidate(kind, None, (address,), False) for address in _deduplicate_by_port(addresses)]
     known_files = {socket_file(row.path) for row in unix if row.inode in taken_inodes}
     inodes = {row.path: row.inode for row in unix}
     for name, service in SERVICES.items():
@@ -210,13 +211,13 @@ def _find_ownerless(taken_inodes: set[int | None], tcp: Sequence[TcpRow], unix: 
             if (file := socket_file(path)) is not None and file not in known_files:
                 known_files.add(file)
                 candidates.append(
-                    Candidate(Kind(name), None, (ListenAddress(path, inode=inodes.get(path), bound=path),), False)
+                    Candidate(Kind(name), None, (ListenAddress(path, inode=inodes.get(path), bound_path=path),), False)
                 )
     return candidates
 
 
 def socket_file(path: str) -> tuple[int, int] | None:
-    """Device and inode of a socket, with links followed; None if the path is no socket."""
+    """Return the device and inode of a socket, with links followed; None if the path is no socket."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -253,16 +254,16 @@ class ServerHere:
     """The forwarder in front of it, if any, and what could not be seen."""
 
 
-def servers_here() -> list[ServerHere]:
-    """The servers of this machine: those with a visible process, then those without, then those in other network namespaces."""
+def list_local_servers() -> list[ServerHere]:
+    """List the servers of this machine: those with a visible process, then those without, then those in other network namespaces."""
     result = search()
     ownerless = {
         address.inode for candidate in result.candidates if candidate.process is None for address in candidate.addresses
     }
-    holders = owners(inode for inode in ownerless if inode is not None)
+    holders = find_socket_owners(inode for inode in ownerless if inode is not None)
     groups: dict[object, list[Candidate]] = {}
     for number, candidate in enumerate(result.candidates):
-        is_shared = candidate.process is not None and any(address.shared for address in candidate.addresses)
+        is_shared = candidate.process is not None and any(address.is_shared for address in candidate.addresses)
         groups.setdefault(
             (candidate.kind, candidate.process.uid) if is_shared and candidate.process else number, []
         ).append(candidate)
@@ -290,9 +291,9 @@ def _describe_group(group: Sequence[Candidate], holders: dict[int, Process]) -> 
             notes.append(f"{holder.name} (pid {holder.pid}) passes this address on")
         else:
             notes.append("probably: its usual address; which program listens is not seen")
-    elif not candidate.certain:
+    elif not candidate.is_certain:
         notes.append(
-            f"probably these addresses: {_own_account()} may not see the sockets of {procfs.account(process.uid)}"
+            f"probably these addresses: {procfs.own_account()} may not see the sockets of {procfs.account(process.uid)}"
         )
         if len(pids) > 1:
             notes.append(f"which of {len(pids)} processes listens there may not be seen either")
@@ -303,7 +304,7 @@ def _describe_group(group: Sequence[Candidate], holders: dict[int, Process]) -> 
         name=_product_name(candidate),
         pids=pids,
         account=procfs.account(process.uid) if process is not None else None,
-        addresses=tuple(_address_text(member) for member in addresses),
+        addresses=tuple(member.path or format_host_port(member.host, member.port) for member in addresses),
         target=_howfar_target(kind, addresses),
         notes=tuple(notes),
     )
@@ -311,7 +312,7 @@ def _describe_group(group: Sequence[Candidate], holders: dict[int, Process]) -> 
 
 def _describe_foreign(process: Process) -> ServerHere:
     kind = server_kind_of(process)
-    assert kind is not None, "found as a server"
+    assert kind is not None, "a foreign process is a server"
     note = f"in another network namespace, as in a container: nsenter -t {process.pid} -n howfar"
     return ServerHere(
         kind,
@@ -322,10 +323,6 @@ def _describe_foreign(process: Process) -> ServerHere:
         None,
         (note,),
     )
-
-
-def _own_account() -> str:
-    return procfs.account(os.geteuid())
 
 
 def _is_for_clients(address: ListenAddress, candidate: Candidate) -> bool:
@@ -339,7 +336,7 @@ def _is_for_clients(address: ListenAddress, candidate: Candidate) -> bool:
 
 
 def _product_name(candidate: Candidate) -> str:
-    """The name of the product. mysqld may be MySQL or MariaDB; only its greeting tells them apart."""
+    """Return the name of the product. mysqld may be MySQL or MariaDB; only its greeting distinguishes them."""
     process = candidate.process
     program = program_of(process) if process is not None else None
     if program is None or program not in _PRODUCT_NAMES:
@@ -351,22 +348,14 @@ def _product_name(candidate: Candidate) -> str:
     return _PRODUCT_NAMES[program]
 
 
-def _address_text(address: ListenAddress) -> str:
-    if address.path is not None:
-        return address.path
-    return f"[{address.host}]:{address.port}" if ":" in (address.host or "") else f"{address.host}:{address.port}"
-
-
 def _howfar_target(kind: Kind, addresses: Sequence[ListenAddress]) -> str | None:
-    """The argument of `howfar` for the best address that this account may use: a visible socket, else a port; None if there is
-    none."""
+    """Return the argument of `howfar` for the best address that this account may use: a visible socket, else a port, else None."""
     for address in addresses:
         if address.path is not None and _may_connect(address.path):
             return shlex.quote(_socket_target(kind, address.path))
     for address in addresses:
         if address.port is not None:
-            host = address.dialled or ""
-            return f"{kind.value}://{f'[{host}]' if ':' in host else host}:{address.port}"
+            return f"{kind.value}://{format_host_port(address.dial_host, address.port)}"
     return None
 
 
@@ -375,7 +364,7 @@ def _may_connect(path: str) -> bool:
 
 
 def _socket_target(kind: Kind, path: str) -> str:
-    if not kind.names_folder:
+    if not kind.names_socket_directory:
         return f"{kind.value}://{quote(path)}"
     folder, _, name = path.rpartition("/")
     port = name.rpartition(".")[2]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from howfar.doctor.findings import Change, Cluster, Draft, Gain, Server, Severity
-from howfar.doctor.proposals import file_of
-from howfar.plan.agreement import PACKET, WINDOW, Pieces, provider_options
+from howfar.doctor.proposals import config_file_of
+from howfar.plan.agreement import PACKET, WINDOW, GaleraMessages, provider_options
 
 GALERA, GROUP = "Galera", "Group Replication"
 _VARIABLES = (
@@ -21,8 +21,8 @@ _OPTIONS = (
     "evs.keepalive_period", "evs.suspect_timeout", "evs.inactive_timeout", "gcs.fc_limit", "pc.ignore_quorum", "pc.ignore_sb",
     WINDOW, "evs.send_window", PACKET,
 )  # fmt: skip
-"""The only options that are kept of `wsrep_provider_options`, because it also contains the names of key files."""
-_PERIOD = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
+"""The options that are kept of `wsrep_provider_options`, which also contains the names of key files."""
+_PERIOD_PATTERN = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _STATUS = (
     "wsrep_replicated", "wsrep_replicated_bytes",
     "wsrep_cluster_size", "wsrep_cluster_weight", "wsrep_flow_control_paused", "wsrep_evs_repl_latency",
@@ -38,30 +38,30 @@ _LONGEST_QUEUE = (
     "FROM performance_schema.replication_group_member_stats"
 )
 
-_WAITS = {
+_WAIT_DESCRIPTIONS = {
     "BEFORE": "a transaction, also one that only reads, first waits until this member has applied all before it",
     "AFTER": "a commit waits until every member has prepared it",
 }
-_COUNTERS = {
+_WAIT_COUNTERS = {
     "BEFORE": "transactions_consistency_before_begin",
     "AFTER": "transactions_consistency_after_termination",
 }
-"""Counters by a word in the names of the levels of `group_replication_consistency`."""
+"""Counter by the word that the names of levels of `group_replication_consistency` contain."""
 
 PAUSED_SHARE = 0.01
-"""Minimum share of the time in which flow control stopped all nodes that justifies a change."""
+"""Share of the time stopped by flow control from which a change is justified."""
 _MIN_QUEUE_LIMIT = 256
-"""Minimum number of transactions that should be allowed to queue at a Galera node before it stops the others: enough for bursts. No
-limit helps a node that is always slower."""
+"""Minimum number of transactions that should be allowed to queue at a Galera node before it stops the others: enough for bursts.
+For a node that is always slower, no limit helps."""
 _FAR_MESSAGE_S = 0.005
 _RECOMMENDED_WINDOW, _MAX_SMALL_WINDOW = 512, 16
-"""Messages in flight: the recommended number, and the largest number that counts as too few (Galera's default is two). At an RTT of
-85 ms, a row of 1 MB took 0.12 s with 512 messages in flight, and 1.4 s with two."""
+"""Numbers of messages in flight: the recommended one, and the largest that counts as too small (Galera's default is two). At an RTT
+of 85 ms, a row of 1 MB took 0.12 s with 512 messages in flight, and 1.4 s with two."""
 _LARGE_BYTES = 10_000
-"""Minimum mean size, as sent, of transactions that count as large. Sending this much on a link of 1 Gb/s takes 80 µs, as long as a
-round trip in a rack."""
+"""Mean size, as sent, from which transactions count as large. On a link of 1 Gb/s, sending 10 kB takes 80 µs, as long as a round trip
+in a rack."""
 _TIMEOUT_FACTOR = 10
-"""A node must not be considered dead before this multiple of the slowest message's latency."""
+"""Multiple of the slowest message's latency before which a node must not be considered dead."""
 _NEAR_TIMEOUTS = {"evs.keepalive_period": "PT1S", "evs.suspect_timeout": "PT5S", "evs.inactive_timeout": "PT15S"}
 """Galera's defaults, for nodes that are close to each other."""
 _FAR_TIMEOUTS = {
@@ -86,9 +86,9 @@ _DEFAULT_THRESHOLD = 25_000
 def read_cluster(
     pairs: Callable[[str, Sequence[str]], dict[str, str]], rows: Callable[[str], Sequence[Sequence[Any]]]
 ) -> Cluster | None:
-    """The cluster of a server; None if it is in none. `pairs`: reads settings (`VARIABLES`) or counters (`STATUS`) by name.
+    """Read the cluster of a server; None if it is in none. `pairs`: reads settings (`VARIABLES`) or counters (`STATUS`) by name.
 
-    Raises Refused.
+    Raises ServerRefused.
     """
     settings = pairs("VARIABLES", _VARIABLES)
     status = pairs("STATUS", _STATUS)
@@ -103,7 +103,7 @@ def read_cluster(
         settings |= {
             name: value
             for name, value in read_options.items()
-            if not name.endswith(("_period", "_timeout")) or _PERIOD.fullmatch(value)
+            if not name.endswith(("_period", "_timeout")) or _PERIOD_PATTERN.fullmatch(value)
         }
         return Cluster(product=GALERA, nodes=nodes, settings=settings, counted=counted)
     if "group_replication_consistency" not in settings or not (online_members := rows(_COUNT_ONLINE_MEMBERS)[0][0]):
@@ -114,18 +114,18 @@ def read_cluster(
 
 
 def _config_change(server: Server, *lines: str) -> tuple[Change, ...]:
-    return (Change(where=f"{file_of(server)} of every node", lines=("[mysqld]", *lines), restarts=True),)
+    return (Change(where=f"{config_file_of(server)} of every node", lines=("[mysqld]", *lines), restarts=True),)
 
 
 def _provider_change(server: Server, cluster: Cluster, *more_lines: str) -> tuple[Change, ...]:
-    """Lines that set all provider options that the findings propose. The server uses only the last such line, so each finding shows
-    the complete line."""
-    options = ";".join(f"{name}={value}" for name, value in sorted(_wanted_options(cluster).items()))
+    """Return lines that set all provider options that any finding proposes: the server uses only the last such line, so each finding
+    shows the complete line."""
+    options = ";".join(f"{name}={value}" for name, value in sorted(_proposed_options(cluster).items()))
     comment = "# with the options that are there already, in one line: the last one counts"
     return _config_change(server, comment, f'wsrep_provider_options = "{options}"', *more_lines)
 
 
-def _wanted_options(cluster: Cluster) -> dict[str, str]:
+def _proposed_options(cluster: Cluster) -> dict[str, str]:
     return (
         _longer_timeout_options(cluster)
         | _longer_queue_options(cluster)
@@ -135,7 +135,7 @@ def _wanted_options(cluster: Cluster) -> dict[str, str]:
 
 
 def _mean_ms(cluster: Cluster, name: str, time: str = "time") -> float | None:
-    """Mean in ms of a time whose sum Group Replication counts in microseconds; None if it counted none."""
+    """Return the mean in ms of a time whose sum Group Replication counts in microseconds; None if it counted none."""
     count = cluster.counted.get(f"Gr_{name}_count", 0)
     return cluster.counted.get(f"Gr_{name}_{time}_sum", 0) / count / 1e3 if count else None
 
@@ -145,72 +145,76 @@ def _integer_setting(cluster: Cluster, name: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() else default
 
 
-def reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
-    """In every session, statements or commits wait for other nodes longer than agreement needs. A note, because this may be
-    intended."""
+def check_reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
+    """In every session, statements or commits wait for other nodes longer than agreement needs, which may be intended: a note."""
     if cluster.product == GALERA:
         wait = cluster.settings.get("wsrep_sync_wait", "0")
         if wait == "0":
             return []
-        what = "reads wait" if wait == "1" else "statements wait"
-        says = f"wsrep_sync_wait = {wait}: in every session {what} until this node has applied all that it knows to be under way"
+        waiting = "reads" if wait == "1" else "statements"
+        sentence = (
+            f"wsrep_sync_wait = {wait}: in every session {waiting} wait until this node has applied all "
+            "that it knows to be under way"
+        )
         line = (
             "wsrep_sync_wait = 0   # SET SESSION wsrep_sync_wait = 1 where a read must see what was committed elsewhere"
         )
-        return [Draft(says, _config_change(server, line), None, Severity.NOTE)]
+        return [Draft(sentence, _config_change(server, line), None, Severity.NOTE)]
     level = cluster.settings.get("consistency", "EVENTUAL")
     if level in ("EVENTUAL", "BEFORE_ON_PRIMARY_FAILOVER"):
         return []
-    means = [
-        mean
-        for word, counter in _COUNTERS.items()
-        if word in level and (mean := _mean_ms(cluster, counter)) is not None
+    means_ms = [
+        mean_ms
+        for word, counter in _WAIT_COUNTERS.items()
+        if word in level and (mean_ms := _mean_ms(cluster, counter)) is not None
     ]
     gain = None
-    if means:
-        says = f"{sum(means):.3g} ms of each such transaction"
-        gain = Gain(says=says, basis="Gr_transactions_consistency_…_time_sum, the mean since the start", saves_ns=None)
+    if means_ms:
+        sentence = f"{sum(means_ms):.3g} ms of each such transaction"
+        gain = Gain(
+            says=sentence, basis="Gr_transactions_consistency_…_time_sum, the mean since the start", saves_ns=None
+        )
     name = "group_replication_consistency"
     line = f"{name} = BEFORE_ON_PRIMARY_FAILOVER   # SET SESSION {name} = '{level}' where it is needed"
-    says = f"{name} = {level}: in every session {' and '.join(text for word, text in _WAITS.items() if word in level)}"
-    return [Draft(says, _config_change(server, line), gain, Severity.NOTE)]
+    sentence = f"{name} = {level}: in every session {' and '.join(text for word, text in _WAIT_DESCRIPTIONS.items() if word in level)}"
+    return [Draft(sentence, _config_change(server, line), gain, Severity.NOTE)]
 
 
-def waits_for_idle_leaders(server: Server, cluster: Cluster) -> list[Draft]:
+def check_single_leader(server: Server, cluster: Cluster) -> list[Draft]:
     """All members take turns as leader of the agreement although only one of them writes."""
     settings = cluster.settings
     if (settings.get("paxos_single_leader"), settings.get("single_primary_mode")) != ("OFF", "ON") or cluster.nodes < 2:
         return []
-    mean = _mean_ms(cluster, "data_messages_sent", "roundtrip_time")
+    mean_ms = _mean_ms(cluster, "data_messages_sent", "roundtrip_time")
     gain = None
-    if mean is not None:
-        says = f"the part of {mean:.3g} ms that is not a round trip to a majority"
+    if mean_ms is not None:
+        sentence = f"the part of {mean_ms:.3g} ms that is not a round trip to a majority"
         basis = "Gr_data_messages_sent_roundtrip_time_sum, the mean since the start"
-        gain = Gain(says=says, basis=basis, saves_ns=None)
+        gain = Gain(says=sentence, basis=basis, saves_ns=None)
     name = "group_replication_paxos_single_leader"
-    says = f"one member writes, but each commit also waits for the turns of the idle ones ({name} = OFF)"
+    sentence = f"one member writes, but each commit also waits for the turns of the idle ones ({name} = OFF)"
     line = f"{name} = ON   # then stop all members and bootstrap the group again"
-    return [Draft(says, _config_change(server, line), gain)]
+    return [Draft(sentence, _config_change(server, line), gain)]
 
 
-def timeouts(server: Server, cluster: Cluster) -> list[Draft]:
+def check_timeouts(server: Server, cluster: Cluster) -> list[Draft]:
     """The timeouts after which the other nodes continue without a silent node are too short or too long."""
     if cluster.product == GALERA:
         if not _longer_timeout_options(cluster):
             return []
         settings = cluster.settings
-        needed_s = _min_timeout_s(cluster)
-        says = (
+        min_timeout_s = _min_timeout_s(cluster)
+        sentence = (
             f"a node that is silent for evs.suspect_timeout = {settings['evs.suspect_timeout']} (evs.inactive_timeout = "
             f"{settings['evs.inactive_timeout']}) is taken for dead; two keepalives and {_TIMEOUT_FACTOR} of the slowest messages "
-            f"seen take {needed_s:.3g} s"
+            f"seen take {min_timeout_s:.3g} s"
         )
         gain = Gain(says="no node is lost to a late answer", basis="wsrep_evs_repl_latency", saves_ns=None)
-        return [Draft(says, _provider_change(server, cluster), gain)]
+        return [Draft(sentence, _provider_change(server, cluster), gain)]
     seconds = _integer_setting(cluster, "member_expel_timeout", _DEFAULT_EXPEL_S)
     if 0 < seconds <= _MAX_EXPEL_S:
         return []
-    says = (
+    sentence = (
         "a member that is not heard for 5 s is expelled, and joins again by itself if group_replication_autorejoin_tries allows it. "
         "In return the group goes on sooner after its primary died: 7 s in place of 22 in howfar's laboratory"
         if seconds == 0
@@ -220,7 +224,9 @@ def timeouts(server: Server, cluster: Cluster) -> list[Draft]:
     name = "group_replication_member_expel_timeout"
     severity = Severity.CHANGE if seconds else Severity.NOTE  # 0 may be intended, for a short outage
     return [
-        Draft(f"{says} ({name} = {seconds})", _config_change(server, f"{name} = {_DEFAULT_EXPEL_S}"), None, severity)
+        Draft(
+            f"{sentence} ({name} = {seconds})", _config_change(server, f"{name} = {_DEFAULT_EXPEL_S}"), None, severity
+        )
     ]
 
 
@@ -230,7 +236,7 @@ def _min_timeout_s(cluster: Cluster) -> float:
 
 
 def _longer_timeout_options(cluster: Cluster) -> dict[str, str]:
-    """Options with timeouts that are long enough for the cluster; empty if its present ones are."""
+    """Return options with timeouts that are long enough for the cluster; empty if the present timeouts are."""
     settings = cluster.settings
     if "evs.suspect_timeout" not in settings or "evs.inactive_timeout" not in settings:
         return {}
@@ -243,27 +249,25 @@ def _longer_timeout_options(cluster: Cluster) -> dict[str, str]:
 
 def _period_s(text: str) -> float:
     """Seconds of a period such as `PT1M30S`; Galera writes no days."""
-    match = _PERIOD.fullmatch(text)
-    assert match is not None, "only such are kept"
+    match = _PERIOD_PATTERN.fullmatch(text)
+    assert match is not None, "`read_cluster` keeps only periods that match"
     hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 
-def flow_control(server: Server, cluster: Cluster) -> list[Draft]:
+def check_flow_control(server: Server, cluster: Cluster) -> list[Draft]:
     """Flow control stopped all nodes, or soon may, because one node applies transactions too slowly."""
     if cluster.product == GALERA:
-        paused = cluster.counted.get("wsrep_flow_control_paused", 0.0)
-        if paused < PAUSED_SHARE:
+        paused_share = cluster.counted.get("wsrep_flow_control_paused", 0.0)
+        if paused_share < PAUSED_SHARE:
             return []
-        share, limit = f"{paused * 100:.2g} % of the time", cluster.settings.get("gcs.fc_limit", "unknown")
-        gain = Gain(says=f"up to {share}", basis="wsrep_flow_control_paused, since FLUSH STATUS", saves_ns=None)
-        says = (
-            f"all commits stood still for {share}, because a node had more to apply than gcs.fc_limit = {limit} allows"
-        )
+        share_text, limit = f"{paused_share * 100:.2g} % of the time", cluster.settings.get("gcs.fc_limit", "unknown")
+        gain = Gain(says=f"up to {share_text}", basis="wsrep_flow_control_paused, since FLUSH STATUS", saves_ns=None)
+        sentence = f"all commits stood still for {share_text}, because a node had more to apply than gcs.fc_limit = {limit} allows"
         if not _longer_queue_options(cluster):
-            return [Draft(f"{says}: it is too slow for the others", (), gain, Severity.NOTE)]
+            return [Draft(f"{sentence}: it is too slow for the others", (), gain, Severity.NOTE)]
         threads = ("wsrep_slave_threads = 4",) if cluster.settings.get("wsrep_slave_threads") == "1" else ()
-        return [Draft(says, _provider_change(server, cluster, *threads), gain)]
+        return [Draft(sentence, _provider_change(server, cluster, *threads), gain)]
     if cluster.settings.get("flow_control_mode") != "QUOTA":
         return []
     names = [f"flow_control_{which}_threshold" for which in ("applier", "certifier")]
@@ -271,39 +275,43 @@ def flow_control(server: Server, cluster: Cluster) -> list[Draft]:
     queue = int(cluster.counted.get("longest_queue", 0))
     if threshold >= _DEFAULT_THRESHOLD and queue <= threshold:
         return []
-    says = f"commits are held back once a member has {threshold:,} transactions to apply, and the longest queue is {queue:,}"
+    sentence = f"commits are held back once a member has {threshold:,} transactions to apply, and the longest queue is {queue:,}"
     if threshold >= _DEFAULT_THRESHOLD:
-        return [Draft(f"{says}: it is too slow for the others", (), None, Severity.NOTE)]
+        return [Draft(f"{sentence}: it is too slow for the others", (), None, Severity.NOTE)]
     lines = _config_change(server, *(f"group_replication_{name} = {_DEFAULT_THRESHOLD}" for name in names))
-    return [Draft(says, lines, None, Severity.CHANGE if queue > threshold else Severity.NOTE)]
+    return [Draft(sentence, lines, None, Severity.CHANGE if queue > threshold else Severity.NOTE)]
 
 
-def sends_statement_text(server: Server, cluster: Cluster) -> list[Draft]:
+def check_statement_text(server: Server, cluster: Cluster) -> list[Draft]:
     """Large transactions send the text of their statements to every node, in addition to the rows."""
     count = cluster.counted.get("wsrep_replicated", 0)
-    mean = cluster.counted.get("wsrep_replicated_bytes", 0) / count if count else 0.0
-    if cluster.product != GALERA or cluster.settings.get("binlog_annotate_row_events") != "ON" or mean < _LARGE_BYTES:
+    mean_bytes = cluster.counted.get("wsrep_replicated_bytes", 0) / count if count else 0.0
+    if (
+        cluster.product != GALERA
+        or cluster.settings.get("binlog_annotate_row_events") != "ON"
+        or mean_bytes < _LARGE_BYTES
+    ):
         return []
-    says = (
-        f"a transaction sends {mean / 1e3:,.0f} kB to every other node in the mean, its statements' text among them "
+    sentence = (
+        f"a transaction sends {mean_bytes / 1e3:,.0f} kB to every other node in the mean, its statements' text among them "
         "(binlog_annotate_row_events = ON): of statements with long values that is half, of statements that change many rows little"
     )
     line = "binlog_annotate_row_events = OFF   # SET GLOBAL for new sessions; the binary log no longer shows the statements"
-    change = Change(where=f"{file_of(server)} of every node", lines=("[mysqld]", line), restarts=False)
-    return [Draft(says, (change,), None, Severity.NOTE)]
+    change = Change(where=f"{config_file_of(server)} of every node", lines=("[mysqld]", line), restarts=False)
+    return [Draft(sentence, (change,), None, Severity.NOTE)]
 
 
-def small_send_window(server: Server, cluster: Cluster) -> list[Draft]:
-    """Galera's nodes are far apart, but its send window is sized for a rack: large transactions wait after every few messages.
-    A note: messages in flight also burden a struggling node."""
+def check_send_window(server: Server, cluster: Cluster) -> list[Draft]:
+    """Galera's nodes are far apart, but its send window is sized for a rack: large transactions wait after every few messages. Only a
+    note, because messages in flight also burden a struggling node."""
     if not _wider_window_options(cluster):
         return []
     fastest_ms, window = (
         cluster.counted["fastest_message_s"] * 1e3,
         _integer_setting(cluster, WINDOW, _RECOMMENDED_WINDOW),
     )
-    window_bytes = window * _integer_setting(cluster, PACKET, Pieces().packet_bytes)
-    says = (
+    window_bytes = window * _integer_setting(cluster, PACKET, GaleraMessages().packet_bytes)
+    sentence = (
         f"a node has {window} messages under way ({WINDOW}), {window_bytes / 1e3:,.0f} kB at most, and the fastest took "
         f"{fastest_ms:.3g} ms: large transactions, and many connections, wait for their turn"
     )
@@ -312,7 +320,7 @@ def small_send_window(server: Server, cluster: Cluster) -> list[Draft]:
         basis="wsrep_evs_repl_latency",
         saves_ns=None,
     )
-    return [Draft(says, _provider_change(server, cluster), gain, Severity.NOTE)]
+    return [Draft(sentence, _provider_change(server, cluster), gain, Severity.NOTE)]
 
 
 def _wider_window_options(cluster: Cluster) -> dict[str, str]:
@@ -326,26 +334,26 @@ def _wider_window_options(cluster: Cluster) -> dict[str, str]:
 
 
 def _longer_queue_options(cluster: Cluster) -> dict[str, str]:
-    paused = cluster.counted.get("wsrep_flow_control_paused", 0.0) >= PAUSED_SHARE
-    short = _integer_setting(cluster, "gcs.fc_limit", _MIN_QUEUE_LIMIT) < _MIN_QUEUE_LIMIT
-    return {"gcs.fc_limit": str(_MIN_QUEUE_LIMIT)} if paused and short else {}
+    is_paused = cluster.counted.get("wsrep_flow_control_paused", 0.0) >= PAUSED_SHARE
+    is_short = _integer_setting(cluster, "gcs.fc_limit", _MIN_QUEUE_LIMIT) < _MIN_QUEUE_LIMIT
+    return {"gcs.fc_limit": str(_MIN_QUEUE_LIMIT)} if is_paused and is_short else {}
 
 
-def quorum(server: Server, cluster: Cluster) -> list[Draft]:
+def check_quorum(server: Server, cluster: Cluster) -> list[Draft]:
     """A partition may continue without a majority, or an even number of votes makes both halves of a split cluster stop."""
     drafts = []
     if changed_options := _quorum_options(cluster):
         options = ", ".join(f"{name} = YES" for name in changed_options)
-        says = f"a part without a majority of the nodes goes on writing for itself ({options})"
-        drafts.append(Draft(says, _provider_change(server, cluster)))
+        sentence = f"a part without a majority of the nodes goes on writing for itself ({options})"
+        drafts.append(Draft(sentence, _provider_change(server, cluster)))
     votes = int(cluster.counted.get("wsrep_cluster_weight", cluster.nodes))
     if cluster.nodes == 1:
         drafts.append(Draft("it is the only node of its cluster", (), None, Severity.NOTE))
     elif votes % 2 == 0:
-        says = (
+        sentence = (
             f"a half of {votes} votes is no majority: when its {cluster.nodes} nodes are cut in two halves, both stop"
         )
-        drafts.append(Draft(says, (_ARBITER,) if cluster.product == GALERA else (), None, Severity.NOTE))
+        drafts.append(Draft(sentence, (_ARBITER,) if cluster.product == GALERA else (), None, Severity.NOTE))
     return drafts
 
 
@@ -355,11 +363,11 @@ def _quorum_options(cluster: Cluster) -> dict[str, str]:
 
 
 CHECKS: Mapping[str, Callable[[Server, Cluster], list[Draft]]] = {
-    "cluster-reads": reads_wait,
-    "cluster-turns": waits_for_idle_leaders,
-    "cluster-timeouts": timeouts,
-    "cluster-flow-control": flow_control,
-    "cluster-quorum": quorum,
-    "cluster-text": sends_statement_text,
-    "cluster-window": small_send_window,
+    "cluster-reads": check_reads_wait,
+    "cluster-turns": check_single_leader,
+    "cluster-timeouts": check_timeouts,
+    "cluster-flow-control": check_flow_control,
+    "cluster-quorum": check_quorum,
+    "cluster-text": check_statement_text,
+    "cluster-window": check_send_window,
 }

@@ -1,4 +1,4 @@
-"""Finds which server answers at each candidate of this machine, and watches which programs have connections to it.
+"""Identifies the server at each candidate of this machine, and watches which programs have connections to it.
 
 The kind and version of a server come from its own answers (`protocols/`).
 """
@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from howfar.doctor import procfs
 from howfar.doctor.candidates import Candidate, ListenAddress, Search, program_of, search, socket_file
 from howfar.doctor.findings import ANOTHER_ROOT, NOT_CAUGHT, UNSEEN, Client, Listener, SocketFile, Transport, Unseen
-from howfar.doctor.kind import Kind
+from howfar.doctor.kind import Kind, ListenerState, Tls
 from howfar.doctor.procfs import (
-    CLEANED_FOLDERS,
+    CLEANED_DIRS,
     ESTABLISHED,
     LISTEN,
     TIME_WAIT,
@@ -39,7 +38,6 @@ from howfar.doctor.protocols.session import (
     NothingListens,
     NoValidAnswer,
     Owner,
-    Tls,
     UnexpectedListener,
     dial,
 )
@@ -47,13 +45,13 @@ from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
 
 
 def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
-    """The candidates, and notes about what cannot be seen."""
+    """Search for candidates; returns them, and notes about what cannot be seen."""
     result = search()
-    return result.candidates, _unseen(result)
+    return result.candidates, _describe_unseen(result)
 
 
-def _unseen(search: Search) -> tuple[Unseen, ...]:
-    """Servers in another network namespace, and servers whose open files may not be read."""
+def _describe_unseen(search: Search) -> tuple[Unseen, ...]:
+    """Describe servers in another network namespace, and servers whose open files may not be read."""
 
     def list_processes(processes: Sequence[Process]) -> str:
         return ", ".join(f"{program_of(process)} (pid {process.pid})" for process in processes)
@@ -66,16 +64,14 @@ def _unseen(search: Search) -> tuple[Unseen, ...]:
             Unseen(what=list_processes(foreign), why=why, how=f"nsenter -t {foreign[0].pid} -n howfar doctor")
         )
     if hidden and os.geteuid() != 0:
-        user = procfs.account(os.geteuid())
-        why = f"{user} may not read another account's open files; guessed from account and port"
-        unseen.append(Unseen(what=f"which sockets belong to {list_processes(hidden)}", why=why, how=_AS_ROOT))
+        why = f"{procfs.own_account()} may not read another account's open files; guessed from account and port"
+        unseen.append(Unseen(what=f"which sockets belong to {list_processes(hidden)}", why=why, how=_ROOT_ADVICE))
     return tuple(unseen)
 
 
-_AS_ROOT = "run howfar doctor as root"
+_ROOT_ADVICE = "run howfar doctor as root"
 _X_PROTOCOL_PORT = 33060
 """Default port of MySQL's X protocol."""
-State = Literal["works", "gone", "elsewhere", "unseen"]
 
 
 @dataclass
@@ -92,49 +88,49 @@ class IdentifiedServer:
     """Endpoints that answered, one per transport."""
     tls: str = "unknown"
     compression: str = "unknown"
-    certain: bool = False
-    """Whether the addresses are known from the sockets of the server's process; otherwise they are guessed."""
-    trusted: bool = False
+    is_certain: bool = False
+    """Whether the addresses are known from the sockets of the server's process; if not, they are guessed."""
+    is_trusted: bool = False
     """Whether a password may be sent to the server."""
-    bound: set[str] = field(default_factory=set)
+    bound_paths: set[str] = field(default_factory=set)
     """Paths of the server's sockets, as the server passed them to bind()."""
     refusals: dict[str, str] = field(default_factory=dict)
-    """Reason for the refusal of a login, by address."""
+    """Reasons for refused logins, by address."""
     remedy: str | None = None
     """Remedy for the first refusal, as in `ServerRefused`; None: another login may succeed."""
     unseen: list[Unseen] = field(default_factory=list)
 
 
 def identify(candidate: Candidate, logins: Logins, target: DoctorTarget | None) -> IdentifiedServer | None:
-    """The server at a candidate. None if the candidate was a wrong guess: nothing at its addresses answers as such a server would."""
-    known = _identify_with(candidate, logins, target)
-    if known is None or not candidate.kind.knows_accounts or target is not None or not known.refusals:
-        return known
+    """Identify the server at a candidate; None if the candidate was a wrong guess, as nothing there answers like such a server."""
+    server = _identify_with(candidate, logins, target)
+    if server is None or not candidate.kind.knows_accounts or target is not None or not server.refusals:
+        return server
     # The user given to the doctor may be meant for servers of another kind: retry with the account that this kind's package sets up.
     default_logins = logins.without_user()
     default_known = _identify_with(candidate, default_logins, None) if default_logins is not None else None
-    return default_known if default_known is not None and not default_known.refusals else known
+    return default_known if default_known is not None and not default_known.refusals else server
 
 
 def _identify_with(candidate: Candidate, logins: Logins, target: DoctorTarget | None) -> IdentifiedServer | None:
-    trusted = target is not None or candidate.is_trusted
-    login = _login_for(candidate, logins, target, trusted)
-    known = IdentifiedServer(
-        candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted
+    is_trusted = target is not None or candidate.is_trusted
+    login = _login_for(candidate, logins, target, is_trusted)
+    server = IdentifiedServer(
+        candidate.kind, candidate.process, target, login, is_certain=candidate.is_certain, is_trusted=is_trusted
     )
     silent = []
     for address in candidate.addresses:
-        if not _record_greeting(known, address):
+        if not _record_greeting(server, address):
             silent.append(address)
-    if not known.name and (candidate.process is None or not candidate.certain):
+    if not server.name and (candidate.process is None or not candidate.is_certain):
         return None
     for address in silent:
-        _record_silence(known, address, candidate.certain)
-    known.name = known.name or candidate.kind.shown
-    return known
+        _record_silence(server, address, candidate.is_certain)
+    server.name = server.name or candidate.kind.shown
+    return server
 
 
-def _login_for(candidate: Candidate, logins: Logins, target: DoctorTarget | None, trusted: bool) -> TargetLogin:
+def _login_for(candidate: Candidate, logins: Logins, target: DoctorTarget | None, is_trusted: bool) -> TargetLogin:
     login = logins.of(candidate.kind)
     user = (target.user if target is not None else None) or login.user
     as_server_account = not user and candidate.kind.knows_accounts
@@ -143,37 +139,42 @@ def _login_for(candidate: Candidate, logins: Logins, target: DoctorTarget | None
         user = procfs.account(uid)
     return TargetLogin(
         user,
-        (target.password if target is not None and target.password else login.password) if trusted else "",
+        (target.password if target is not None and target.password else login.password) if is_trusted else "",
         target.consent if target is not None else login.consent,
         target.database if target is not None else None,
         as_server_account,
     )
 
 
-def _record_greeting(known: IdentifiedServer, address: ListenAddress) -> bool:
-    """Connect to the address and record the server's answer. Returns False if the address is to be reported as not answering."""
+def _record_greeting(server: IdentifiedServer, address: ListenAddress) -> bool:
+    """Connect to the address and record the server's answer. Returns False if the address must be reported as not answering."""
     endpoint = Endpoint(
-        address.path, address.dialled, address.port, _tls_requested(known.target, address), _owner(known.process)
+        address.path, address.dial_host, address.port, _tls_requested(server.target, address), _owner(server.process)
     )
     try:
-        greeting = PROTOCOLS[known.kind].greet(endpoint, known.login)
+        greeting = PROTOCOLS[server.kind].greet(endpoint, server.login)
     except UnexpectedListener:
-        return not known.certain  # another process listens: an address that was only guessed is not reported
+        return not server.is_certain  # another process listens: an address that was only guessed is not reported
     except NoValidAnswer:
         return False
-    if not known.certain and address.path is None and not _is_confirmed(greeting, known.process, address.shared):
+    if (
+        not server.is_certain
+        and address.path is None
+        and not _is_confirmed(greeting, server.process, address.is_shared)
+    ):
         if greeting.pid is None:
             whose = f"whether {address.host}:{address.port} is its port"
-            known.unseen.append(Unseen(what=whose, why="its account runs several such servers here", how=_AS_ROOT))
+            server.unseen.append(Unseen(what=whose, why="its account runs several such servers here", how=_ROOT_ADVICE))
         return True
-    _add_listener(known, address, greeting.tls, "works")
-    known.name = max(known.name, greeting.name, key=len)
-    known.compression = greeting.compression
+    _add_listener(server, address, greeting.tls, "works")
+    server.name = max(server.name, greeting.name, key=len)
+    server.compression = greeting.compression
     if greeting.refused is not None:
-        known.remedy = known.remedy if known.refusals else greeting.remedy
-        known.refusals[known.listeners[-1].where] = greeting.refused
-    for transport, candidate_endpoint in _endpoints(known.kind, endpoint, greeting).items():
-        known.endpoints.setdefault(transport, candidate_endpoint)  # addresses are ordered by cost: the cheapest is kept
+        server.remedy = server.remedy if server.refusals else greeting.remedy
+        server.refusals[server.listeners[-1].where] = greeting.refused
+    for transport, candidate_endpoint in _endpoints(server.kind, endpoint, greeting).items():
+        # Addresses are ordered by cost, so the cheapest endpoint is kept.
+        server.endpoints.setdefault(transport, candidate_endpoint)
     return True
 
 
@@ -186,17 +187,17 @@ def _tls_requested(target: DoctorTarget | None, address: ListenAddress) -> bool:
     return target is not None and target.tls and address.path is None and address.port == target.port
 
 
-def _add_listener(known: IdentifiedServer, address: ListenAddress, tls: Tls, state: State) -> None:
+def _add_listener(server: IdentifiedServer, address: ListenAddress, tls: Tls, state: ListenerState) -> None:
     file = _socket_file(address.path) if address.path is not None else None
-    known.listeners.append(
+    server.listeners.append(
         Listener(path=address.path, host=address.host, port=address.port, tls=tls, file=file, state=state)
     )
     if address.path is not None:
-        known.bound.add(address.bound or address.path)
+        server.bound_paths.add(address.bound_path or address.path)
 
 
 def _socket_file(path: str) -> SocketFile | None:
-    """A socket's file; None if it does not exist or may not be seen."""
+    """Describe a socket's file; None if it does not exist or may not be seen."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -210,7 +211,7 @@ def _socket_file(path: str) -> SocketFile | None:
 
 
 def _accounts_that_may_connect(path: str, status: os.stat_result) -> str:
-    """Accounts that may connect: they must be able to write to the file and to enter every directory above it."""
+    """Describe the accounts that may connect, which must be able to write to the file and to enter every directory above it."""
     if status.st_mode & 0o002:
         closed_folder = next((folder for folder in Path(path).parents if not folder.stat().st_mode & 0o001), None)
         if closed_folder is None:
@@ -229,9 +230,9 @@ def _group(gid: int) -> str:
         return str(gid)
 
 
-def _is_confirmed(greeting: Greeting, process: Process | None, shared: bool) -> bool:
+def _is_confirmed(greeting: Greeting, process: Process | None, is_shared: bool) -> bool:
     """Whether the server at a guessed port is this process. A server in a container reports PID 1."""
-    return process is None or greeting.pid == process.pid or (not shared and greeting.pid in (None, 1))
+    return process is None or greeting.pid == process.pid or (not is_shared and greeting.pid in (None, 1))
 
 
 def _endpoints(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Transport, Endpoint]:
@@ -248,26 +249,26 @@ def _endpoints(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Trans
     return {Transport.TCP: endpoint} | ({Transport.TLS: encrypted} if greeting.tls == "offered" else {})
 
 
-def _record_silence(known: IdentifiedServer, address: ListenAddress, certain: bool) -> None:
+def _record_silence(server: IdentifiedServer, address: ListenAddress, is_certain: bool) -> None:
     """Record an address that did not answer: a path with its state; a port only as unseen, because it may serve another purpose."""
     if address.path is None:
-        if certain and address.port != _X_PROTOCOL_PORT:
+        if is_certain and address.port != _X_PROTOCOL_PORT:
             where = f"{address.host}:{address.port}"
             why = "it does not answer as such a server would"
-            known.unseen.append(Unseen(what=f"the purpose of {where}", why=why, how=""))
+            server.unseen.append(Unseen(what=f"the purpose of {where}", why=why, how=""))
         return
-    if known.kind is Kind.MYSQL and "mysqlx" in address.path.rpartition("/")[2]:
+    if server.kind is Kind.MYSQL and "mysqlx" in address.path.rpartition("/")[2]:
         return  # the X protocol has its own socket, which stays silent to other protocols
-    state, why = _silent_path_state(address.path, known.process)
-    if certain or state == "unseen":
-        _add_listener(known, address, "unknown", state)
+    state, why = _silent_path_state(address.path, server.process)
+    if is_certain or state == "unseen":
+        _add_listener(server, address, "unknown", state)
     if why:
-        how = f"{_AS_ROOT}, in the server's namespaces, while it answers"
-        known.unseen.append(Unseen(what=f"the socket {address.path}", why=why, how=how))
+        how = f"{_ROOT_ADVICE}, in the server's namespaces, while it answers"
+        server.unseen.append(Unseen(what=f"the socket {address.path}", why=why, how=how))
 
 
-def _silent_path_state(path: str, process: Process | None) -> tuple[State, str]:
-    """State of a path that did not answer, and the reason if the state cannot be checked from here. Silence alone proves nothing."""
+def _silent_path_state(path: str, process: Process | None) -> tuple[ListenerState, str]:
+    """Return the state of a path that did not answer (silence alone proves nothing), and the reason if it cannot be checked."""
     if process is not None and _sees_another_file(path, process):
         return "unseen", "the server sees another file system, as in a container"
     try:
@@ -282,13 +283,13 @@ def _silent_path_state(path: str, process: Process | None) -> tuple[State, str]:
 
 
 def _sees_another_file(path: str, process: Process) -> bool:
-    """Whether the process sees another file at the path. Not for /tmp: a socket in a private /tmp is useless to others anyway."""
+    """Whether the process sees another file at the path. False in /tmp: a socket in a private /tmp is useless to others anyway."""
     file_in_process = socket_file(f"/proc/{process.pid}/root{path}")
-    return file_in_process is not None and file_in_process != socket_file(path) and not path.startswith(CLEANED_FOLDERS)
+    return file_in_process is not None and file_in_process != socket_file(path) and not path.startswith(CLEANED_DIRS)
 
 
-def tls_by_listener(listeners: Sequence[Listener]) -> str:
-    """TLS support by listener, as text: `offered on 127.0.0.1:3306; none on /run/x.sock`."""
+def format_tls_by_listener(listeners: Sequence[Listener]) -> str:
+    """Format the TLS support of each listener: `offered on 127.0.0.1:3306; none on /run/x.sock`."""
     by_tls: dict[str, list[str]] = {}
     for listener in listeners:
         by_tls.setdefault(listener.tls, []).append(listener.where)
@@ -299,27 +300,27 @@ _SHORT_OPTIONS = ("-p", "-l", "-Z", "-s")
 _SHORT_BY_LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket": "-s"}
 
 
-def ignored_options(known: IdentifiedServer) -> tuple[str, ...]:
-    """Names, without values, of the options that memcached ignores if it has -s: it then only listens on the socket, without TLS."""
-    if known.kind is not Kind.MEMCACHED or known.process is None or not known.listeners:
+def find_ignored_options(server: IdentifiedServer) -> tuple[str, ...]:
+    """Return the names of the options that memcached ignores, if it has -s: it then only listens on the socket, without TLS."""
+    if server.kind is not Kind.MEMCACHED or server.process is None or not server.listeners:
         return ()
-    given = options(known.process.arguments)
-    if "-s" not in given or any(listener.path is None for listener in known.listeners):
+    names = short_options(server.process.arguments)
+    if "-s" not in names or any(listener.path is None for listener in server.listeners):
         return ()
-    return tuple(option for option in ("-p", "-l", "-Z") if option in given)
+    return tuple(option for option in ("-p", "-l", "-Z") if option in names)
 
 
-def options(arguments: Sequence[str]) -> set[str]:
-    """Short names of the options in a command line, given in any form. `-p 0` is left out: it means no port."""
+def short_options(arguments: Sequence[str]) -> set[str]:
+    """Return the short names of the options in a command line, given in any form, without `-p 0`, which means no port."""
     names = set()
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, next_argument in zip(arguments, [*arguments[1:], ""], strict=True):
         name = _SHORT_BY_LONG.get(argument.partition("=")[0]) or (
             argument[:2] if argument[:2] in _SHORT_OPTIONS else None
         )
         if name == "-p" and (
             argument[2:] == "0"
             or argument.partition("=")[2] == "0"
-            or (argument in ("-p", "--port") and following == "0")
+            or (argument in ("-p", "--port") and next_argument == "0")
         ):
             continue
         if name is not None:
@@ -329,19 +330,19 @@ def options(arguments: Sequence[str]) -> set[str]:
 
 _POLL_S = 0.002
 _CPU_SHARE = 0.25
-"""Share of one CPU spent on sampling: only frequent looks catch connections of a few milliseconds. A *look* is one sample."""
+"""Share of one CPU spent on sampling: only frequent samples catch connections of a few milliseconds. Reports call a sample a look."""
 _SAMPLES_PER_SOCKET_READ = 8
-"""Connections over Unix sockets, which change slowly, are counted once per this number of looks."""
+"""Number of samples per count of the connections over Unix sockets, which change slowly."""
 _LONG_AGO = -9
 _MAX_SAMPLES_APART = 2
-"""Maximum number of looks between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
+"""Maximum number of samples between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
 _BUNDLE_COUNTS = ("bundle_looks", "bundle_reads", "bundle_connects")
 _FULL_SEARCH_S = 0.2
 """Minimum time between two searches of all processes for the owner of a socket."""
 _BUNDLE = re.compile(
     r"/(ca-certificates\.crt|ca-bundle\.(crt|pem|trust\.crt)|tls-ca-bundle\.pem|cacert\.pem|cert\.pem)$"
 )
-"""The system's CA bundle, under the names that distributions and language runtimes use."""
+"""Names of the system's CA bundle in distributions and language runtimes."""
 
 
 @dataclass
@@ -354,44 +355,44 @@ class Holder:
     connections: int = 0
     ports: set[int] = field(default_factory=set)
     server_ports: set[int] = field(default_factory=set)
-    at_once: int = 0
-    """Maximum number of connections seen at one look, for all processes of the same program and account together."""
+    program_connections: int = 0
+    """Maximum number of connections in one sample, for all processes of the same program and account together."""
     bundle_looks: int = 0
     bundle_reads: int = 0
     bundle_connects: int = 0
-    new_at: int = _LONG_AGO
-    """The last look at which it had a new connection."""
-    bundle_at: int = _LONG_AGO
-    counted_at: int = _LONG_AGO
-    """The last value of `new_at` that was counted in `bundle_connects`."""
+    connect_sample: int = _LONG_AGO
+    """Number of the last sample in which it had a new connection."""
+    bundle_sample: int = _LONG_AGO
+    counted_sample: int = _LONG_AGO
+    """Last value of `connect_sample` that was counted in `bundle_connects`."""
 
-    def record_bundle_open(self, look: int) -> None:
+    def record_bundle_open(self, sample: int) -> None:
         self.bundle_looks += 1
-        self.bundle_reads += self.bundle_at < look - 1
-        self.bundle_at = look
+        self.bundle_reads += self.bundle_sample < sample - 1
+        self.bundle_sample = sample
 
     def count_bundle_connect(self) -> None:
-        """Count a new connection if it is close in time to a reading of the bundle. Some libraries read the bundle just before
-        connecting, some just after."""
-        if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= _MAX_SAMPLES_APART:
+        """Count a new connection if it is close in time to a reading of the bundle, which libraries do just before or just after
+        connecting."""
+        samples_apart = abs(self.connect_sample - self.bundle_sample)
+        if self.connect_sample > self.counted_sample and samples_apart <= _MAX_SAMPLES_APART:
             self.bundle_connects += 1
-            self.counted_at = self.new_at
+            self.counted_sample = self.connect_sample
 
 
 @dataclass
 class WatchResult:
-    """The result of watching. By the server's key: the holders of its TCP connections, and the number of connections over its
-    socket."""
+    """Holders of TCP connections, and numbers of connections over sockets, both by the server's key."""
 
     holders: dict[int, dict[object, Holder]]
     socket_connections: dict[int, int]
-    looks: int
+    samples: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class WatchedServer:
-    """One server to watch: the addresses that identify its connections."""
+    """A server to watch: the addresses that identify its connections."""
 
     key: int
     ports: Mapping[int, frozenset[str]]
@@ -400,16 +401,18 @@ class WatchedServer:
 
 
 class ConnectionWatch:
+    """Samples the kernel's tables of connections, and finds the processes that hold connections to the watched servers."""
+
     def __init__(self, servers: Sequence[WatchedServer]) -> None:
         self._servers = servers
         self._pid_of: dict[int, int] = {}
         self.programs: dict[int, procfs.Process] = {}
-        """Each process that held a connection, by PID; kept because it may be gone at the end."""
+        """Processes that held a connection, by PID; kept because they may have ended before the report."""
         self._searched_at = float("-inf")
         self._pids_of_account: dict[int, set[int]] = {}
         """Processes by account, as of the last search of all processes."""
-        self._closing_before: frozenset[tuple[Address, Address]] | None = None
-        """Connections that were closing at the first look, which are not counted: they may be the doctor's own logins."""
+        self._initially_closing: frozenset[tuple[Address, Address]] | None = None
+        """Connections that were closing at the first sample. They are not counted, because they may be the doctor's own logins."""
         self._own_pid = os.getpid()
         self._result = WatchResult({s.key: {} for s in servers}, {s.key: 0 for s in servers}, 0, 0.0)
 
@@ -418,7 +421,7 @@ class ConnectionWatch:
         while True:
             cpu_s = time.thread_time()
             self._take_sample(time.monotonic())
-            self._result.looks += 1
+            self._result.samples += 1
             now, cpu_s = time.monotonic(), time.thread_time() - cpu_s
             self._result.seconds = now - began
             if now - began >= seconds:
@@ -430,68 +433,70 @@ class ConnectionWatch:
         all_rows = procfs.tcp_rows()
         rows = [row for row in all_rows if row.state == ESTABLISHED]
         rows_by_ends = {(row.local, row.remote): row for row in rows}
-        pairs = [
+        connections = [
             (server, row, rows_by_ends.get((row.remote, row.local)))
             for server in self._servers
             for row in rows
             if _is_at(server, row.local)
         ]
         self._find_owners(
-            {client.inode: client.uid for _, _, client in pairs if client is not None and client.inode}, now
+            {client.inode: client.uid for _, _, client in connections if client is not None and client.inode}, now
         )
         holders_by_server: dict[tuple[int, int], list[Holder]] = {}
-        for server, row, client in pairs:
+        for server, row, client in connections:
             if (holder := self._find_holder(server.key, row, client)) is None:
                 continue
-            if row.remote[1] not in holder.ports and self._result.looks:
-                holder.new_at = self._result.looks
+            if row.remote[1] not in holder.ports and self._result.samples:
+                holder.connect_sample = self._result.samples
             holder.ports.add(row.remote[1])
             holder.server_ports.add(row.local[1])
             holders_by_server.setdefault((server.key, id(holder)), []).append(holder)
         self._update_counts(holders_by_server)
         self._count_ended(all_rows)
-        if self._result.looks % _SAMPLES_PER_SOCKET_READ == 0:
+        if self._result.samples % _SAMPLES_PER_SOCKET_READ == 0:
             self._count_on_sockets()
         self._find_bundle_readers()
 
     def _count_ended(self, rows: Sequence[TcpRow]) -> None:
-        """Count connections that were opened and closed between two looks. The kernel lists them for a minute (TIME_WAIT), without
+        """Count connections that were opened and closed between two samples. The kernel lists them for a minute (TIME_WAIT), without
         their account."""
-        if self._closing_before is None:
-            self._closing_before = frozenset(
+        if self._initially_closing is None:
+            self._initially_closing = frozenset(
                 (row.local, row.remote) for row in rows if row.state not in (ESTABLISHED, LISTEN)
             )
-        ended = [row for row in rows if row.state == TIME_WAIT and (row.local, row.remote) not in self._closing_before]
-        for server in self._servers if ended else ():
+        ended_rows = [
+            row for row in rows if row.state == TIME_WAIT and (row.local, row.remote) not in self._initially_closing
+        ]
+        for server in self._servers if ended_rows else ():
             holders = self._result.holders[server.key]
-            known = {port for holder in holders.values() for port in holder.ports}
-            for row in ended:
-                client_end, server_end = (
+            known_ports = {port for holder in holders.values() for port in holder.ports}
+            for row in ended_rows:
+                client_address, server_address = (
                     (row.remote, row.local) if _is_at(server, row.local) else (row.local, row.remote)
                 )
                 if (
-                    not _is_at(server, server_end)
-                    or not procfs.is_of_this_machine(server_end[0])
-                    or client_end[1] in known
+                    not _is_at(server, server_address)
+                    or not procfs.is_of_this_machine(server_address[0])
+                    or client_address[1] in known_ports
                 ):
                     continue
-                remote = None if procfs.is_of_this_machine(client_end[0]) else client_end[0]
+                remote = None if procfs.is_of_this_machine(client_address[0]) else client_address[0]
                 holder = holders.setdefault(
-                    ("remote", remote) if remote else "ended", Holder(None, None, remote, 1, at_once=1)
+                    ("remote", remote) if remote else "ended", Holder(None, None, remote, 1, program_connections=1)
                 )
-                holder.ports.add(client_end[1])
-                holder.server_ports.add(server_end[1])
+                holder.ports.add(client_address[1])
+                holder.server_ports.add(server_address[1])
 
     def _update_counts(self, holders_by_server: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
         """Update the maximum number of connections of each holder, and of each program and account together. `holders_by_server`: for
-        each holder, one entry per connection at this look."""
+        each holder, one entry per connection in this sample."""
         totals: Counter[object] = Counter()
         for (key, _), holder_entries in holders_by_server.items():
             holder_entries[0].connections = max(holder_entries[0].connections, len(holder_entries))
             totals[self._program_key(key, holder_entries[0])] += len(holder_entries)
         for (key, _), holder_entries in holders_by_server.items():
-            holder_entries[0].at_once = max(
-                holder_entries[0].at_once, totals[self._program_key(key, holder_entries[0])]
+            holder_entries[0].program_connections = max(
+                holder_entries[0].program_connections, totals[self._program_key(key, holder_entries[0])]
             )
 
     def _program_key(self, key: int, holder: Holder) -> object:
@@ -553,7 +558,7 @@ class ConnectionWatch:
         return assigned
 
     def _find_bundle_readers(self) -> None:
-        """Look for processes that have the CA bundle open. Reading it takes most of the time of a connect, so a few looks catch it."""
+        """Find processes that have the CA bundle open. Reading it takes most of the time of a connect, so a few samples catch it."""
         reading: dict[int, bool] = {}
         for holder in (holder for holders in self._result.holders.values() for holder in holders.values()):
             if holder.pid is None:
@@ -561,7 +566,7 @@ class ConnectionWatch:
             if holder.pid not in reading:
                 reading[holder.pid] = any(_BUNDLE.search(name) for name in procfs.open_files(holder.pid) or [])
             if reading[holder.pid]:
-                holder.record_bundle_open(self._result.looks)
+                holder.record_bundle_open(self._result.samples)
             holder.count_bundle_connect()
 
 
@@ -572,7 +577,7 @@ def _is_at(server: WatchedServer, local: Address) -> bool:
 
 @dataclass(frozen=True)
 class SessionFacts:
-    """What else is known about one server's sessions, besides the holders of its connections."""
+    """Further facts about one server's sessions, besides the holders of its connections."""
 
     sessions: Sequence[ListedSession]
     listeners: Sequence[Listener]
@@ -581,33 +586,48 @@ class SessionFacts:
     socket: str | None
 
 
-def clients(
-    holders: Sequence[Holder], programs: Mapping[int, procfs.Process], sight: SessionFacts
+def group_clients(
+    holders: Sequence[Holder], programs: Mapping[int, procfs.Process], session_facts: SessionFacts
 ) -> tuple[Client, ...]:
-    """Clients by program and account, ordered by their number of connections, largest first."""
-    clients_and_totals = [(_tcp_client(holder, programs, sight), holder.at_once) for holder in holders]
-    clients_and_totals += [(client, client.connections) for client in _socket_clients(sight)]
+    """Group connections into clients by program and account, ordered by their number of connections, largest first."""
+    clients_and_totals = [
+        (_tcp_client(holder, programs, session_facts), holder.program_connections) for holder in holders
+    ]
+    clients_and_totals += [(client, client.connections) for client in _socket_clients(session_facts)]
     merged: dict[object, Client] = {}
-    at_once: dict[object, int] = {}
+    program_connections: dict[object, int] = {}
     for client, total in clients_and_totals:
         key = (client.program, client.user, client.address, client.by, client.local, client.tls)
         merged[key] = _merge_clients(merged[key], client) if key in merged else client
-        at_once[key] = at_once.get(key, 0) + total if client.by == "socket" else max(at_once.get(key, 0), total)
+        program_connections[key] = (
+            program_connections.get(key, 0) + total
+            if client.by == "socket"
+            else max(program_connections.get(key, 0), total)
+        )
     result = [
-        client.model_copy(update={"connections": min(client.connections, at_once[key])})
+        client.model_copy(update={"connections": min(client.connections, program_connections[key])})
         for key, client in merged.items()
     ]
     return tuple(sorted(result, key=lambda client: -client.connections))
 
 
-def _tcp_client(holder: Holder, programs: Mapping[int, procfs.Process], sight: SessionFacts) -> Client:
+def _tcp_client(holder: Holder, programs: Mapping[int, procfs.Process], session_facts: SessionFacts) -> Client:
     process = programs.get(holder.pid) if holder.pid is not None else None
     uid = process.uid if process is not None else holder.uid
-    listed = [session for session in sight.sessions if session.port in holder.ports]
+    listed = [session for session in session_facts.sessions if session.port in holder.ports]
     root = _root(holder.pid)
-    usable = may_connect(sight.socket, uid, holder.pid) if sight.socket is not None and uid is not None else None
-    if usable and root == "/" and holder.pid is not None and not procfs.sees_same_file(holder.pid, str(sight.socket)):
-        usable = False  # the socket is hidden from the client, as by PrivateTmp
+    may_use_socket = (
+        may_connect(session_facts.socket, uid, holder.pid)
+        if session_facts.socket is not None and uid is not None
+        else None
+    )
+    if (
+        may_use_socket
+        and root == "/"
+        and holder.pid is not None
+        and not procfs.sees_same_file(holder.pid, str(session_facts.socket))
+    ):
+        may_use_socket = False  # the socket is hidden from the client, as by PrivateTmp
     return Client(
         program=process.shown
         if process is not None
@@ -621,9 +641,9 @@ def _tcp_client(holder: Holder, programs: Mapping[int, procfs.Process], sight: S
         by="tcp",
         connections=holder.connections,
         connects_seen=len(holder.ports),
-        tls=_tls(holder, listed, sight),
+        tls=_tls(holder, listed, session_facts),
         compressed=_any_or_unknown([session.compressed for session in listed]),
-        may_use_socket=usable,
+        may_use_socket=may_use_socket,
         root=root,
         **{name: getattr(holder, name) for name in _BUNDLE_COUNTS},
     )
@@ -635,21 +655,21 @@ def _root(pid: int | None) -> str | None:
     return ANOTHER_ROOT if root == "" else root
 
 
-def _tls(holder: Holder, listed: Sequence[ListedSession], sight: SessionFacts) -> bool | None:
-    if sight.never_tls:
+def _tls(holder: Holder, listed: Sequence[ListedSession], session_facts: SessionFacts) -> bool | None:
+    if session_facts.never_tls:
         return False
     if (reported := _any_or_unknown([session.tls for session in listed])) is not None:
         return reported
-    by_ports = {listener.tls for listener in sight.listeners if listener.port in holder.server_ports}
-    if by_ports == {"always"}:
+    tls_by_ports = {listener.tls for listener in session_facts.listeners if listener.port in holder.server_ports}
+    if tls_by_ports == {"always"}:
         return True
-    return False if by_ports == {"none"} else None
+    return False if tls_by_ports == {"none"} else None
 
 
-def _socket_clients(sight: SessionFacts) -> list[Client]:
-    """Clients over the socket, as listed by the server: /proc does not show which process is at the other end."""
+def _socket_clients(session_facts: SessionFacts) -> list[Client]:
+    """Return the clients over the socket, as listed by the server: /proc does not show which process is at the other end."""
     sessions_as_clients = []
-    for session in sight.sessions:
+    for session in session_facts.sessions:
         if session.port is not None or (session.tls is None and session.pid is None):
             continue
         process = procfs.process(session.pid) if session.pid is not None else None
@@ -677,16 +697,18 @@ def _any_or_unknown(values: Sequence[bool | None]) -> bool | None:
     return any(known) if known else None
 
 
-def _merge_clients(left: Client, right: Client) -> Client:
+def _merge_clients(first: Client, second: Client) -> Client:
     sums = ("connections", "connects_seen", *_BUNDLE_COUNTS)
-    usable = (
-        None if None in (left.may_use_socket, right.may_use_socket) else left.may_use_socket and right.may_use_socket
+    may_use_socket = (
+        None
+        if None in (first.may_use_socket, second.may_use_socket)
+        else first.may_use_socket and second.may_use_socket
     )
-    return left.model_copy(
+    return first.model_copy(
         update={
-            **{name: getattr(left, name) + getattr(right, name) for name in sums},
-            "pids": tuple(sorted({*left.pids, *right.pids})),
-            "compressed": _any_or_unknown([left.compressed, right.compressed]),
-            "may_use_socket": usable,
+            **{name: getattr(first, name) + getattr(second, name) for name in sums},
+            "pids": tuple(sorted({*first.pids, *second.pids})),
+            "compressed": _any_or_unknown([first.compressed, second.compressed]),
+            "may_use_socket": may_use_socket,
         }
     )

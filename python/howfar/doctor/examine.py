@@ -1,4 +1,4 @@
-"""One examination: finds the servers, watches their connections, pings them, and runs the checks. The entry point is `examine`."""
+"""Examines servers: finds them, watches their connections, pings them, and runs the checks. The entry point is `examine`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import howfar
-from howfar.doctor import floors, procfs
+from howfar.address.server_address import format_host_port
+from howfar.doctor import minimum_latency, procfs
 from howfar.doctor.candidates import Candidate, ListenAddress
-from howfar.doctor.checks import Context, findings
+from howfar.doctor.checks import Context, run_checks
 from howfar.doctor.discovery import (
     ConnectionWatch,
     IdentifiedServer,
     SessionFacts,
     WatchedServer,
     WatchResult,
-    clients,
     discover,
+    find_ignored_options,
+    format_tls_by_listener,
+    group_clients,
     identify,
-    ignored_options,
-    tls_by_listener,
 )
 from howfar.doctor.findings import (
     FORMAT,
@@ -37,30 +38,28 @@ from howfar.doctor.findings import (
     Server,
     Transport,
     Unseen,
-    address_text,
 )
 from howfar.doctor.proposals import unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NoValidAnswer, SelfReport, ServerRefused
 from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
 from howfar.errors import HowfarError, MissingError
-from howfar.lab.idle import cannot_poll
+from howfar.lab.idle import polling_obstacle
 
 Result = TypeVar("Result")
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
 _MIN_COUNTED = 5
-"""Missed connections are reported only if the server counted at least this many connections."""
+"""Minimum number of connections counted by the server for a report of missed ones."""
 _MAX_PER_USER = 16
-"""Maximum number of processes of one user that are examined without being named: any account may run processes named mysqld, and each
-takes time."""
+"""Maximum number of unnamed processes of one user that are examined, because any account may run processes named mysqld."""
 
 
 @dataclass
 class _ServerState:
     """A server during the examination."""
 
-    known: IdentifiedServer
+    server: IdentifiedServer
     session: GuardedSession | None
     session_transport: Transport | None = None
     """Transport of the session."""
@@ -80,24 +79,26 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
             if state.session is not None:
                 state.session.close()
     servers = tuple(_describe_server(key, state, watched, programs) for key, state in enumerate(states))
-    unmeasured = any(
-        server.floor(Transport.SOCKET) is None or server.floor(Transport.TCP, Transport.TLS) is None
+    is_incomplete = any(
+        server.minimum_latency(Transport.SOCKET) is None or server.minimum_latency(Transport.TCP, Transport.TLS) is None
         for server in servers
     )
-    process_floors = floors.between_processes() if unmeasured else ()
+    process_latencies = minimum_latency.measure_between_processes() if is_incomplete else ()
     paths = unique_socket_paths(servers, [row.path for row in procfs.unix_rows() if row.listens])
     return Examination(
         format=FORMAT,
         howfar_version=howfar.__version__,
         unix_ns=time.time_ns(),
         watched_s=round(watched.seconds, 3),
-        looks=watched.looks,
+        looks=watched.samples,
         load_average=os.getloadavg()[0],
         cpus=len(os.sched_getaffinity(0)),
-        pure_floors=process_floors,
+        pure_floors=process_latencies,
         servers=tuple(
             server.model_copy(
-                update={"findings": findings(Context(server, process_floors, watched.looks, watched.seconds, path))}
+                update={
+                    "findings": run_checks(Context(server, process_latencies, watched.samples, watched.seconds, path))
+                }
             )
             for server, path in zip(servers, paths, strict=True)
         ),
@@ -108,14 +109,14 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
 def _search_servers(logins: Logins) -> tuple[list[IdentifiedServer], tuple[Unseen, ...]]:
     candidates, unseen = discover()
     counts: Counter[int] = Counter()
-    known: list[IdentifiedServer] = []
+    servers: list[IdentifiedServer] = []
     for candidate in candidates:
         if candidate.process is not None and not candidate.is_trusted:
             counts[candidate.process.uid] += 1
             if counts[candidate.process.uid] > _MAX_PER_USER:
                 continue
         if (server := identify(candidate, logins, None)) is not None:
-            known.append(server)
+            servers.append(server)
     left_out = tuple(
         Unseen(
             what=f"{count - _MAX_PER_USER} more processes of {procfs.account(uid)} that are named like servers",
@@ -125,13 +126,13 @@ def _search_servers(logins: Logins) -> tuple[list[IdentifiedServer], tuple[Unsee
         for uid, count in counts.items()
         if count > _MAX_PER_USER
     )
-    return known, (*unseen, *left_out)
+    return servers, (*unseen, *left_out)
 
 
 def _identify_named(
     targets: Sequence[DoctorTarget], logins: Logins
 ) -> tuple[list[IdentifiedServer], tuple[Unseen, ...]]:
-    """The named servers that answer, and notes about the others. Raises MissingError if none answers."""
+    """Identify the named servers; returns those that answer, and notes about the others. Raises MissingError if none answers."""
     candidates, _ = discover()
     answering: list[IdentifiedServer] = []
     silent: list[Unseen] = []
@@ -140,7 +141,7 @@ def _identify_named(
         if server is not None and server.endpoints:
             answering.append(server)
         else:
-            where = f"{target.kind.shown} server at {target.path or address_text(target.host, target.port)}"
+            where = f"{target.kind.shown} server at {target.path or format_host_port(target.host, target.port)}"
             silent.append(Unseen(what=f"the {where}", why=_why_silent(target), how=""))
     if not answering:
         raise MissingError(
@@ -151,7 +152,7 @@ def _identify_named(
 
 
 def _candidate(target: DoctorTarget, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate that listens at the target, with its process and other addresses; else a new candidate with only that address."""
+    """Return the candidate that listens at the target, with all its addresses; else a new one with only that address."""
     for candidate in candidates:
         if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
             return candidate
@@ -163,12 +164,10 @@ def _is_at(address: ListenAddress, target: DoctorTarget) -> bool:
         are_paths = target.path is not None and address.path is not None
         return are_paths and os.path.realpath(str(target.path)) == os.path.realpath(str(address.path))
     assert target.host is not None, "a target has a path or an address"
-    return address.port == target.port and (target.host == address.host or _is_here(target.host, address))
-
-
-def _is_here(host: str, address: ListenAddress) -> bool:
-    """Whether the address listens on all interfaces and `host`, which is numeric, is an address of this machine."""
-    return address.dialled != address.host and procfs.is_of_this_machine(host)
+    if address.port != target.port or address.host == target.host:
+        return address.port == target.port
+    listens_everywhere = address.dial_host != address.host
+    return listens_everywhere and procfs.is_of_this_machine(target.host)
 
 
 def _why_silent(target: DoctorTarget) -> str:
@@ -181,40 +180,39 @@ def _why_silent(target: DoctorTarget) -> str:
     return "it answered only the second time"
 
 
-def _open_session(known: IdentifiedServer) -> tuple[GuardedSession | None, Transport | None]:
-    """Open a session on the cheapest endpoint that accepts the login. Returns it with its transport; both None if no endpoint does."""
-    for transport, endpoint in known.endpoints.items():
+def _open_session(server: IdentifiedServer) -> tuple[GuardedSession | None, Transport | None]:
+    """Open a session on the cheapest endpoint that accepts the login; returns it and its transport, both None if no endpoint does."""
+    for transport, endpoint in server.endpoints.items():
         try:
-            return PROTOCOLS[known.kind].open(endpoint, known.login), transport
+            return PROTOCOLS[server.kind].open(endpoint, server.login), transport
         except (ServerRefused, NoValidAnswer):
             continue
     return None, None
 
 
 def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[WatchResult, dict[int, procfs.Process]]:
-    """Watch connections, and read the servers' counters before and after. While watching, the doctor opens no connection."""
+    """Watch connections, and read the servers' counters before and after. The doctor opens no connection meanwhile."""
     began = time.monotonic()
     for state in states:
-        state.counters_before = _ask_session(
-            state, GuardedSession.counters, "its counters", "an account that may read them"
-        )
-    watch = ConnectionWatch([_watched_server(key, state.known) for key, state in enumerate(states)])
+        state.counters_before = _read_counters(state)
+    watch = ConnectionWatch([_watched_server(key, state.server) for key, state in enumerate(states)])
     watched = watch.watch_for(seconds)
     for state in states:
-        state.counters_after = _ask_session(
-            state, GuardedSession.counters, "its counters", "an account that may read them"
-        )
+        state.counters_after = _read_counters(state)
     watched.seconds = time.monotonic() - began
     for state in states:
         state.reported = _ask_session(state, GuardedSession.report, "its settings and sessions", "") or _NO_REPORT
     return watched, watch.programs
 
 
+def _read_counters(state: _ServerState) -> Counters | None:
+    return _ask_session(state, GuardedSession.counters, "its counters", "an account that may read them")
+
+
 def _ask_session(
     state: _ServerState, question: Callable[[GuardedSession], Result], subject: str, remedy: str
 ) -> Result | None:
-    """The result of `question`; None, with a note in `unseen`, if the server does not answer it. A closed session is not used
-    again."""
+    """Return the result of `question`; None, with a note in `unseen`, if the server does not answer. A closed session is not used."""
     if state.session is None or state.session.is_closed:
         return None
     try:
@@ -223,49 +221,49 @@ def _ask_session(
         unseen = Unseen(what=subject, why=str(why), how=remedy)
     except NoValidAnswer as why:
         unseen = Unseen(what=subject, why=str(why), how="")
-    if unseen not in state.known.unseen:
-        state.known.unseen.append(unseen)
+    if unseen not in state.server.unseen:
+        state.server.unseen.append(unseen)
     return None
 
 
-def _watched_server(key: int, known: IdentifiedServer) -> WatchedServer:
+def _watched_server(key: int, server: IdentifiedServer) -> WatchedServer:
     ports: dict[int, frozenset[str]] = {}
-    for listener in known.listeners:
+    for listener in server.listeners:
         if listener.port is not None and listener.host is not None:
             everywhere = listener.host in ("0.0.0.0", "::") or ports.get(listener.port) == frozenset()
             ports[listener.port] = (
                 frozenset() if everywhere else ports.get(listener.port, frozenset()) | {listener.host}
             )
-    return WatchedServer(key, ports, frozenset(known.bound))
+    return WatchedServer(key, ports, frozenset(server.bound_paths))
 
 
 def _describe_server(
     key: int, state: _ServerState, watched: WatchResult, programs: dict[int, procfs.Process]
 ) -> Server:
-    known = state.known
-    measured, reasons = floors.measure(PROTOCOLS[known.kind], known.endpoints, known.login)
-    idle = _idle_cost(known, [floor.transport for floor in measured])
-    sight = SessionFacts(
+    server = state.server
+    measured, reasons = minimum_latency.measure(PROTOCOLS[server.kind], server.endpoints, server.login)
+    idle_cost = _idle_cost(server, [floor.transport for floor in measured])
+    session_facts = SessionFacts(
         sessions=state.reported.sessions,
-        listeners=known.listeners,
+        listeners=server.listeners,
         never_tls=_never_tls(state),
         socket=next(
-            (listener.path for listener in known.listeners if listener.path and listener.state == "works"), None
+            (listener.path for listener in server.listeners if listener.path and listener.state == "works"), None
         ),
     )
-    server_clients = clients(list(watched.holders[key].values()), programs, sight)
+    server_clients = group_clients(list(watched.holders[key].values()), programs, session_facts)
     rates = _compute_rates(state, watched)
     return Server(
-        kind=known.kind,
-        name=known.name,
-        pid=known.process.pid if known.process is not None else None,
-        user=procfs.account(known.process.uid) if known.process is not None else None,
-        named=known.target is not None,
+        kind=server.kind,
+        name=server.name,
+        pid=server.process.pid if server.process is not None else None,
+        user=procfs.account(server.process.uid) if server.process is not None else None,
+        named=server.target is not None,
         logged_in=state.session is not None,
-        listeners=tuple(known.listeners),
-        listeners_complete=known.certain or _names_no_socket(state.reported),
-        tls=tls_by_listener(known.listeners),
-        compression=known.compression,
+        listeners=tuple(server.listeners),
+        listeners_complete=server.is_certain or _names_no_socket(state.reported),
+        tls=format_tls_by_listener(server.listeners),
+        compression=server.compression,
         config_file=state.reported.config_file,
         socket_connections=_count_socket_connections(key, state, watched),
         rates=rates,
@@ -274,52 +272,54 @@ def _describe_server(
         cluster=state.reported.cluster,
         clients=server_clients,
         floors=measured,
-        idle=idle,
+        idle=idle_cost,
         bundle_ns=_measure_bundle_read() if any(client.bundle_looks for client in server_clients) else None,
-        ignored=ignored_options(known),
+        ignored=find_ignored_options(server),
         findings=(),
-        unseen=(*known.unseen, *_unseen(state, reasons), *_uncaught(rates, server_clients, watched.seconds)),
+        unseen=(*server.unseen, *_unseen(state, reasons), *_uncaught(rates, server_clients, watched.seconds)),
     )
 
 
 def _uncaught(rates: Rates | None, server_clients: Sequence[Client], seconds: float) -> list[Unseen]:
-    """A note about new connections that the server counted but the doctor did not see, if these are at least half of them."""
-    counted = round(rates.connects * seconds) if rates is not None else 0
-    missed = counted - sum(client.connects_seen for client in server_clients)
-    if counted < _MIN_COUNTED or 2 * missed < counted:
+    """Note new connections that the server counted but the doctor did not see, if they are at least half of the counted ones."""
+    counted_connects = round(rates.connects * seconds) if rates is not None else 0
+    missed_connects = counted_connects - sum(client.connects_seen for client in server_clients)
+    if counted_connects < _MIN_COUNTED or 2 * missed_connects < counted_connects:
         return []
     return [
         Unseen(
-            what=f"which programs opened {missed} of the {counted} connections that the server counted",
+            what=f"which programs opened {missed_connects} of the {counted_connects} connections that the server counted",
             why="they are over the socket, or ended between two looks",
             how=f"howfar doctor --watch {max(10 * seconds, 30):.0f}",
         )
     ]
 
 
-def _idle_cost(known: IdentifiedServer, measured: Sequence[Transport]) -> IdleCost | None:
-    """Cost of idle states, on the cheapest transport that was measured; only for a server on this machine."""
+def _idle_cost(server: IdentifiedServer, measured: Sequence[Transport]) -> IdleCost | None:
+    """Measure the cost of idle states, on the cheapest transport that was measured; only for a server on this machine."""
     transport = next(
         (candidate for candidate in (Transport.SOCKET, Transport.TCP, Transport.TLS) if candidate in measured), None
     )
-    if known.process is None or transport is None:
+    if server.process is None or transport is None:
         return None
-    why = cannot_poll()
+    why = polling_obstacle()
     if why is None:
         try:
-            return floors.idle_cost(PROTOCOLS[known.kind], transport, known.endpoints[transport], known.login)
+            return minimum_latency.measure_idle_cost(
+                PROTOCOLS[server.kind], transport, server.endpoints[transport], server.login
+            )
         except (HowfarError, ServerRefused, NoValidAnswer, OSError) as error:
             why = str(error)
-    known.unseen.append(Unseen(what="what waking idle CPUs costs", why=why, how="root, on the machine itself"))
+    server.unseen.append(Unseen(what="what waking idle CPUs costs", why=why, how="root, on the machine itself"))
     return None
 
 
 def _count_socket_connections(key: int, state: _ServerState, watched: WatchResult) -> int | None:
-    """Number of connections over the socket, without the doctor's own."""
-    if not any(listener.path is not None for listener in state.known.listeners):
+    """Return the number of connections over the socket, without the doctor's own."""
+    if not any(listener.path is not None for listener in state.server.listeners):
         return None
-    own = state.session_transport in (Transport.SOCKET, Transport.SOCKET_TLS)
-    return max(watched.socket_connections[key] - own, 0)
+    own_count = state.session_transport in (Transport.SOCKET, Transport.SOCKET_TLS)
+    return max(watched.socket_connections[key] - own_count, 0)
 
 
 def _names_no_socket(report: SelfReport) -> bool:
@@ -328,7 +328,7 @@ def _names_no_socket(report: SelfReport) -> bool:
 
 
 def _never_tls(state: _ServerState) -> bool:
-    if all(listener.tls == "none" for listener in state.known.listeners):
+    if all(listener.tls == "none" for listener in state.server.listeners):
         return True
     return state.counters_after is not None and state.counters_after.tls_connects == 0
 
@@ -340,32 +340,32 @@ def _compute_rates(state: _ServerState, watched: WatchResult) -> Rates | None:
 
 
 def _measure_bundle_read() -> Median:
-    """CPU time to create a TLS context without a named authority, which reads this machine's CA bundle."""
+    """Measure the CPU time to create a TLS context without a named authority, which reads this machine's CA bundle."""
     times_ns = []
     for _ in range(_BUNDLE_READS):
         began = time.thread_time_ns()
         ssl.create_default_context()
         times_ns.append(float(time.thread_time_ns() - began))
-    return floors.interval(times_ns)
+    return minimum_latency.make_median(times_ns)
 
 
-def _how_to_log_in(known: IdentifiedServer) -> str:
-    """The command that makes a login possible. A password is sent only to a trusted server, or to one that the user named."""
-    endpoint = next(iter(known.endpoints.values()))
+def _how_to_log_in(server: IdentifiedServer) -> str:
+    """Return the command that makes a login possible. A password is sent only to a trusted server, or to one that the user named."""
+    endpoint = next(iter(server.endpoints.values()))
     where = endpoint.where
-    if known.kind is Kind.REDIS:
-        consent = "" if endpoint.is_here else "?allow-cleartext-password=1"
+    if server.kind is Kind.REDIS:
+        consent = "" if endpoint.is_local else "?allow-cleartext-password=1"
         scheme = "rediss" if endpoint.tls else "redis"
-        named = "" if known.trusted and not consent else f" {scheme}://{where}{consent}"
-        return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{named}"
-    if known.kind is Kind.MEMCACHED:
+        dsn_argument = "" if server.is_trusted and not consent else f" {scheme}://{where}{consent}"
+        return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{dsn_argument}"
+    if server.kind is Kind.MEMCACHED:
         return ""
-    if known.trusted and known.login.password:
+    if server.is_trusted and server.login.password:
         return "another account or password for --user and --password-file"
-    if known.trusted:
+    if server.is_trusted:
         return "howfar doctor --user USER --password-file FILE"
-    scheme, query = known.kind.value, "?user=USER"
-    if known.kind.names_folder and endpoint.path is not None:
+    scheme, query = server.kind.value, "?user=USER"
+    if server.kind.names_socket_directory and endpoint.path is not None:
         folder, _, name = endpoint.path.rpartition("/")
         where, query = "", f"/?host={folder}&port={name.rpartition('.')[2]}&user=USER"
     dsn = f"{scheme}://{where}{query}" if endpoint.path is not None else f"{scheme}://USER@{where}/"
@@ -373,11 +373,11 @@ def _how_to_log_in(known: IdentifiedServer) -> str:
 
 
 def _unseen(state: _ServerState, reasons: Mapping[Transport, tuple[str, str]]) -> list[Unseen]:
-    known = state.known
+    server = state.server
     hidden = list(state.reported.hidden)
-    if state.session is None and known.endpoints:
-        why = next(iter(known.refusals.values()), "no login").rstrip(".")
-        how = _how_to_log_in(known) if known.remedy is None else known.remedy
+    if state.session is None and server.endpoints:
+        why = next(iter(server.refusals.values()), "no login").rstrip(".")
+        how = _how_to_log_in(server) if server.remedy is None else server.remedy
         hidden.insert(0, ("its counters, its sessions and its floor", why, how))
     else:
         hidden = [(f"the floor of {transport.value}", *reason) for transport, reason in reasons.items()] + hidden

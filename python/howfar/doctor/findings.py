@@ -16,7 +16,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from howfar.address.server_address import format_host_port
 from howfar.doctor.kind import Kind as Kind
+from howfar.doctor.kind import ListenerState, Tls
 from howfar.errors import FailedCommand
 from howfar.stats.estimate import Estimate
 
@@ -25,16 +27,11 @@ FORMAT = 1
 
 
 UNSEEN = "unseen"
-"""Shown instead of the name of another account's program, whose open files may not be read."""
+"""Value of `Client.program` for another account's program, whose open files may not be read."""
 ANOTHER_ROOT = "another file system"
-"""Shown instead of the root directory of a program that sees other files, as in a container."""
+"""Value of `Client.root` for a program that sees another file system, as in a container."""
 NOT_CAUGHT = "not caught"
-"""Shown instead of the name of a program whose connections ended before their process was found."""
-
-
-def address_text(host: str | None, port: int | None) -> str:
-    """Address as in a DSN: `10.0.0.1:3306`, `[::1]:3306`."""
-    return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}"
+"""Value of `Client.program` for a program whose connections ended before their process was found."""
 
 
 class Transport(StrEnum):
@@ -48,9 +45,9 @@ class Transport(StrEnum):
 
 class Severity(StrEnum):
     CHANGE = "change"
-    """It costs or risks something now, and configuration lines exist that fix it."""
+    """The problem costs or risks something now, and there are configuration lines that solve it."""
     NOTE = "note"
-    """It is worth knowing, but its cost is unknown or nothing can be changed."""
+    """The problem is worth knowing, but its cost is unknown, or it cannot be changed."""
 
 
 class _Value(BaseModel):
@@ -64,7 +61,7 @@ class Median(Estimate):
 
     @property
     def text(self) -> str:
-        """The time as text, `5.3 µs [4.0, 6.6]`; the limits have the unit of the median."""
+        """Median and limits, all in the unit of the median: `5.3 µs [4.0, 6.6]`."""
         size, unit = _unit(self.value)
         if self.low is None or self.high is None:
             return f"{_three_digits(self.value / size)} {unit}"
@@ -72,7 +69,7 @@ class Median(Estimate):
 
 
 def format_time(ns: float) -> str:
-    """A time as text: `26.3 µs`."""
+    """Format a time: `26.3 µs`."""
     size, unit = _unit(ns)
     return f"{_three_digits(ns / size)} {unit}"
 
@@ -108,15 +105,14 @@ class Listener(_Value):
     path: str | None
     host: str | None
     port: int | None
-    tls: Literal["none", "offered", "always", "unknown"]
+    tls: Tls
     file: SocketFile | None
     """The file of a socket; None if it does not exist or may not be seen."""
-    state: Literal["works", "gone", "elsewhere", "unseen"]
-    """What answers at a socket's path: the server, nothing, another process, or it cannot be checked."""
+    state: ListenerState
 
     @property
     def where(self) -> str:
-        return self.path if self.path is not None else address_text(self.host, self.port)
+        return self.path if self.path is not None else format_host_port(self.host, self.port)
 
 
 class Client(_Value):
@@ -134,7 +130,7 @@ class Client(_Value):
     connections: int
     """Maximum number at one time."""
     connects_seen: int
-    """Number of different connections seen; short ones between two looks are missed."""
+    """Number of different connections seen; short ones between two samples are missed."""
     tls: bool | None
     compressed: bool | None
     may_use_socket: bool | None
@@ -142,15 +138,15 @@ class Client(_Value):
     root: str | None = None
     """Its root directory: `/`, its chroot, or ANOTHER_ROOT; None if unknown."""
     bundle_looks: int
-    """Number of looks at which it was reading the system's CA bundle, for all its processes together."""
+    """Number of samples in which it was reading the system's CA bundle, for all its processes together."""
     bundle_reads: int
-    """Number of looks at which it began to read the bundle."""
+    """Number of samples in which it began to read the bundle."""
     bundle_connects: int
-    """New connections within two looks of a look with the bundle open."""
+    """Number of new connections within two samples of a sample with the bundle open."""
 
     @property
-    def named(self) -> str:
-        """The client as text: `php-fpm8.2 (www-data, pid 812, 815)`."""
+    def description(self) -> str:
+        """Program, account and PIDs: `php-fpm8.2 (www-data, pid 812, 815)`."""
         pids = ", ".join(map(str, self.pids[:4])) + (", …" if len(self.pids) > 4 else "")
         owner = [self.user or self.address or "", f"pid {pids}" if self.pids else ""]
         hidden = {
@@ -221,7 +217,7 @@ class Draft:
     gain: Gain | None = None
     severity: Severity = Severity.CHANGE
 
-    def finding(self, name: str) -> Finding:
+    def to_finding(self, name: str) -> Finding:
         return Finding(check=name, severity=self.severity, says=self.says, changes=self.changes, gain=self.gain)
 
 
@@ -262,7 +258,7 @@ class Server(_Value):
     logged_in: bool
     listeners: tuple[Listener, ...]
     listeners_complete: bool
-    """Whether it certainly listens nowhere else: the sockets of its process are known, or its settings configure no socket."""
+    """Whether it has certainly no other listeners: the sockets of its process are known, or its settings configure no socket."""
     tls: str
     compression: str
     config_file: str | None
@@ -292,10 +288,10 @@ class Server(_Value):
         """The first socket that works, or None."""
         return next((listener for listener in self.sockets if listener.state == "works"), None)
 
-    def floor(self, *transports: Transport) -> MinimumLatency | None:
-        """The floor of the first of these transports that was measured, or None."""
-        by_name = {floor.transport: floor for floor in self.floors}
-        return next((by_name[name] for name in transports if name in by_name), None)
+    def minimum_latency(self, *transports: Transport) -> MinimumLatency | None:
+        """Return the latency of the first of these transports that was measured, or None."""
+        by_transport = {latency.transport: latency for latency in self.floors}
+        return next((by_transport[name] for name in transports if name in by_transport), None)
 
 
 class Examination(_Value):
@@ -309,7 +305,7 @@ class Examination(_Value):
     load_average: float
     cpus: int
     pure_floors: tuple[MinimumLatency, ...]
-    """Floors of a socket and TCP between two processes of howfar, for servers that accept no login."""
+    """Latencies of a socket and of TCP between two processes of howfar, for servers that accept no login."""
     servers: tuple[Server, ...]
     unseen: tuple[Unseen, ...]
 
@@ -320,9 +316,12 @@ class Examination(_Value):
 
 def schema_text() -> str:
     """The JSON schema of the output of `howfar doctor --json`, as the text of its file."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, an examination by the doctor"}
     output_type: TypeAdapter[object] = TypeAdapter(Examination | FailedCommand)
-    schema = {**output_type.json_schema(mode="serialization"), **head}
+    schema = output_type.json_schema(mode="serialization")
+    schema |= {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "howfar, an examination by the doctor",
+    }
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,5 @@
-"""Locates the other end of a connection: whether it is on this machine, which program listens there, and what forwards the connection.
+"""Locates the other end of a connection: whether it is on this machine, which program listens there, and what forwards the
+connection.
 
 It only reads procfs and sysfs and sends nothing. Each fact has its evidence; what cannot be seen is unknown.
 """
@@ -6,13 +7,13 @@ It only reads procfs and sysfs and sends nothing. Each fact has its evidence; wh
 from __future__ import annotations
 
 import ipaddress
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from howfar.address.server_address import format_host_port
 from howfar.doctor import procfs
 from howfar.doctor.procfs import ESTABLISHED, LISTEN, Address, Process, TcpRow
 
@@ -21,8 +22,7 @@ FORWARDERS = (
     "nginx", "twemproxy", "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-",
     "rootlessport",
 )  # fmt: skip
-"""Names of forwarding programs, as the kernel shows them. It truncates names to 15 characters, such as that of
-systemd-socket-proxyd."""
+"""Names of forwarding programs in the kernel, which truncates names to 15 characters, such as that of systemd-socket-proxyd."""
 NETWORKS = Path("/sys/class/net")
 _SEARCH_S = 0.15
 """Limit of the CPU time to search all processes for the owner of a socket."""
@@ -32,7 +32,7 @@ _SEARCH_S = 0.15
 class PeerFact:
     """One fact and its evidence."""
 
-    holds: bool | None
+    is_true: bool | None
     """Whether it holds; None if unknown."""
     evidence: str
 
@@ -41,76 +41,80 @@ class PeerFact:
 class PeerLocation:
     """The location of the other end of a connection."""
 
-    here: PeerFact
+    on_this_machine: PeerFact
     """Whether it is on this machine."""
     same_namespace: PeerFact
     """Whether it is in this process's network namespace; for a Unix socket, in its PID and network namespaces."""
     listener: Process | None
     """The program at the other end; None if it is not visible."""
-    listens: str
-    """The listening program in words, or why it is unknown."""
-    passed_on: Literal["forwarder", "translation"] | None
-    """What forwards the connection: a program, or the kernel's address translation; None if neither is seen."""
+    listener_description: str
+    """Description of the listening program, or the reason why it is unknown."""
+    forwarded_by: Literal["forwarder", "translation"] | None
+    """What forwards the connection: a program, or the kernel's address translation; None if neither was found."""
 
 
-def tcp_peer(local: Address, peer: Address) -> PeerLocation:
-    """Location of the peer of a connected TCP socket, from both of its addresses, which are numeric."""
+def locate_tcp_peer(local: Address, peer: Address) -> PeerLocation:
+    """Locate the peer of a connected TCP socket, from the numeric addresses of both ends."""
     local, peer = _normalize(local), _normalize(peer)
-    here = _locate_host(peer[0])
-    if here.holds is not True:
+    on_this_machine = _locate_host(peer[0])
+    if on_this_machine.is_true is not True:
         return PeerLocation(
-            here, PeerFact(None, here.evidence), None, "unknown: it is not in this network namespace", None
+            on_this_machine,
+            PeerFact(None, on_this_machine.evidence),
+            None,
+            "unknown: it is not in this network namespace",
+            None,
         )
     rows = procfs.tcp_rows()
     other_end = [row for row in rows if row.state == ESTABLISHED and (row.local, row.remote) == (peer, local)]
     listening = [row for row in rows if row.state == LISTEN and _listens_at(row, peer)]
-    where = _address_text(peer)
+    where = format_host_port(*peer)
     if not rows:
         return PeerLocation(
-            here, PeerFact(None, "the kernel's table of connections may not be read"), None, "unknown", None
+            on_this_machine, PeerFact(None, "the kernel's table of connections may not be read"), None, "unknown", None
         )
     if not other_end:
-        why = f"the other end of the connection to {where} is not in this network namespace"
-        note = "no program here listens there" if not listening else "the program that listens there did not get it"
-        says = f"{note}: address translation passes it on, as to a container's published port"
-        return PeerLocation(here, PeerFact(False, why), None, says, "translation")
-    same = PeerFact(True, f"both ends of the connection to {where} are in this network namespace")
+        evidence = f"the other end of the connection to {where} is not in this network namespace"
+        delivery = "no program here listens there" if not listening else "the program that listens there did not get it"
+        description = f"{delivery}: address translation passes it on, as to a container's published port"
+        return PeerLocation(on_this_machine, PeerFact(False, evidence), None, description, "translation")
+    same_namespace = PeerFact(True, f"both ends of the connection to {where} are in this network namespace")
     peer_rows = [row for row in (*other_end, *listening) if row.inode]
-    owner = next(iter(owners({row.inode for row in peer_rows}).values()), None)
+    owner = next(iter(find_socket_owners({row.inode for row in peer_rows}).values()), None)
     if owner is None:
         accounts = sorted({procfs.account(row.uid) for row in peer_rows})
         description = "a program that is not seen" + (f", of the account {', '.join(accounts)}" if accounts else "")
-        return PeerLocation(here, same, None, description, None)
-    return PeerLocation(here, same, owner, *_describe_listener(owner))
+        return PeerLocation(on_this_machine, same_namespace, None, description, None)
+    return PeerLocation(on_this_machine, same_namespace, owner, *_describe_listener(owner))
 
 
-def unix_peer(path: str, pid: int) -> PeerLocation:
-    """Location of the listener of a Unix socket. `pid`: the listener's, as SO_PEERCRED gives it to a client."""
-    here = PeerFact(True, f"{path} is a Unix socket")
+def locate_unix_peer(path: str, pid: int) -> PeerLocation:
+    """Locate the listener of a Unix socket. `pid`: the listener's PID, as SO_PEERCRED gives it to a client."""
+    on_this_machine = PeerFact(True, f"{path} is a Unix socket")
     if pid == 0:
-        elsewhere = PeerFact(
+        elsewhere_fact = PeerFact(
             False, "the kernel gives no process id for the listener: it is in another PID namespace, as in a container"
         )
-        return PeerLocation(here, elsewhere, None, "a program in another PID namespace", None)
+        return PeerLocation(on_this_machine, elsewhere_fact, None, "a program in another PID namespace", None)
     listener = procfs.process(pid)
     if listener is None:
-        unseen = f"process {pid}, which is not seen"
-        return PeerLocation(here, PeerFact(None, unseen), None, unseen, None)
+        evidence = f"process {pid}, which is not seen"
+        return PeerLocation(on_this_machine, PeerFact(None, evidence), None, evidence, None)
     is_same_by_kind = {kind: _same_namespace(pid, kind) for kind in ("net", "pid")}
     differing = [kind for kind, is_same in is_same_by_kind.items() if is_same is False]
     if differing:
-        namespace = PeerFact(
+        same_namespace = PeerFact(
             False, f"process {pid} is in another {' and '.join(differing)} namespace, as in a container"
         )
     elif None in is_same_by_kind.values():
-        namespace = PeerFact(None, f"{_own_account()} may not read the namespaces of process {pid}")
+        same_namespace = PeerFact(None, f"{procfs.own_account()} may not read the namespaces of process {pid}")
     else:
-        namespace = PeerFact(True, f"process {pid} is in this process's network and PID namespaces")
-    return PeerLocation(here, namespace, listener, *_describe_listener(listener))
+        same_namespace = PeerFact(True, f"process {pid} is in this process's network and PID namespaces")
+    return PeerLocation(on_this_machine, same_namespace, listener, *_describe_listener(listener))
 
 
-def owners(inodes: Iterable[int]) -> dict[int, Process]:
-    """The processes that have these sockets open, by inode, as far as a short search finds them. Forwarders are searched first."""
+def find_socket_owners(inodes: Iterable[int]) -> dict[int, Process]:
+    """Find the processes that have these sockets open, by inode. The search is short, and begins with forwarders."""
     missing = set(inodes)
     owner_by_inode: dict[int, Process] = {}
     deadline_s = time.thread_time() + _SEARCH_S
@@ -126,17 +130,9 @@ def owners(inodes: Iterable[int]) -> dict[int, Process]:
 
 
 def _normalize(address: Address) -> Address:
-    """The address as in `procfs`: an IPv4-mapped address becomes IPv4, and the zone is removed."""
+    """Normalize an address as in `procfs`: an IPv4-mapped address becomes IPv4, and the zone is removed."""
     number = ipaddress.ip_address(address[0].partition("%")[0])
     return str(getattr(number, "ipv4_mapped", None) or number), address[1]
-
-
-def _address_text(address: Address) -> str:
-    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-
-
-def _own_account() -> str:
-    return procfs.account(os.geteuid())
 
 
 def _listens_at(row: TcpRow, peer: Address) -> bool:
@@ -144,7 +140,7 @@ def _listens_at(row: TcpRow, peer: Address) -> bool:
 
 
 def _describe_listener(process: Process) -> tuple[str, Literal["forwarder"] | None]:
-    """A listener in words, and "forwarder" if it forwards connections."""
+    """Describe a listener; returns the description, and "forwarder" if it forwards connections."""
     if process.name in FORWARDERS:
         return f"{process.shown} (pid {process.pid}), which passes connections on", "forwarder"
     if process.name == "systemd":
@@ -167,7 +163,7 @@ def _locate_host(host: str) -> PeerFact:
 
 
 def _bridge_to(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str | None:
-    """The bridge of this machine that is directly on the address's network; None if the address is reached by another route."""
+    """Return the bridge of this machine that is directly on the address's network; None if the address has another route."""
     longest_match: tuple[int, str] | None = None
     for name, network, gateway in procfs.routes():
         if address in network and (longest_match is None or network.prefixlen >= longest_match[0]):
@@ -180,5 +176,5 @@ def _bridge_to(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str | 
 
 
 def _same_namespace(pid: int, kind: str) -> bool | None:
-    own, other = procfs.namespace(None, kind), procfs.namespace(pid, kind)
-    return own == other if own is not None and other is not None else None
+    own_namespace, other_namespace = procfs.namespace(None, kind), procfs.namespace(pid, kind)
+    return own_namespace == other_namespace if own_namespace is not None and other_namespace is not None else None

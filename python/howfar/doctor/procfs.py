@@ -1,7 +1,7 @@
-"""Reads what the kernel shows: processes, their open files and sockets (/proc), and which accounts may use a socket's file.
+"""Reads processes, their open files and sockets from /proc, and determines which accounts may use a socket's file.
 
-A result of None means that a file may not be read. psutil is no replacement: it neither shows the inodes of sockets nor reads one
-table at a time, and watching connections takes hundreds of samples per second.
+A result of None means that a file may not be read. psutil is no replacement: it neither shows the inodes of sockets nor reads a
+single table, and watching connections takes hundreds of samples per second.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _UNIX_LISTENING_FLAG = 0x10000
 _UNIX_CONNECTED = "03"
 _SCRIPT_SUFFIXES = (".py", ".rb", ".php", ".js", ".mjs", ".pl", ".jar", ".phar")
 _BYTE_ORDER = "<" if sys.byteorder == "little" else ">"
-CLEANED_FOLDERS = ("/tmp/", "/var/tmp/")
-"""Folders whose old files are removed automatically, and that may be private to a service (PrivateTmp)."""
+CLEANED_DIRS = ("/tmp/", "/var/tmp/")
+"""Directories whose old files are removed automatically, and which may be private to a service (PrivateTmp)."""
 
 Address = tuple[str, int]
 
@@ -35,7 +35,7 @@ Address = tuple[str, int]
 class Process:
     pid: int
     name: str
-    """Name in the kernel. A process may choose it, so it proves nothing."""
+    """Name in the kernel. A process can choose it, so it proves nothing."""
     uid: int
     arguments: tuple[str, ...]
     """The command line. It may contain secrets, so it is never shown, only searched for options and programs."""
@@ -43,7 +43,7 @@ class Process:
 
     @property
     def shown(self) -> str:
-        """The process's name, with an interpreter's script; nothing else of the command line."""
+        """Name of the process, with an interpreter's script; nothing else of the command line."""
         for argument in self.arguments[1:4]:
             base = argument.rpartition("/")[2]
             if (
@@ -80,6 +80,11 @@ def account(uid: int) -> str:
         return str(uid)
 
 
+def own_account() -> str:
+    """Name of the account of this process."""
+    return account(os.geteuid())
+
+
 def _lines(path: Path) -> list[str]:
     """Lines of a file; empty if it may not be read or is gone."""
     try:
@@ -101,11 +106,11 @@ def process(pid: int) -> Process | None:
         arguments = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None
-    name = _lines(PROC / str(pid) / "comm")
-    if not name or not status or status["State"][0] == "Z":
+    name_lines = _lines(PROC / str(pid) / "comm")
+    if not name_lines or not status or status["State"][0] == "Z":
         return None
-    # The owner of the /proc directory is not used as the UID: it is root for a server that dropped its privileges itself.
-    return Process(pid, name[0], int(status["Uid"][1]), tuple(arguments[:-1]), int(status["PPid"][0]))
+    # The owner of the /proc directory is not the UID: it is root for a server that dropped its privileges itself.
+    return Process(pid, name_lines[0], int(status["Uid"][1]), tuple(arguments[:-1]), int(status["PPid"][0]))
 
 
 def processes() -> Iterator[Process]:
@@ -141,7 +146,7 @@ def socket_inodes(pid: int) -> set[int] | None:
 
 
 def tcp_rows() -> list[TcpRow]:
-    """TCP sockets of both families. IPv4-mapped IPv6 addresses become IPv4, so that both ends of a connection match."""
+    """Read the TCP sockets of both families. IPv4-mapped IPv6 addresses become IPv4, so that both ends of a connection match."""
     return [parse_tcp(line) for name in ("tcp", "tcp6") for line in _lines(PROC / "net" / name)[1:]]
 
 
@@ -151,9 +156,9 @@ def parse_tcp(line: str) -> TcpRow:
 
 
 def _address(text: str) -> Address:
-    """An address from the kernel, which prints each 32-bit word in this machine's byte order."""
+    """Parse an address from the kernel, which prints each 32-bit word in this machine's byte order."""
     digits, _, port = text.partition(":")
-    numbers = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+    numbers = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
     packed = struct.pack(f"{_BYTE_ORDER}{len(numbers)}I", *numbers)
     if len(packed) == 4:
         return str(ipaddress.IPv4Address(packed)), int(port, 16)
@@ -162,7 +167,7 @@ def _address(text: str) -> Address:
 
 
 def unix_rows() -> list[UnixRow]:
-    """Unix sockets with a path. The path is the one passed to bind(), so it may be relative to the process's working directory."""
+    """Read the Unix sockets with a path, as passed to bind(): it may be relative to the process's working directory."""
     return [row for line in _lines(PROC / "net" / "unix")[1:] if (row := parse_unix(line)) is not None]
 
 
@@ -185,8 +190,12 @@ def is_of_this_machine(address: str) -> bool:
 @cache
 def _own_addresses() -> set[str]:
     """Addresses of this machine, from the kernel's tables."""
-    routes = pairwise(_lines(PROC / "net" / "fib_trie"))
-    ipv4 = {line.split("|-- ")[1].strip() for line, after in routes if "/32 host LOCAL" in after and "|-- " in line}
+    line_pairs = pairwise(_lines(PROC / "net" / "fib_trie"))
+    ipv4 = {
+        line.split("|-- ")[1].strip()
+        for line, next_line in line_pairs
+        if "/32 host LOCAL" in next_line and "|-- " in line
+    }
     ipv6 = (bytes.fromhex(line.split()[0]) for line in _lines(PROC / "net" / "if_inet6"))
     return ipv4 | {str(ipaddress.IPv6Address(packed)) for packed in ipv6}
 
@@ -200,7 +209,7 @@ def routes() -> Iterator[tuple[str, ipaddress.IPv4Network, bool]]:
 
 
 def namespace(pid: int | None, kind: str) -> str | None:
-    """A namespace of a process (`pid` None: of this one); None if it may not be read."""
+    """Identify a namespace of a process (`pid` None: of this process); None if it may not be read."""
     try:
         return str((PROC / (str(pid) if pid is not None else "self") / "ns" / kind).readlink())
     except OSError:
@@ -208,7 +217,7 @@ def namespace(pid: int | None, kind: str) -> str | None:
 
 
 def root(pid: int) -> str | None:
-    """The root directory of a process: `/`, its chroot, or empty if it has another file system; None if that may not be read."""
+    """Return the root directory of a process: `/`, its chroot, or empty for another file system; None if it may not be read."""
     try:
         target = (PROC / str(pid) / "root").readlink()
         is_same = os.path.samestat((PROC / str(pid) / "root").stat(), target.stat())
@@ -218,7 +227,7 @@ def root(pid: int) -> str | None:
 
 
 def sees_same_file(pid: int, path: str) -> bool:
-    """Whether a process finds the same file at a path as this one; also True if that may not be read."""
+    """Whether a process finds the same file at a path as this process; also True if that may not be read."""
     own_path = Path(path)
     try:
         return os.path.samestat(own_path.stat(), Path(f"{PROC}/{pid}/root{path}").stat())
@@ -234,7 +243,7 @@ def may_connect(path: str, uid: int, pid: int | None) -> bool | None:
         return True
     groups = _groups(pid, uid)
     try:
-        return all(_is_permitted(folder, uid, groups, 0o1) for folder in Path(path).parents) and _is_permitted(
+        return all(_is_permitted(directory, uid, groups, 0o1) for directory in Path(path).parents) and _is_permitted(
             Path(path), uid, groups, 0o2
         )
     except OSError:

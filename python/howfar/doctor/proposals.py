@@ -1,4 +1,5 @@
-"""The configuration lines that the checks propose, for servers and clients. No I/O, except that it looks up accounts and files.
+"""Builds the configuration lines that the checks propose, for servers and clients. No I/O, except that it looks up accounts and
+files.
 
 Lines for servers are tested by starting a server with them; those for clients are in `client_lines.toml`.
 """
@@ -23,8 +24,7 @@ from howfar.services import SERVICES
 _CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
     (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
 )
-"""Lines by purpose, kind of server and language. They are read at import, because the doctor may later drop the right to read its own
-files."""
+"""Lines by purpose, kind of server and language; read at import, because the doctor may later lose the right to read them."""
 _FORWARDER_LINES = _CLIENT_LINES["socket"].pop("forwarder")
 
 
@@ -39,46 +39,50 @@ def _is_same_file(left: str, right: str) -> bool:
         return False
 
 
-def file_of(server: Server) -> str:
-    """The server's configuration file: the one that it reported; else, at the usual port, the first usual file that exists; else a
-    description of the file."""
+def config_file_of(server: Server) -> str:
+    """Return the server's configuration file: the one that it reported; else, at the usual port, the first usual file that exists;
+    else a description of the file."""
     if server.config_file is not None:
         return server.config_file
     usual_file = (
-        next((path for path in SERVICES[server.kind].files if _path_exists(path)), None) if _is_usual(server) else None
+        next((path for path in SERVICES[server.kind].files if _path_exists(path)), None)
+        if _uses_usual_port(server)
+        else None
     )
-    description = f" of the server at {server.listeners[0].where}" if server.listeners and not _is_usual(server) else ""
-    return usual_file or SERVICES[server.kind].file + description
+    description = (
+        f" of the server at {server.listeners[0].where}" if server.listeners and not _uses_usual_port(server) else ""
+    )
+    return usual_file or SERVICES[server.kind].file_label + description
 
 
-def _is_usual(server: Server) -> bool:
+def _uses_usual_port(server: Server) -> bool:
     """Whether the server listens at the usual port; also True if it listens at no port."""
     ports = {listener.port for listener in server.listeners if listener.port is not None}
     return not ports or SERVICES[server.kind].port in ports
 
 
-def unique_socket_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
-    """A unique socket path for each server, on which no other process listens. `in_use`: paths on which any process listens."""
-    owners: dict[str, set[int]] = {}
-    for number, server in enumerate(servers):
+def unique_socket_paths(servers: Sequence[Server], paths_in_use: Iterable[str]) -> list[str]:
+    """Choose a unique socket path for each server. `paths_in_use`: paths on which any process listens."""
+    servers_by_path: dict[str, set[int]] = {}
+    for i, server in enumerate(servers):
         for listener in server.sockets:
             if listener.path is not None and listener.state == "works":
-                owners.setdefault(os.path.realpath(listener.path), set()).add(number)
-    taken = {os.path.realpath(path) for path in in_use}
+                servers_by_path.setdefault(os.path.realpath(listener.path), set()).add(i)
+    taken_paths = {os.path.realpath(path) for path in paths_in_use}
     paths = [""] * len(servers)
-    for number in sorted(range(len(servers)), key=lambda index: not _is_usual(servers[index])):
-        paths[number] = next(
+    for i in sorted(range(len(servers)), key=lambda i: not _uses_usual_port(servers[i])):
+        paths[i] = next(
             path
-            for path in _candidate_paths(servers[number])
+            for path in _candidate_paths(servers[i])
             if path not in paths
-            and (os.path.realpath(path) not in taken or owners.get(os.path.realpath(path)) == {number})
+            and (os.path.realpath(path) not in taken_paths or servers_by_path.get(os.path.realpath(path)) == {i})
         )
     return paths
 
 
 def _candidate_paths(server: Server) -> Iterator[str]:
     folder, _, file = SERVICES[server.kind].sockets[0].rpartition("/")
-    if server.kind.names_folder:  # the server itself adds the file name, which contains its port
+    if server.kind.names_socket_directory:  # the server itself adds the file name, which contains its port
         file = f".s.PGSQL.{next((listener.port for listener in server.listeners if listener.port), SERVICES[server.kind].port)}"
     yield f"{folder}/{file}"
     for port in sorted({listener.port for listener in server.listeners if listener.port is not None}):
@@ -87,23 +91,23 @@ def _candidate_paths(server: Server) -> Iterator[str]:
         yield f"{folder}-{number}/{file}"
 
 
-def socket_again(server: Server, path: str) -> tuple[Change, ...]:
-    """Changes that recreate the server's socket at `path`; at its old path, a restart suffices. Its mode stays as configured."""
-    is_old = any(listener.path == path for listener in server.sockets)
+def recreate_socket(server: Server, path: str) -> tuple[Change, ...]:
+    """Return changes that recreate the server's socket at `path`, with its configured mode; at its old path a restart suffices."""
+    is_old_path = any(listener.path == path for listener in server.sockets)
     lines = _socket_lines(server.kind, path)
-    where = f"{file_of(server)}{', as it is' if is_old else ''}"
+    where = f"{config_file_of(server)}{', as it is' if is_old_path else ''}"
     return Change(where=where, lines=lines, restarts=True), *_folder_changes(server, path)
 
 
 def changes_to_socket(server: Server, clients: Sequence[Client], own_path: str) -> tuple[Change, ...]:
-    """All changes that move clients to the server's socket: first those for the socket and the access to it, then those for accounts
-    on the server, then the clients' own lines. `own_path`: path of a new socket."""
+    """Return all changes that move clients to the server's socket: first those for the socket and the access to it, then those for
+    accounts on the server, then the clients' own lines. `own_path`: path of a new socket."""
     path, opened = _accessible_socket(server, clients, own_path)
-    return (*opened, *by_socket(server.kind, path, clients))
+    return (*opened, *client_socket_changes(server.kind, path, clients))
 
 
 def _accessible_socket(server: Server, clients: Sequence[Client], own_path: str) -> tuple[str, tuple[Change, ...]]:
-    """Path of a socket that all of `clients` can reach, and the changes that are still needed for that."""
+    """Return the path of a socket that all of `clients` can reach, and the changes that this needs."""
     socket = server.socket()
     if socket is None or socket.path is None:
         return own_path, _socket_for(server, clients, own_path)
@@ -112,12 +116,12 @@ def _accessible_socket(server: Server, clients: Sequence[Client], own_path: str)
         return socket.path, ()
     file = socket.file
     if file is None or file.mode & 0o002:  # a directory above the socket keeps them out, and should stay closed
-        return own_path, (*_socket_for(server, clients, own_path), _old_path(socket.path, own_path))
+        return own_path, (*_socket_for(server, clients, own_path), _link_old_path(socket.path, own_path))
     if file.mode & 0o020 and file.group != "root" and _may_enter(socket.path, file.group):
         return socket.path, tuple(_group_changes(file.group, other_accounts(server, kept_out)))
-    path = socket.path if _may_enter(socket.path, group_of(server.user)) else own_path
-    moves = () if path == socket.path else (_old_path(socket.path, path),)
-    return path, (*_socket_for(server, clients, path), *moves)
+    path = socket.path if _may_enter(socket.path, primary_group_of(server.user)) else own_path
+    link_changes = () if path == socket.path else (_link_old_path(socket.path, path),)
+    return path, (*_socket_for(server, clients, path), *link_changes)
 
 
 def _may_enter(path: str, group: str) -> bool:
@@ -130,16 +134,18 @@ def _may_enter(path: str, group: str) -> bool:
     return all(folder.st_mode & 0o001 or (folder.st_gid == gid and folder.st_mode & 0o010) for folder in folders)
 
 
-def _old_path(old: str, new: str) -> Change:
+def _link_old_path(old: str, new: str) -> Change:
     where = "shell, as root, after the restart, for clients that use the old path"
     return Change(where=where, lines=(f"ln -sf {quote(new)} {quote(old)}",), restarts=False)
 
 
 def _socket_for(server: Server, clients: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """Changes for a socket at `path` that all of `clients` can reach: open to all accounts, or to a group that they join."""
-    others = other_accounts(server, clients)
+    """Return changes for a socket at `path` that all of `clients` can reach: open to all accounts, or to a group that they join."""
+    accounts = other_accounts(server, clients)
     mode = 0o700
-    if others:  # no account should join root's group: then open the socket to all, who can use the loopback anyway
+    if (
+        accounts
+    ):  # no account should join root's group; a socket of root is open to all, who can use the loopback anyway
         mode = 0o777 if server.user in (None, "root") else 0o770
     existing = next(
         (listener for listener in server.sockets if listener.path == path and listener.state == "works"), None
@@ -147,10 +153,10 @@ def _socket_for(server: Server, clients: Iterable[Client], path: str) -> tuple[C
     lines = () if existing is not None else _socket_lines(server.kind, path)
     if existing is None or existing.file is None or existing.file.mode & 0o777 != mode:
         lines += tuple(line.format(mode=f"{mode:o}") for line in SERVICES[server.kind].mode_lines)
-    changes = [Change(where=file_of(server), lines=lines, restarts=True)] if lines else []
+    changes = [Change(where=config_file_of(server), lines=lines, restarts=True)] if lines else []
     changes += _folder_changes(server, path)
     if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == 0o770:  # the sockets of the other kinds are open to all
-        changes += _group_changes(group_of(server.user), others)
+        changes += _group_changes(primary_group_of(server.user), accounts)
     return tuple(changes)
 
 
@@ -160,7 +166,7 @@ def _socket_lines(kind: Kind, path: str) -> tuple[str, ...]:
 
 
 def other_accounts(server: Server, clients: Iterable[Client]) -> tuple[str, ...]:
-    """Accounts other than the server's and root; `ACCOUNT` for an unknown one."""
+    """Return the accounts other than the server's and root; `ACCOUNT` stands for an unknown one."""
     users = {client.user or "ACCOUNT" for client in clients}
     return tuple(sorted(users - {server.user or "", "root"}))
 
@@ -170,7 +176,7 @@ def _group_changes(group: str, users: Iterable[str]) -> list[Change]:
     return [Change(where="shell, as root; then restart the client", lines=lines, restarts=False)] if lines else []
 
 
-def group_of(user: str | None) -> str:
+def primary_group_of(user: str | None) -> str:
     try:
         return grp.getgrgid(pwd.getpwnam(user or "").pw_gid).gr_name
     except KeyError:
@@ -178,7 +184,7 @@ def group_of(user: str | None) -> str:
 
 
 def _folder_changes(server: Server, path: str) -> list[Change]:
-    """Changes that create the socket's folder now and at each boot, since /run is then empty; none if the folder is usable."""
+    """Return changes that create the socket's folder now and at each boot, since /run is then empty; none if the folder is usable."""
     folder = Path(path).parent
     user = server.user or "USER"
     try:
@@ -187,7 +193,7 @@ def _folder_changes(server: Server, path: str) -> list[Change]:
         uid = -1
     if _path_exists(str(folder)) and (uid == -1 or may_connect(str(folder), uid, server.pid)):
         return []
-    group = group_of(server.user)
+    group = primary_group_of(server.user)
     return [
         Change(
             where="shell, as root, before the restart",
@@ -198,7 +204,7 @@ def _folder_changes(server: Server, path: str) -> list[Change]:
     ]  # fmt: skip
 
 
-FAMILIES = {
+PROGRAM_PREFIXES = {
     "php": ("php", "apache2", "httpd", "frankenphp"),
     "python": ("python", "gunicorn", "uwsgi", "celery"),
     "ruby": ("ruby", "puma", "sidekiq", "unicorn"),
@@ -210,44 +216,44 @@ _COMMAND_LINE_CLIENTS = (
     "psql", "pg_dump", "pgbench", "mariadb", "mariadb-dump", "mariadb-admin", "mysql", "mysqldump", "mysqladmin", "redis-cli",
     "valkey-cli", "mytop",
 )  # fmt: skip
-"""Full names of command-line clients. A prefix such as `mysql` would also match mysqlrouter and mysqld_exporter."""
+"""Complete names of command-line clients: a prefix such as `mysql` would also match mysqlrouter and mysqld_exporter."""
 
 _OPTION_BY_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
     "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
 }
-_CONDITION = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
+_OPTION_CONDITIONS = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
 
 
-def family(program: str) -> str | None:
-    """The language of a program, `shell` for a command-line client, or `native`; None if the program is unknown."""
+def language_of(program: str) -> str | None:
+    """Return the language of a program, `shell` for a command-line client, or `native`; None if the program is unknown."""
     if program in (NOT_CAUGHT, UNSEEN):
         return None
     name = program.partition(" ")[0].lower()
     if name in _COMMAND_LINE_CLIENTS:
         return "shell"
-    return next((language for language, prefixes in FAMILIES.items() if name.startswith(prefixes)), "native")
+    return next((language for language, prefixes in PROGRAM_PREFIXES.items() if name.startswith(prefixes)), "native")
 
 
 def is_movable(forwarder: Client) -> bool:
-    """Whether the configuration lines are known with which a forwarder connects to a socket."""
+    """Whether the configuration lines that connect a forwarder to a socket are known."""
     return forwarder.program in _FORWARDER_LINES
 
 
-def by_socket(kind: Kind, path: str, clients: Sequence[Client]) -> tuple[Change, ...]:
-    """The changes so that the server accepts clients over the socket, clients can see its path, and clients use it."""
-    account_lines = SERVICES[kind].accounts
+def client_socket_changes(kind: Kind, path: str, clients: Sequence[Client]) -> tuple[Change, ...]:
+    """Return changes after which the server accepts clients over the socket, clients can see its path, and clients use it."""
+    account_lines = SERVICES[kind].account_lines
     account_changes = (_change(*account_lines, path=path),) if account_lines else ()
     forwarders = dict.fromkeys(client.program for client in clients if is_movable(client))
     rows = tuple(_change(*row, path=path) for program in forwarders for row in _FORWARDER_LINES[program])
-    others = [client for client in clients if not is_movable(client)]
-    if others or not clients:
-        rows += _client_changes("socket", kind, others, path)
+    other_clients = [client for client in clients if not is_movable(client)]
+    if other_clients or not clients:
+        rows += _client_changes("socket", kind, other_clients, path)
     return (*account_changes, *_mounts_for(clients, path.rpartition("/")[0]), *rows)
 
 
 def _mounts_for(clients: Iterable[Client], folder: str) -> Iterator[Change]:
-    """Changes that make a folder visible to clients with another root directory."""
+    """Yield changes that make a folder visible to clients with another root directory."""
     for root, program in sorted(
         {(client.root, client.program) for client in clients if client.root not in (None, "/")}
     ):
@@ -265,25 +271,29 @@ def _mounts_for(clients: Iterable[Client], folder: str) -> Iterator[Change]:
         yield Change(where=where, lines=lines, restarts=False)
 
 
-def keeping_connections(kind: Kind, clients: Iterable[Client]) -> tuple[Change, ...]:
+def connection_reuse_changes(kind: Kind, clients: Iterable[Client]) -> tuple[Change, ...]:
     return _client_changes("keeping", kind, clients, "")
 
 
-def naming_an_authority(clients: Iterable[Client]) -> tuple[Change, ...]:
-    """Lines that name a certificate authority; none if the client's language is unknown."""
-    known = [client for client in clients if family(client.program) in _CLIENT_LINES["authority"][Kind.MYSQL]]
+def authority_changes(clients: Iterable[Client]) -> tuple[Change, ...]:
+    """Return changes that name a certificate authority; none if the client's language is unknown."""
+    known = [client for client in clients if language_of(client.program) in _CLIENT_LINES["authority"][Kind.MYSQL]]
     return _client_changes("authority", Kind.MYSQL, known, "") if known else ()
 
 
-def commands_without(what: Literal["ssl", "compress"], clients: Iterable[Client]) -> tuple[Change, ...]:
-    """Changes that add an option to the commands that were seen. In an option file it would also apply to other machines' servers."""
+def command_option_changes(what: Literal["ssl", "compress"], clients: Iterable[Client]) -> tuple[Change, ...]:
+    """Return changes that add an option to the commands in use; in an option file it would also apply to servers elsewhere."""
     names = {
         client.program
         for client in clients
         if client.program.startswith(("mariadb", "mysql")) and client.program in _COMMAND_LINE_CLIENTS
     }
     return tuple(
-        Change(where=f"the command of {brand}{_CONDITION[what]}", lines=(f"{name} {options[what]} …",), restarts=False)
+        Change(
+            where=f"the command of {brand}{_OPTION_CONDITIONS[what]}",
+            lines=(f"{name} {options[what]} …",),
+            restarts=False,
+        )
         for name in sorted(names)
         for brand, options in _OPTION_BY_BRAND.items()
         if brand == "MariaDB" or name.startswith("mysql")
@@ -291,19 +301,19 @@ def commands_without(what: Literal["ssl", "compress"], clients: Iterable[Client]
 
 
 def _client_changes(purpose: str, kind: Kind, clients: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """Lines for the languages of the clients; if no language has lines, those for all languages."""
+    """Return changes for the languages of the clients, or for all languages if none of them has lines."""
     table = _CLIENT_LINES[purpose][kind]
-    families = {family(client.program) for client in clients}
+    families = {language_of(client.program) for client in clients}
     languages = [language for language in table if language in families] or list(table)
     return tuple(_change(*row, path=path) for language in languages for row in table[language])
 
 
-def with_socket(line: str, path: str) -> str:
-    """A line with the socket's path filled in. PostgreSQL's clients use its directory and port instead."""
+def fill_in_socket(line: str, path: str) -> str:
+    """Fill in a socket's path in a line. PostgreSQL's clients use its directory and port instead."""
     folder, _, name = path.rpartition("/")
     filled = line.replace("{path}", path).replace("{folder}", folder)
     return filled.replace("{port}", name.rpartition(".")[2])
 
 
 def _change(where: str, *lines: str, path: str) -> Change:
-    return Change(where=where, lines=tuple(with_socket(line, path) for line in lines), restarts=False)
+    return Change(where=where, lines=tuple(fill_in_socket(line, path) for line in lines), restarts=False)

@@ -1,6 +1,6 @@
-"""The servers that the user named, and logins. No I/O.
+"""Servers that the user named, and logins. No I/O.
 
-`howfar.address` parses the addresses, and completes them before they reach this module.
+`howfar.address` parses the addresses, which are complete before they reach this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True)
 class Consent:
-    """Consent to send a server the password itself rather than a proof of it; the same rule as for `howfar load`."""
+    """The user's consent to send a server the password itself instead of a proof of it; the same rule as for `howfar load`."""
 
     fetch_server_key: bool = False
     cleartext_password: bool = False
@@ -36,8 +36,8 @@ class TargetLogin:
     consent: Consent = Consent()
     database: str | None = None
     """Name of the database, for PostgreSQL."""
-    of_server: bool = False
-    """Whether no user was named. Root then logs in to PostgreSQL as the account of the server, which PostgreSQL's package permits."""
+    is_default_user: bool = False
+    """Whether no user was named; PostgreSQL's package then lets root log in as the account of the server."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ class Logins:
         return {Kind.REDIS: self.redis, Kind.POSTGRESQL: self.postgresql}.get(kind, self.mysql)
 
     def without_user(self) -> Logins | None:
-        """These logins without the user named for PostgreSQL, whose package sets up an account of its own; None if no user was
-        named."""
+        """Return these logins without the user for PostgreSQL, whose package sets up its own account; None if no user was named."""
         return replace(self, postgresql=TargetLogin("", "")) if self.postgresql.user else None
 
 
@@ -74,11 +73,11 @@ class DoctorTarget:
 
 
 def target_from_login(login: Login) -> DoctorTarget:
-    """The target of a complete address; it has a user only if the address names one. Raises UsageError."""
+    """Make the target of a complete address; it has a user only if the address names one. Raises UsageError."""
     address = login.address
     protocol = address.protocol or protocol_by_port(address.port)
     if protocol is None:
-        raise UsageError(f"{address.where} does not say which kind of server it is", _EXAMPLES)
+        raise UsageError(f"{address.location} does not say which kind of server it is", _EXAMPLES)
     if address.ssl_mode is not None and address.ssl_mode.startswith("VERIFY"):
         raise UsageError(
             f"howfar doctor does not verify certificates, so ssl-mode={address.ssl_mode} is not supported",

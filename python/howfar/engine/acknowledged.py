@@ -75,28 +75,28 @@ class KeyLog:
         return records["key"].astype(np.int64), records["ended_ns"].astype(np.int64) + self.origin_ns
 
 
-def read(path: Path, *, unclosed: bool = False) -> KeyLog:
-    """Read a log and check that it is complete; `unclosed`: accept an unfinished log, of an engine that still runs or was killed.
+def read(path: Path, *, allow_unfinished: bool = False) -> KeyLog:
+    """Read a log and check that it is complete; `allow_unfinished`: also accept one whose engine still runs or was killed.
 
     Raises EngineError.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            head = file.read(HEADER.size)
+            header = file.read(HEADER.size)
     except OSError as error:
         raise EngineError(
             f"the log of acknowledged keys cannot be read: {error}", "Name the file of a load job."
         ) from error
-    origin_ns, origin_unix_ns, connections = _parse_header(path, head)
+    origin_ns, origin_unix_ns, connections = _parse_header(path, header)
     record_count, extra_bytes = divmod(size - HEADER.size, RECORD.itemsize)
-    if extra_bytes and not unclosed:
+    if extra_bytes and not allow_unfinished:
         raise _incomplete_log_error(path, f"its last record has {extra_bytes} of {RECORD.itemsize} bytes")
     records: NDArray[Any] = np.empty(0, RECORD)
     if record_count > 0:
         records = np.memmap(path, RECORD, mode="r", offset=HEADER.size, shape=(record_count,))
     closed = record_count > 0 and int(records["fate"][-1]) == _CLOSING_RECORD
-    if not closed and not unclosed:
+    if not closed and not allow_unfinished:
         raise _incomplete_log_error(path, f"it ends after {record_count} records without having been closed")
     log = KeyLog(path, origin_ns, origin_unix_ns, connections, records[:-1] if closed else records, closed)
     if closed:
@@ -105,10 +105,10 @@ def read(path: Path, *, unclosed: bool = False) -> KeyLog:
     return log
 
 
-def _parse_header(path: Path, head: bytes) -> tuple[int, int, int]:
-    if len(head) < HEADER.size:
-        raise _incomplete_log_error(path, f"its header has {len(head)} of {HEADER.size} bytes")
-    magic, version, itemsize, origin_ns, origin_unix_ns, connections = HEADER.unpack(head)
+def _parse_header(path: Path, header: bytes) -> tuple[int, int, int]:
+    if len(header) < HEADER.size:
+        raise _incomplete_log_error(path, f"its header has {len(header)} of {HEADER.size} bytes")
+    magic, version, itemsize, origin_ns, origin_unix_ns, connections = HEADER.unpack(header)
     if magic != MAGIC:
         raise EngineError(f"{path} is not a log of acknowledged keys: it begins with {magic!r}")
     if (version, itemsize) != (VERSION, RECORD.itemsize):
@@ -153,8 +153,8 @@ def _check_consistency(log: KeyLog) -> None:
         raise _incomplete_log_error(log.path, "a connection asked before its last transaction had ended")
 
 
-def _incomplete_log_error(path: Path, what: str) -> EngineError:
+def _incomplete_log_error(path: Path, problem: str) -> EngineError:
     return EngineError(
-        f"the log of acknowledged keys {path} is not whole: {what}",
+        f"the log of acknowledged keys {path} is not whole: {problem}",
         "Nothing can be concluded from it; run the load again, on a file system with room.",
     )

@@ -65,11 +65,11 @@ def single_row_updates(row: int) -> Custom:
     )
 
 
-OWN_TABLES = ("single_row_inserts", "single_row_updates")
+KINDS_WITH_OWN_TABLES = ("single_row_inserts", "single_row_updates")
 """Kinds of workload whose tables are created anew for each trial. The tables of other kinds are filled beforehand."""
 
 
-def making_tables(kind: str, row_bytes: int, long_text: Callable[[], str]) -> tuple[str, ...]:
+def table_statements(kind: str, row_bytes: int, long_text: Callable[[], str]) -> tuple[str, ...]:
     """Statements that create a workload's tables, if any. `row_bytes`: length of the longest row's text. `long_text`: returns the
     server's type for a long text; called only if needed."""
     if kind == "single_row_inserts":

@@ -1,4 +1,4 @@
-"""Start the engine program with a job and read its typed events. The program next to this package is preferred to PATH.
+"""Starts the engine program with a job and reads its typed events. The program next to this package is preferred to PATH.
 
 A job's password is sent on stdin only. The engine is always a child process, and ends when this process ends.
 """
@@ -26,15 +26,15 @@ from pydantic_core import PydanticSerializationError
 import howfar
 from howfar.contract.message import Message
 from howfar.contract.ping_messages import PING_EVENTS, PROTOCOL_VERSION, Failed, Info
-from howfar.errors import EngineError, MissingError, UsageError, how_ended
+from howfar.errors import EngineError, MissingError, UsageError, describe_exit_status
 from howfar.terminal_text import in_utf8
 
 if TYPE_CHECKING:
-    from howfar.contract.messages import Event
+    from howfar.contract.messages import Event, LoadJob, PageJob, TablesJob
 
 _MAX_STDERR_CHARS = 4000
 _EXIT_TIMEOUT_S = 5.0
-_GOODBYE_TIMEOUT_S = 3.0
+_CONNECTIONS_CLOSE_TIMEOUT_S = 3.0
 """After an error: time for the engine to close its connections, and to complete a login that it has begun."""
 _SECRET_VARIABLES = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
 """Environment variables that are not passed to child processes: other users may be able to read a process's environment."""
@@ -125,24 +125,43 @@ def engine_info() -> Info:
     return info
 
 
+def check_job(job: LoadJob | TablesJob | PageJob) -> None:
+    """Ask the engine whether it accepts a job, without running it. Raises EngineFailed with its refusal, EngineError, UsageError."""
+    engine_info()
+    checked = subprocess.run(
+        [find_engine(), "check", job.job],
+        input=_encode_line(job),
+        capture_output=True,
+        encoding="utf-8",
+        env=own_environment(),
+        check=False,
+    )
+    if not checked.returncode:
+        return
+    try:
+        raise EngineFailed(Failed.model_validate_json(checked.stdout))
+    except ValidationError as error:
+        raise EngineError(
+            f"howfar-engine check died ({describe_exit_status(checked.returncode)}): {checked.stderr[-_MAX_STDERR_CHARS:].strip()}",
+            "Please report this with the command you ran.",
+        ) from error
+
+
 def parse_event(line: str) -> Event:
     """Parse one line of the engine's output as an event. Raises ValueError; pydantic's ValidationError is one."""
     message = json.loads(line)
     name = str(message.get("event")) if isinstance(message, dict) else ""
-    kind = PING_EVENTS.get(name) or _all_events().get(name)
+    kind = PING_EVENTS.get(name)
+    if kind is None:
+        from howfar.contract.messages import EVENTS  # only when needed: the import takes longer than many jobs
+
+        kind = EVENTS.get(name)
     if kind is None:
         raise ValueError("it is none of the contract's events")
     return cast("Event", kind.model_validate_json(line))
 
 
-def _all_events() -> dict[str, type[Message]]:
-    """The types of all other events. They are imported only when needed: the import takes longer than many jobs."""
-    from howfar.contract.messages import EVENTS
-
-    return EVENTS
-
-
-def _line_of(message: Message) -> str:
+def _encode_line(message: Message) -> str:
     """A message as a line of JSON, with what the locale could not decode in it as UTF-8. Raises UsageError if that is not UTF-8."""
     try:
         return message.model_dump_json() + "\n"
@@ -165,13 +184,13 @@ class EngineProcess:
         launcher: Launcher | None = None,
         subcommand: str | None = None,
         *,
-        says_goodbye: bool = False,
+        closes_connections: bool = False,
     ) -> None:
-        """`subcommand`: the engine's command for the job, if it is not the one that the job names. `says_goodbye`: whether the engine
-        gets time to close its connections even after an error of ours; then it does not receive the terminal's Ctrl-C."""
+        """`subcommand`: the engine's command for the job, if it is not the one that the job names. `closes_connections`: whether the
+        engine gets time to close its connections even after an error of ours; then it does not receive the terminal's Ctrl-C."""
         engine_info()
-        first_line = _line_of(job)
-        self._says_goodbye = says_goodbye
+        first_line = _encode_line(job)
+        self._says_goodbye = closes_connections
         self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
         launcher = launcher or Launcher()
         self._process = launcher.popen(
@@ -181,7 +200,7 @@ class EngineProcess:
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            process_group=0 if says_goodbye else None,
+            process_group=0 if closes_connections else None,
         )
         self._write(first_line)
 
@@ -194,7 +213,7 @@ class EngineProcess:
 
     def send(self, message: Message) -> None:
         """Write one message as a line. Raises EngineError if the engine has exited, UsageError for text that is not UTF-8."""
-        self._write(_line_of(message))
+        self._write(_encode_line(message))
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -228,7 +247,7 @@ class EngineProcess:
             if event.event in _LAST_EVENTS:
                 return
 
-    def end_input(self) -> None:
+    def close_input(self) -> None:
         """Close the engine's stdin. Some jobs then end with their last event."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -237,7 +256,7 @@ class EngineProcess:
     def leave(self, timeout_s: float) -> bool:
         """Stop reading events. Returns whether the engine has ended by itself within `timeout_s`."""
         assert self._process.stdout is not None
-        self.end_input()
+        self.close_input()
         self._process.stdout.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
@@ -245,7 +264,7 @@ class EngineProcess:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the engine: close stdin, wait, kill."""
-        self.end_input()
+        self.close_input()
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -264,7 +283,7 @@ class EngineProcess:
         assert self._process.stderr is not None
         output = self._process.stderr.read()[-_MAX_STDERR_CHARS:].strip()
         return EngineError(
-            f"howfar-engine {self._subcommand} died ({how_ended(code)}){': ' + output if output else ''}",
+            f"howfar-engine {self._subcommand} died ({describe_exit_status(code)}){': ' + output if output else ''}",
             "Please report this with the command you ran.",
         )
 
@@ -277,37 +296,37 @@ class EngineProcess:
         if kind is None:
             self.close()
         elif self._says_goodbye:
-            self.close(_GOODBYE_TIMEOUT_S)
+            self.close(_CONNECTIONS_CLOSE_TIMEOUT_S)
         else:
             self.kill()
 
 
 @contextlib.contextmanager
-def bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
-    """Kill an engine that still runs after `seconds`. Raises EngineError then."""
+def bounded(engine: EngineProcess, timeout_s: float) -> Iterator[None]:
+    """Kill an engine that still runs after `timeout_s`. Raises EngineError then."""
     timed_out = threading.Event()
 
     def time_out() -> None:
         timed_out.set()
         engine.kill()
 
-    timer = threading.Timer(seconds, time_out)
+    timer = threading.Timer(timeout_s, time_out)
     timer.daemon = True
     timer.start()
     try:
         yield
     except EngineError as error:
         if timed_out.is_set():
-            raise EngineError(f"howfar-engine did not end within {seconds:.0f} s and was killed") from error
+            raise EngineError(f"howfar-engine did not end within {timeout_s:.0f} s and was killed") from error
         raise
     finally:
         timer.cancel()
 
 
-def run_probe(job: Message, launcher: Launcher, longest_s: float | None = None) -> Event:
-    """Run a probe job (rtt, goodput, pingpong) to its result. `longest_s`: see `bounded`; None: only the engine's own limits apply.
+def run_probe(job: Message, launcher: Launcher, timeout_s: float | None = None) -> Event:
+    """Run a probe job (rtt, goodput, pingpong) to its result. `timeout_s`: None means that only the engine's own limits apply.
     Raises EngineFailed, EngineError."""
     with EngineProcess(job, launcher) as engine, contextlib.ExitStack() as limits:
-        if longest_s is not None:
-            limits.enter_context(bounded(engine, longest_s))
+        if timeout_s is not None:
+            limits.enter_context(bounded(engine, timeout_s))
         return next(engine.events())

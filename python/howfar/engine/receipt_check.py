@@ -21,7 +21,7 @@ from howfar.contract.messages import (
     Tls,
     UnixTarget,
 )
-from howfar.contract.rules import services_of
+from howfar.contract.services import services_of
 
 _OPENSSL_NAMES: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -107,9 +107,11 @@ def _encryption_end_note(receipt: Receipt) -> str | None:
     theirs = (receipt.tls_version, receipt.tls_cipher)
     if ours == theirs:
         return None
-    near, far = (f"{version} with {cipher}" if version else "no TLS" for version, cipher in (ours, theirs))
+    client_text, server_text = (
+        f"{version} with {cipher}" if version else "no TLS" for version, cipher in (ours, theirs)
+    )
     return (
-        f"the session has {near} on this side, and the server reports {far}: a program in between ends the encryption, "
+        f"the session has {client_text} on this side, and the server reports {server_text}: a program in between ends the encryption, "
         "and what lies behind it is unknown"
     )
 

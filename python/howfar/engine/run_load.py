@@ -1,4 +1,4 @@
-"""Run a load job or a tables job to its end."""
+"""Runs a load job or a tables job to its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from howfar.contract.messages import (
     TablesDone,
     TablesJob,
 )
-from howfar.contract.rules import services_of
+from howfar.contract.services import services_of
 from howfar.engine.process import EngineProcess, Launcher, bounded
 from howfar.errors import EngineError
 
@@ -43,7 +43,7 @@ def _connect_phases(job: LoadJob | PageJob) -> int:
     return 2 if isinstance(job.application, FastCgi) else 4 * len(services_of(job.application))
 
 
-def longest_s(job: LoadJob | PageJob) -> float:
+def max_duration_s(job: LoadJob | PageJob) -> float:
     """Maximum duration of a job. The engine bounds each of its phases; this limit is for an engine whose own limits fail."""
     phases_ns = _connect_phases(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
     return phases_ns / 1e9 + _TIMEOUT_S
@@ -56,7 +56,7 @@ def run_load(
     ready: Ready | None = None
     measuring: Measuring | None = None
     intervals: list[Interval] = []
-    with EngineProcess(job, launcher) as engine, bounded(engine, longest_s(job)):
+    with EngineProcess(job, launcher) as engine, bounded(engine, max_duration_s(job)):
         for event in engine.events():
             if on_event is not None:
                 on_event(event)

@@ -1,4 +1,4 @@
-"""TLS settings of a session, derived from an address. Pure."""
+"""TLS settings of a session, derived from an address. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from howfar.errors import UsageError
 _VERIFY = {"PREFERRED": "none", "REQUIRED": "none", "VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}
 
 
-def tls_of(address: ServerAddress, mode: SslMode, *, resumption: bool = True) -> Tls | None:
+def tls_settings(address: ServerAddress, mode: SslMode, *, resumption: bool = True) -> Tls | None:
     """The TLS settings for a mode; None for DISABLED. PREFERRED: TLS only if the server offers it. Raises UsageError."""
     if mode == "DISABLED":
         return None

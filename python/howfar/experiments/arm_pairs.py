@@ -11,7 +11,7 @@ from howfar.model.facts import ArmFacts
 from howfar.plan.factors import ORDINARY, Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, excludes_one, judge_ratio
-from howfar.stats.trials import rest_of
+from howfar.stats.trials import other_factors
 
 
 class Tried(Part):
@@ -56,18 +56,18 @@ class ArmPair:
         return self.changed.server.cpu_s - self.plain.server.cpu_s
 
     @property
-    def valid(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether both cells describe the path."""
-        return self.plain.valid and self.changed.valid
+        return self.plain.is_valid and self.changed.is_valid
 
     @property
     def only_bytes(self) -> bool:
         """Whether the link was full in both cells. The ratio of throughputs is then that of their bytes, whatever a model predicts."""
-        return self.plain.link_full and self.changed.link_full
+        return self.plain.is_link_full and self.changed.is_link_full
 
     def below_noise(self, floors: NoiseFloors) -> bool:
         """Whether the ratio may be noise: within the noise floor, or possibly chance among the run's many claims."""
-        threshold = floors.of(self.changed.arm.factors)
+        threshold = floors.threshold(self.changed.arm.factors)
         if threshold.floor is None or self.ratio is None:
             return True
         within_floor = abs(math.log(self.ratio.value)) < math.log1p(threshold.floor)
@@ -81,18 +81,20 @@ class ArmPair:
         return judge_ratio(ratios).quoted if ratios else None
 
 
-def pairs(facts: Sequence[ArmFacts], factor: str, level: Level) -> Iterator[ArmPair]:
+def find_pairs(facts: Sequence[ArmFacts], factor: str, level: Level) -> Iterator[ArmPair]:
     """Pairs of each cell at `level` of `factor` and the same cell at the factor's ordinary level, in the order of the plan."""
     ordinary = {
-        rest_of(cell.arm.factors, factor): cell for cell in reversed(facts) if cell.level(factor) == ORDINARY[factor]
+        other_factors(cell.arm.factors, factor): cell
+        for cell in reversed(facts)
+        if cell.level(factor) == ORDINARY[factor]
     }
     for changed in facts:
-        ordinary_cell = ordinary.get(rest_of(changed.arm.factors, factor))
+        ordinary_cell = ordinary.get(other_factors(changed.arm.factors, factor))
         if changed.level(factor) == level and ordinary_cell is not None:
             yield ArmPair(ordinary_cell, changed)
 
 
-def levels(facts: Sequence[ArmFacts], factor: str) -> list[Level]:
+def changed_levels(facts: Sequence[ArmFacts], factor: str) -> list[Level]:
     """The levels of a factor that are not ordinary, in the order of the plan."""
     all_levels = dict.fromkeys(cell.level(factor) for cell in facts)
     return [level for level in all_levels if level is not None and level != ORDINARY[factor]]

@@ -21,7 +21,7 @@ class Experiment(Analysis, ABC):
 
     def applies(self, summary: Summary) -> bool:
         """Whether this experiment found something and so can write the report. The first such experiment in the registry writes it."""
-        return any(summary.found(kind) is not None for kind in self.findings.values())
+        return any(summary.find_findings(kind) is not None for kind in self.findings.values())
 
     @abstractmethod
     def document(self, summary: Summary) -> Document:

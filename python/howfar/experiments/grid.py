@@ -8,10 +8,13 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from howfar.analysis.answer import fill
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
+from howfar.bottleneck.cycle import largest_parts
 from howfar.bottleneck.traffic import NetworkSeries
 from howfar.experiments.bandwidth.curves import predictions, published, scaling
+from howfar.experiments.bandwidth.texts import REPORT
 from howfar.model.what_if import WhatIf, WhatIfWorked
 from howfar.report import figures, limit_text, palette
 from howfar.report.charts import (
@@ -19,13 +22,13 @@ from howfar.report.charts import (
     Drawable,
     Rows,
     arm_axis,
+    arrange_in_rows,
     axis,
-    by_name,
+    by_style,
     data,
     layer,
     legend,
-    pick,
-    rows_of,
+    repeat_styles,
     styles,
     vconcat,
 )
@@ -39,15 +42,15 @@ from howfar.report.document import (
     Fields,
     Heading,
     Table,
-    plain,
-    single,
-    table_of,
+    make_table,
+    plain_cells,
+    plain_columns,
 )
 from howfar.report.drawing import alt
 from howfar.report.figures import tps
 from howfar.report.frame import frame
-from howfar.report.grid import Grid, grid
-from howfar.report.sections import cell_table, confirmations, trials
+from howfar.report.grid import Grid, arrange_grid
+from howfar.report.sections import cell_table, confirmation_blocks, trial_blocks
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width_text
 
@@ -55,8 +58,8 @@ MAX_BARS = 30
 """Maximum number of bars in a chart. Beyond it, rows of the grid are left out at even intervals; the first and the last stay."""
 
 MAX_NETWORK_CHARTS = 4
-MIN_LABELLED_SHARE = 0.2
-"""Share of a bar from which a part is long enough for its name."""
+LETTER_WIDTH = 6.5
+"""Pixels of a letter, to find out whether the name of a part fits into its bar."""
 
 REST_PART = "rest"
 MIB = 2**20
@@ -64,7 +67,7 @@ MIB = 2**20
 
 def budget_cells(summary: Summary) -> list[tuple[str, CellSummary]]:
     """The bars of the chart of time budgets as (label, cell), column by column of the grid."""
-    table = grid(summary)
+    table = arrange_grid(summary)
     rows = range(len(table.rows))
     while len(rows) * len(table.columns) > MAX_BARS and len(rows) > 2:
         rows = range(0, len(table.rows), rows.step + 1)
@@ -88,28 +91,33 @@ def _draw_budgets(summary: Summary, width: int) -> Drawable:
     """A bar for each cell, all equally long: the shares of its cycle. The cycle's length and the limit are at its end."""
     cells = budget_cells(summary)
     narrow = width < PHONE
+    bar_width = width - (0 if narrow else 170)
     rows: Rows = []
     lengths: Rows = []
     for label, cell in cells:
-        assert cell.cycle is not None, "chosen for it"
+        assert cell.cycle is not None, "chosen cells have a cycle"
         # A phone has no room for the limit next to the bar, so its letter follows the name.
-        name = f"{label} {limit_text.letter(cell.limit)}".rstrip() if narrow else label
+        name = f"{label} {limit_text.limit_letter(cell.limit)}".rstrip() if narrow else label
         start = 0.0
         for part in cell.cycle.parts:
             share = part.us / cell.cycle.us
             if share > 0:
-                is_labelled = share >= MIN_LABELLED_SHARE and part.name != REST_PART
-                text = f"{part.name} {share * 100:.0f} %" if is_labelled else ""
+                label_text = f"{part.name} {share * 100:.0f} %"
+                fits = len(label_text) * LETTER_WIDTH <= share * bar_width and part.name != REST_PART
+                text = label_text if fits else ""
                 positions = {"from": start, "to": start + share, "middle": start + share / 2}
                 rows.append({"cell": name, "part": part.name, "text": text, **positions})
             start += share
-        limit = f": {limit_text.name(cell.limit.resource)}" if cell.limit else ""
+        limit = f": {limit_text.limit_name(cell.limit.resource)}" if cell.limit else ""
         lengths.append({"cell": name, "at": 1.0, "text": f"{format_duration_us(cell.cycle.us)}{limit}"})
     names = names_of_parts(cells)
-    colours = [*pick((*palette.PARTS[:5], *palette.SERIES[5:], *palette.MORE), len(names) - 1), palette.PARTS[5]]
+    colours = [
+        *repeat_styles((*palette.PARTS[:5], *palette.SERIES[5:], *palette.EXTRA_PARTS), len(names) - 1),
+        palette.PARTS[5],
+    ]
     y = arm_axis([row["cell"] for row in lengths], "cell", 120 if narrow else 200)
     legend_spec = legend(2 if narrow else 4, 160, symbolType="square")
-    colour = by_name(alt.Color, "part", dict(zip(names, colours, strict=True)), legend_spec)
+    colour = by_style(alt.Color, "part", dict(zip(names, colours, strict=True)), legend_spec)
 
     def x_axis(field: str) -> alt.X:
         return axis(alt.X, field, "of a connection's cycle", (0, 1), format="%", tickCount=5)
@@ -122,7 +130,7 @@ def _draw_budgets(summary: Summary, width: int) -> Drawable:
             labelled.encode(x=x_axis("middle"), y=y, text="text:N"),
             length_labels.encode(x=x_axis("at"), y=y, text="text:N"),
         ]
-    return layer(*layers, width=width - (0 if narrow else 170), height=22 * len(cells))
+    return layer(*layers, width=bar_width, height=22 * len(cells))
 
 
 def format_duration_us(us: float) -> str:
@@ -131,7 +139,7 @@ def format_duration_us(us: float) -> str:
 
 def network_cells(summary: Summary) -> list[CellSummary]:
     """At most `MAX_NETWORK_CHARTS` cells: the fastest over a link for each kind of limit, then the fastest of other columns."""
-    table = grid(summary)
+    table = arrange_grid(summary)
     columns = [
         [cell for cell in table.column(index) if cell.network and cell.network.at_s]
         for index in range(len(table.columns))
@@ -154,12 +162,14 @@ def _draw_networks(summary: Summary, width: int) -> Drawable:
     """For each chosen cell: bytes per second in each direction with their ceilings, the queue, and retransmits."""
     cells = network_cells(summary)
     columns = 2 if width >= PHONE and len(cells) > 1 else 1
-    return rows_of([_draw_network(cell, width if columns == 1 else (width - 90) // 2) for cell in cells], columns)
+    return arrange_in_rows(
+        [_draw_network(cell, width if columns == 1 else (width - 90) // 2) for cell in cells], columns
+    )
 
 
 def _draw_network(cell: CellSummary, width: int) -> Drawable:
     series = cell.network
-    assert series is not None, "chosen for it"
+    assert series is not None, "chosen cells have a network series"
     title = alt.TitleParams(cell.arm, anchor="start", subtitle=_subtitle(series), limit=width + 40)
     x = axis(alt.X, "at", "s", (0, series.at_s[-1]), tickCount=4, grid=False)
     parts = [layer(*_byte_rate_layers(series, x), width=width, height=110, title=title)]
@@ -173,13 +183,19 @@ def _draw_network(cell: CellSummary, width: int) -> Drawable:
 
 
 def _subtitle(series: NetworkSeries) -> str:
-    max_rate = max(max(series.to_client_bytes_per_s), max(series.to_server_bytes_per_s))
     segments = sum(series.retransmits_per_s) * (series.at_s[-1] / len(series.at_s))
-    retransmit_text = f"{segments:.0f} segments sent again" if segments >= 0.5 else "nothing sent again"
     ceiling = series.interface_ceiling_bytes_per_s
-    if not ceiling:
-        return f"up to {max_rate / MIB:,.1f} MiB/s; {retransmit_text}"
-    return f"up to {max_rate / MIB:,.1f} of {ceiling / MIB:,.1f} MiB/s; {retransmit_text}"
+    return fill(
+        REPORT["network"],
+        mib=max_bytes_per_s(series) / MIB,
+        ceiling=f" of {ceiling / MIB:,.1f}" if ceiling else "",
+        resent=fill(REPORT["resent"], segments=segments) if segments >= 0.5 else REPORT["not resent"],
+    )
+
+
+def max_bytes_per_s(series: NetworkSeries) -> float:
+    """The most bytes per second in one direction."""
+    return max(*series.to_client_bytes_per_s, *series.to_server_bytes_per_s)
 
 
 def _byte_rate_layers(series: NetworkSeries, x: alt.X) -> list[Any]:
@@ -201,8 +217,8 @@ def _byte_rate_layers(series: NetworkSeries, x: alt.X) -> list[Any]:
     y_max = max([max_mib, *(row["mib"] for row in ceilings)]) * 1.16
     y = axis(alt.Y, "mib", "MiB/s", (0, y_max), tickCount=4)
     legend_spec = legend(2, symbolStrokeWidth=2)
-    colour = by_name(alt.Color, "direction", styles(list(directions), palette.SERIES), legend_spec)
-    dash = by_name(alt.StrokeDash, "direction", styles(list(directions), ([1, 0], [5, 3])), legend_spec)
+    colour = by_style(alt.Color, "direction", styles(list(directions), palette.SERIES), legend_spec)
+    dash = by_style(alt.StrokeDash, "direction", styles(list(directions), ([1, 0], [5, 3])), legend_spec)
     layers: list[Any] = [data(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash)]
     for offset, row in zip((-6, 10), ceilings, strict=False):
         text = data([row]).mark_text(align="left", dx=4, dy=offset, fontSize=10, color=palette.MUTED)
@@ -214,24 +230,25 @@ def _byte_rate_layers(series: NetworkSeries, x: alt.X) -> list[Any]:
 
 
 def grid_document(summary: Summary, *, chart: Sequence[Block], economics: Sequence[Block] = ()) -> Document:
-    """The report. `chart` answers the question of the experiment and leads; `economics` are tables of a factor's costs."""
+    """The report. `chart` answers the question of the experiment and leads; `economics` are tables of a factor's costs. Without an
+    answer there are no predictions."""
     charts = [block for block in chart if isinstance(block, Chart)]
     curves = scaling(summary)
     sections = (
         *limits_section(summary),
         *economics,
         *(curves if curves != chart else [block for block in curves if isinstance(block, Details)]),
-        *what_if_section(summary),
+        *(() if summary.answer.is_missing else what_if_section(summary)),
         *budgets_section(summary),
         *networks_section(summary),
         *predictions(summary),
-        *confirmations(summary),
+        *confirmation_blocks(summary),
         *published(summary),
         Details("Latency of each cell", (latency_table(summary),)),
-        *trials(summary),
+        *trial_blocks(summary),
         Details("Every cell with all its figures", (cell_table(summary, main=False),)),
     )
-    return frame(summary, (*charts, throughput_table(summary)), below=sections)
+    return frame(summary, (*charts, throughput_table(summary)), more_blocks=sections)
 
 
 NOT_VALID = "not valid"
@@ -239,8 +256,8 @@ NOT_VALID = "not valid"
 
 
 def prediction_text(predicted: float | None) -> str:
-    """The model's prediction of a ratio."""
-    return figures.UNKNOWN if predicted is None else f"{predicted:.2f}"
+    """The model's prediction of a ratio, in brackets below it. Empty: none."""
+    return "" if predicted is None else f"({predicted:.2f})"
 
 
 # ---------------------------------------------------------------- the cells
@@ -252,15 +269,15 @@ def _matrix_columns(cells_grid: Grid) -> tuple[Column, ...]:
         Column(" ".join(column[:-1]), column[-1]) if len(column) > 1 else Column("", "".join(column))
         for column in cells_grid.columns
     )
-    return (Column(cells_grid.row_head, left=True), *heads)
+    return (Column(cells_grid.row_head, left_aligned=True), *heads)
 
 
 def _matrix(
-    title: str, summary: Summary, cell_of: Callable[[CellSummary], Cell], *notes: str, main: bool = False
+    title: str, summary: Summary, make_cell: Callable[[CellSummary], Cell], *notes: str, main: bool = False
 ) -> Table:
-    cells_grid = grid(summary)
+    cells_grid = arrange_grid(summary)
     rows = tuple(
-        (Cell(row), *(cell_of(cell) if cell else Cell(figures.UNKNOWN) for cell in cells))
+        (Cell(row), *(make_cell(cell) if cell else Cell(figures.UNKNOWN) for cell in cells))
         for row, cells in zip(cells_grid.rows, cells_grid.cells, strict=True)
     )
     return Table(title, _matrix_columns(cells_grid), rows, tuple(note for note in notes if note), main=main)
@@ -271,21 +288,18 @@ def throughput_table(summary: Summary) -> Table:
     cells = figures.shown_cells(summary)
     max_tps = max((tps(cell).value for cell in cells), default=1.0) or 1.0
     widths = [width for cell in cells if (width := _half_width(cell.qps)) is not None]
-    explanation = (
-        f"95 % intervals: half-widths up to {half_width_text(max(widths))}."
-        if widths
-        else "No intervals: too few blocks."
-    )
+    widest = half_width_text(max(widths)) if widths else ""
+    explanation = fill(REPORT["intervals" if widths else "no intervals"], width=widest)
     legend = limit_text.legend(summary)
 
-    def cell_of(cell: CellSummary) -> Cell:
-        letter = limit_text.letter(cell.limit) if legend else ""
+    def make_cell(cell: CellSummary) -> Cell:
+        letter = limit_text.limit_letter(cell.limit) if legend else ""
         return Cell(
             f"{figures.number(tps(cell).value)} {letter}" if legend else figures.number(tps(cell).value),
             share=tps(cell).value / max_tps,
         )
 
-    return _matrix("Transactions per second", summary, cell_of, f"{legend} {explanation}".strip(), main=True)
+    return _matrix("Transactions per second", summary, make_cell, f"{legend} {explanation}".strip(), main=True)
 
 
 def _half_width(estimate: Estimate) -> float | None:
@@ -300,23 +314,24 @@ def latency_table(summary: Summary) -> Table:
         "Milliseconds per transaction: median / 99 %",
         summary,
         lambda cell: Cell(f"{figures.number(cell.latency_ms.p50)} / {figures.number(cell.latency_ms.p99)}"),
-        "Closed loop: connections beyond what the limit needs only wait.",
+        REPORT["closed loop"],
     )
 
 
 def limits_section(summary: Summary) -> list[Block]:
-    """A row for each group of cells with the same limit, with the evidence of the fastest of them."""
+    """A row for each group of cells with the same limit, with the evidence of the fastest of them. Without an answer, no remedies."""
     fields: dict[str, Callable[[limit_text.LimitGroup], str]] = {
-        "cells": lambda group: group.where,
-        "limit": lambda group: limit_text.name(group.limit.resource),
+        "cells": lambda group: group.cells,
+        "limit": lambda group: limit_text.limit_name(group.limit.resource),
         "confidence": lambda group: group.limit.confidence,
         "evidence": lambda group: "; ".join(group.limit.evidence),
-        "remedy": lambda group: group.limit.would_change or figures.UNKNOWN,
-        "would not help": lambda group: group.limit.would_not or figures.UNKNOWN,
     }
-    groups, notes = limit_text.groups(summary), ("The evidence is that of the fastest cell in its row.",)
-    table = table_of(
-        "", groups, {Column(head, left=True): text_of for head, text_of in fields.items()}, notes, stack=True
+    if not summary.answer.is_missing:
+        fields["remedy"] = lambda group: group.limit.would_change or figures.UNKNOWN
+        fields["would not help"] = lambda group: group.limit.would_not or figures.UNKNOWN
+    groups, notes = limit_text.group_limits(summary), ("The evidence is that of the fastest cell in its row.",)
+    table = make_table(
+        "", groups, {Column(head, left_aligned=True): text_of for head, text_of in fields.items()}, notes, stack=True
     )
     return [Details("What limits each cell", (table,), open=True)] if table.rows else []
 
@@ -326,7 +341,7 @@ def limits_section(summary: Summary) -> list[Block]:
 
 def what_if_section(summary: Summary) -> list[Block]:
     """Predictions of the fitted model for a few settings, with a mark if a setting is beyond the measured range."""
-    base = summary.found(WhatIf)
+    base = summary.find_findings(WhatIf)
     if base is None or not base.worked:
         return []
     model_tps = base.worked[0].answer.tps
@@ -340,15 +355,23 @@ def what_if_section(summary: Summary) -> list[Block]:
         "connect": lambda worked: "each transaction" if worked.settings.connect_each else "persistent",
         "compression": lambda worked: worked.settings.compression,
         "model/s": lambda worked: (
-            f"{figures.number(worked.answer.tps)} {figures.between(worked.answer.tps_interval)}".strip()
+            f"{figures.number(worked.answer.tps)} {figures.interval_line(worked.answer.tps_interval)}".strip()
         ),
         "of the first": lambda worked: f"x {worked.answer.tps / model_tps:.2f}",
         "limit": lambda worked: worked.answer.limits,
     }
-    notes = [f"From {base.arm}: {_model_error_text(base)}"]
+    notes = [
+        fill(
+            REPORT["what if"],
+            arm=base.arm,
+            measured=figures.number(base.tps),
+            model=figures.number(model_tps),
+            error=figures.percent(model_tps / base.tps - 1, signed=True),
+        )
+    ]
     if any(_is_extrapolated(summary, worked) for worked in base.worked):
-        notes.append("* beyond the measured range of links, round trips or connections: an extrapolation.")
-    return [Details("What if?", (table_of("", base.worked, fields, notes, stack=True),), open=True)]
+        notes.append(REPORT["what if, extrapolated"])
+    return [Details("What if?", (make_table("", base.worked, fields, notes, stack=True),), open=True)]
 
 
 def _link_text(rate_bps: float | None) -> str:
@@ -375,16 +398,6 @@ def _is_within(value: float, levels: Sequence[object], slack: float) -> bool:
     return bool(numbers) and min(numbers) / slack <= value <= max(numbers) * slack
 
 
-def _model_error_text(base: WhatIf) -> str:
-    """The model's error at the setting that it was fitted to. The other predictions are relative to the model's own figure there."""
-    model_tps = base.worked[0].answer.tps
-    return (
-        f"{figures.number(base.tps)} transactions per second measured, {figures.number(model_tps)} by the model at the same settings"
-        f" ({figures.percent(model_tps / base.tps - 1, signed=True)}: its error there). Changes are relative to the model's "
-        "own figure."
-    )
-
-
 # ---------------------------------------------------------------- charts of the cells
 
 
@@ -393,24 +406,24 @@ def budgets_section(summary: Summary) -> list[Block]:
     if not cells:
         return []
     names = names_of_parts(cells)
-    notes = [
-        f"{heading}: {', '.join(bounded_names)}."
-        for heading, basis in (("Computed from rates and delays", "computed"), ("An upper bound", "bounded"))
-        if (bounded_names := [name for name in names if basis in _bases_of_part(cells, name)])
-    ]
-    caption = (
-        "Each bar is one cycle of a connection, from one transaction to the next. Grey, last: the rest, which none of the others "
-        f"explains. Next to it: the length of the cycle, and the limit. {' '.join(notes)}"
-    ).rstrip()
+    caption = REPORT["budgets"]
+    for basis in ("computed", "bounded"):
+        if named := [name for name in names if basis in _bases_of_part(cells, name)]:
+            caption += fill(REPORT[basis], parts=", ".join(named))
     rows = []
     for label, cell in cells:
-        assert cell.cycle is not None, "chosen for it"
+        assert cell.cycle is not None, "chosen cells have a cycle"
         parts = {part.name: part.us for part in cell.cycle.parts}
         shares = [f"{parts.get(name, 0.0) / cell.cycle.us * 100:.1f}" for name in names]
-        limit = limit_text.name(cell.limit.resource) if cell.limit else figures.UNKNOWN
-        rows.append(plain(label, *shares, format_duration_us(cell.cycle.us), limit))
-    data = Table("", single("% of the cycle", *names, "cycle", "limit"), tuple(rows))
-    title = "Where the time between two transactions of a connection goes, by cell"
+        limit = limit_text.limit_name(cell.limit.resource) if cell.limit else figures.UNKNOWN
+        rows.append(plain_cells(label, *shares, format_duration_us(cell.cycle.us), limit))
+    data = Table("", plain_columns("% of the cycle", *names, "cycle", "limit"), tuple(rows))
+    fastest = max((cell for _, cell in cells), key=lambda cell: tps(cell).value)
+    assert fastest.cycle is not None, "chosen cells have a cycle"
+    part = largest_parts(fastest.cycle, 1)[0]
+    title = fill(
+        REPORT["budget"], part="unexplained" if part.name == REST_PART else part.name, share=part.us / fastest.cycle.us
+    )
     return [
         Heading("Where does the time go?"),
         Chart("budgets", title, caption, partial(_draw_budgets, summary), data),
@@ -429,27 +442,25 @@ def networks_section(summary: Summary) -> list[Block]:
     cells = network_cells(summary)
     if not cells:
         return []
-    caption = (
-        "The last good trial of the fastest cell of each column. Bytes are as the interface counts them, so compare them with the "
-        "upper ceiling; the lower one is for payload. A ceiling far above the curve is left out."
-    )
+    caption = REPORT["networks"]
     if any(cell.network and cell.network.to_client_queue_bytes for cell in cells):
-        caption += " Below: the most bytes waiting in the link's queue to the client."
+        caption += REPORT["queue"]
     fields: Fields[NetworkSeries] = {
-        "MiB/s": lambda each: names[id(each)],
-        "to client": lambda each: _mib_text(fmean(each.to_client_bytes_per_s)),
-        "to server": lambda each: _mib_text(fmean(each.to_server_bytes_per_s)),
-        "interface ceiling": lambda each: _mib_text(each.interface_ceiling_bytes_per_s),
-        "payload ceiling": lambda each: _mib_text(each.payload_ceiling_bytes_per_s),
-        "most queued": lambda each: (
-            figures.size(max(queue)) if (queue := each.to_client_queue_bytes) else figures.UNKNOWN
+        "MiB/s": lambda series: names[id(series)],
+        "to client": lambda series: _mib_text(fmean(series.to_client_bytes_per_s)),
+        "to server": lambda series: _mib_text(fmean(series.to_server_bytes_per_s)),
+        "interface ceiling": lambda series: _mib_text(series.interface_ceiling_bytes_per_s),
+        "payload ceiling": lambda series: _mib_text(series.payload_ceiling_bytes_per_s),
+        "most queued": lambda series: (
+            figures.size(max(queue)) if (queue := series.to_client_queue_bytes) else figures.UNKNOWN
         ),
-        "retransmits/s": lambda each: f"{fmean(each.retransmits_per_s):.2f}",
+        "retransmits/s": lambda series: f"{fmean(series.retransmits_per_s):.2f}",
     }
     arms_and_series = [(cell.arm, cell.network) for cell in cells if cell.network]
     names = {id(series): arm for arm, series in arms_and_series}
-    data = table_of("", [series for _, series in arms_and_series], fields)
-    title = "Bytes per second in each direction over one trial, of chosen cells"
+    data = make_table("", [series for _, series in arms_and_series], fields)
+    arm, series = max(arms_and_series, key=lambda entry: max_bytes_per_s(entry[1]))
+    title = f"{arm}: {_subtitle(series)}"
     return [
         Heading("Is the network full?"),
         Chart("networks", title, caption, partial(_draw_networks, summary), data),

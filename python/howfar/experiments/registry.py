@@ -55,12 +55,12 @@ def render_in_terminal(
     colour: bool,
     unicode: bool,
     details: bool,
-    around: terminal.Around = terminal.NOTHING,
+    surroundings: terminal.Surroundings = terminal.NO_SURROUNDINGS,
 ) -> str:
-    return terminal.render(document(summary), width, colour, unicode, details, around)
+    return terminal.render(document(summary), width, colour, unicode, details, surroundings)
 
 
-def rendered(summary: Summary, form: str) -> str:
+def render_as(summary: Summary, form: str) -> str:
     """The report as `html`, `md`, `csv` or `json`."""
     if form == "json":
         return as_json(summary)

@@ -1,5 +1,5 @@
-"""Measure the offset of another host's clocks from ours. A clock is read between sending a ping and receiving its answer, which bounds
-the error."""
+"""Measures the offset of another host's clocks from those of this one. The other host reads its clock between the sending of a ping
+and the receipt of its answer, which bounds the error."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from howfar.errors import LabError
 
 _ANSWER = struct.Struct("!qq")
-PINGS = 30
+PING_COUNT = 30
 _TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Offset:
-    """The other host's clock minus ours, accurate to plus or minus `bound_ns`."""
+    """The other host's clock minus this one's, accurate to plus or minus `bound_ns`."""
 
     offset_ns: int
     bound_ns: int
@@ -41,7 +41,7 @@ class Clocks:
     """The wall clock, for logs."""
 
 
-def best_offset(pings: list[tuple[int, int, int]]) -> Offset:
+def choose_best_offset(pings: list[tuple[int, int, int]]) -> Offset:
     """Return the offset from the fastest ping, given as (sent, remote clock, received)."""
     sent_ns, remote_ns, received_ns = min(pings, key=lambda ping: ping[2] - ping[0])
     return Offset(remote_ns - (sent_ns + received_ns) // 2, (received_ns - sent_ns + 1) // 2)
@@ -71,7 +71,7 @@ class ClockServer:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # it wakes the thread that accepts; closing alone does not
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread, which closing alone does not
         self._listener.close()
 
 
@@ -86,7 +86,7 @@ def read_clocks(
     try:
         with socket.create_connection((address, port), _TIMEOUT_S) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for _ in range(PINGS):
+            for _ in range(PING_COUNT):
                 sent_ns, sent_unix_ns = monotonic_ns(), unix_ns()
                 connection.sendall(b"?")
                 answer = b""
@@ -101,4 +101,4 @@ def read_clocks(
                 unix.append((sent_unix_ns, remote_unix_ns, received_unix_ns))
     except OSError as error:
         raise LabError(f"the clock at {address} port {port} cannot be asked: {error}", "Is that port open?") from error
-    return Clocks(best_offset(monotonic), best_offset(unix))
+    return Clocks(choose_best_offset(monotonic), choose_best_offset(unix))

@@ -1,4 +1,4 @@
-"""Start, enter and stop a cluster of hosts. Its guard is a separate process that outlives the command that started it."""
+"""Starts, enters and stops a cluster of hosts. Its guard is a separate process that outlives the command that started it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from howfar.engine.process import own_environment
 from howfar.errors import LabError, UsageError
 from howfar.fleet.hosts_file import HostsFile, read_hosts
-from howfar.fleet.node import MEMORY, preload, ray_environment
-from howfar.fleet.ship import bring, ray_version
+from howfar.fleet.node import MEMORY_DIRECTORY, preload_variables, ray_environment
+from howfar.fleet.ship import install_on_host, local_ray_version
 from howfar.lab.cache import cache_home
 from howfar.lab.kernel import die_with_parent
-from howfar.lab.sandbox import children_of, heed_signals, run_forwarding_signals
+from howfar.lab.sandbox import children_of, install_signal_handlers, run_forwarding_signals
 
 INSIDE_VARIABLE = "HOWFAR_HOSTS_INSIDE"
 """Set in the environment of a command that runs in the namespaces of Ray's head."""
 _EXIT_CODES_IF_KILLED = (1, 137)
-"""Exit codes with which a command may have ended because its cluster ended; `_went_down` decides."""
+"""Exit codes of a command that may have ended because its cluster ended; `_went_down` decides."""
 _UP_TIMEOUT_S = 120.0
 _DOWN_TIMEOUT_S = 10.0
-_POLL_S = 0.05
+_POLL_INTERVAL_S = 0.05
 _LOCK_TIMEOUT_S = 0.5
 """Retry a lock for this long: `is_up` takes it briefly just to test it."""
 _GUARD_EXIT_GRACE_S = 2.0
@@ -67,8 +67,8 @@ class FileCluster:
     """The cluster that one hosts file describes, whether up or not.
 
     Files in its directory: `lock` is locked by the command that joins the hosts, and then by their guard. `used` is locked by the
-    command that measures between them, and `run` names that command's run file. The lock files are never removed: a lock on a removed
-    file excludes no other process.
+    command that measures between the hosts, and `run` names that command's run file. The lock files are never removed, because a lock
+    on a removed file excludes no other process.
     """
 
     path: Path
@@ -99,7 +99,7 @@ class FileCluster:
         return False
 
     def state(self) -> dict[str, HostState]:
-        """The state of each host, and of `head` if that has failed."""
+        """Return the state of each host, and of `head` if that has failed."""
         try:
             return HOST_STATES.validate_json((self.directory / "state.json").read_bytes())
         except (OSError, ValueError):
@@ -114,11 +114,11 @@ class FileCluster:
         return int((self.directory / "pid").read_text())
 
     def record_run_file(self, run: Path) -> None:
-        """Record the run file of a command that runs in the head's namespaces, for the command that started it there."""
+        """Record the run file of a command in the head's namespaces, for the command that started it there."""
         (self.directory / "run").write_text(str(run))
 
     def resume_advice(self) -> str:
-        """Advice on how to continue after the command in the head's namespaces was lost."""
+        """Return advice on how to continue after the command in the head's namespaces was lost."""
         try:
             run = (self.directory / "run").read_text()
         except OSError:
@@ -150,12 +150,12 @@ def find_cluster(path: Path) -> FileCluster:
     """Read the cluster that a file describes. Raises UsageError, MissingError."""
     path = path.resolve()
     file = read_hosts(path)
-    ray_version()
-    return FileCluster(path, file, _own_address(file))
+    local_ray_version()
+    return FileCluster(path, file, _find_own_address(file))
 
 
-def _own_address(file: HostsFile) -> str:
-    """Address by which the hosts reach this machine. Raises UsageError."""
+def _find_own_address(file: HostsFile) -> str:
+    """Return the address by which the hosts reach this machine. Raises UsageError."""
     local = next((host.address for host in file.hosts.values() if host.is_local), None)
     if file.address or local:
         return file.address or str(local)
@@ -181,7 +181,7 @@ class Guard:
     _stays: bool = False
 
     def stay(self) -> None:
-        """Let it outlive this command. Raises LabError if it has ended."""
+        """Let the guard outlive this command. Raises LabError if it has ended."""
         try:
             os.write(self._lifeline, b"\n")
         except BrokenPipeError as error:
@@ -189,16 +189,16 @@ class Guard:
         self._stays = True
 
     def leave(self) -> None:
-        """End it, unless it stays."""
+        """End the guard, unless it stays."""
         os.close(self._lifeline)
         if not self._stays:
             self.process.wait()
 
 
 @contextmanager
-def up(cluster: FileCluster) -> Iterator[Guard]:
-    """Copy howfar to all hosts and start Ray there. They stay up until the block ends, or longer if it calls `Guard.stay`. Raises
-    UsageError, LabError, MissingError."""
+def bring_up(cluster: FileCluster) -> Iterator[Guard]:
+    """Copy howfar to all hosts and start Ray there. The hosts stay up until the block ends, or longer if it calls `Guard.stay`.
+    Raises UsageError, LabError, MissingError."""
     check_paths_visible(sys.argv[1:])
     guard = _start(cluster)
     try:
@@ -222,7 +222,7 @@ def _start(cluster: FileCluster) -> Guard:
         (cluster.directory / "settings.json").write_text(settings)
         hosts = cluster.file.hosts
         with ThreadPoolExecutor(len(hosts)) as pool:
-            list(pool.map(bring, hosts, hosts.values()))
+            list(pool.map(install_on_host, hosts, hosts.values()))
         read_end, lifeline = os.pipe()
         with (cluster.directory / "guard.log").open("wb") as log:
             process = subprocess.Popen(
@@ -238,7 +238,7 @@ def _start(cluster: FileCluster) -> Guard:
         os.close(read_end)
         (cluster.directory / "pid").write_text(str(process.pid))
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended, which `_await_started` detects
+    with contextlib.suppress(BrokenPipeError):  # the guard has ended, which `_await_started` detects
         process.stdin.write(settings.encode())
         process.stdin.close()
     return Guard(process, lifeline)
@@ -246,7 +246,7 @@ def _start(cluster: FileCluster) -> Guard:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[int | None]:
-    """A descriptor holding an exclusive lock; a process that inherits the descriptor keeps the lock. None: another process has it."""
+    """Lock a file exclusively; yields the descriptor, with which a child process inherits the lock, or None if it is taken."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         yield descriptor if _lock(descriptor) else None
@@ -263,7 +263,7 @@ def _lock(descriptor: int) -> bool:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return False
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _await_started(cluster: FileCluster, guard: subprocess.Popen[bytes]) -> None:
@@ -273,7 +273,7 @@ def _await_started(cluster: FileCluster, guard: subprocess.Popen[bytes]) -> None
         state = cluster.state()
         lost = {name: host.why for name, host in state.items() if host.state == "lost"}
         if guard.poll() is not None or lost:
-            why = "; ".join(f"{name}: {reason}" for name, reason in lost.items()) or _end_of_log(cluster)
+            why = "; ".join(f"{name}: {reason}" for name, reason in lost.items()) or _read_log_end(cluster)
             raise LabError(f"the hosts could not be joined: {why}", "See docs/hosts.md for ports and rights.")
         if state and all(host.state == "started" for host in state.values()):
             return
@@ -282,16 +282,16 @@ def _await_started(cluster: FileCluster, guard: subprocess.Popen[bytes]) -> None
             raise LabError(
                 f"{', '.join(late) or 'the head'} did not start within {_UP_TIMEOUT_S:.0f} s", "Are they overloaded?"
             )
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _end_of_log(cluster: FileCluster) -> str:
+def _read_log_end(cluster: FileCluster) -> str:
     with contextlib.suppress(OSError):
         return (cluster.directory / "guard.log").read_text(errors="replace").strip()[-300:]
     return "the guard ended"
 
 
-def down(cluster: FileCluster, force: bool = False) -> None:
+def take_down(cluster: FileCluster, force: bool = False) -> None:
     """Stop the cluster. Raises UsageError if it is not up or, without `force`, in use."""
     if not cluster.is_up():
         raise UsageError(f"the hosts of {cluster.path} are not up", "Nothing was left running.")
@@ -305,37 +305,36 @@ def down(cluster: FileCluster, force: bool = False) -> None:
                 f"the hosts of {cluster.path} are in use by another command",
                 "Wait for it, or interrupt it with Ctrl-C, which keeps what it has measured. --force ends it.",
             )
-        _end(cluster, pid)
+        _end_guard(cluster, pid)
 
 
-def _end(cluster: FileCluster, pid: int) -> None:
+def _end_guard(cluster: FileCluster, pid: int) -> None:
     """End the guard and wait until it has released the hosts; kill it if that takes too long."""
-    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+    with contextlib.suppress(ProcessLookupError):  # the guard has ended by itself
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _DOWN_TIMEOUT_S
         while cluster.is_up():
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 @contextmanager
-def held_up(cluster: FileCluster) -> Iterator[None]:
-    """Keep the cluster up in this block, and stop it afterwards if it was not up before. Raises UsageError, LabError, MissingError."""
+def keep_up(cluster: FileCluster) -> Iterator[None]:
+    """Keep the cluster up during the block; stop it afterwards if it was down. Raises UsageError, LabError, MissingError."""
     if cluster.is_up():
         yield
         return
-    with up(cluster):
+    with bring_up(cluster):
         yield
 
 
-def inside() -> bool:
-    """Whether this command runs in the namespaces of Ray's head. If so, the call also makes it end with the command that started
-    it."""
+def is_inside_head() -> bool:
+    """Whether this command runs in the namespaces of Ray's head. If so, it is also made to end with the command that started it."""
     if INSIDE_VARIABLE not in os.environ:
         return False
     die_with_parent()
-    heed_signals()
+    install_signal_handlers()
     return True
 
 
@@ -343,16 +342,15 @@ def check_paths_visible(words: Sequence[str]) -> None:
     """Refuse a command line with files that Ray's head cannot see. Raises UsageError."""
     for word in (".", *words):
         path = Path(word.partition("=")[2] if word.startswith("--") else word).resolve()
-        if path.is_relative_to(MEMORY):
+        if path.is_relative_to(MEMORY_DIRECTORY):
             raise UsageError(
-                f"{path} is in {MEMORY}, where howfar has memory of its own while hosts are joined",
+                f"{path} is in {MEMORY_DIRECTORY}, where howfar has memory of its own while hosts are joined",
                 "Use another directory.",
             )
 
 
 def enter(cluster: FileCluster) -> int:
-    """Rerun this command in the namespaces of Ray's head; returns its exit code (128 + N for signal N). Raises UsageError,
-    LabError."""
+    """Run this command again in the namespaces of Ray's head; returns the shell's exit code. Raises UsageError, LabError."""
     check_paths_visible(sys.argv[1:])
     cluster.check_usable()
     with _locked(cluster.directory / "used") as lock:
@@ -373,7 +371,7 @@ def enter(cluster: FileCluster) -> int:
 
 
 def _command_inside(cluster: FileCluster) -> list[str]:
-    """The command line that runs this command again in the namespaces of Ray's head. Raises LabError."""
+    """Return the command line that runs this command again in the namespaces of Ray's head. Raises LabError."""
     try:
         (unshare,) = children_of(cluster.guard_pid())
         (first,) = children_of(unshare)
@@ -382,17 +380,17 @@ def _command_inside(cluster: FileCluster) -> list[str]:
     namespaces = ["--mount", "--pid"]
     if os.geteuid() != 0:
         namespaces += ["--user", "--preserve-credentials"]
-    # The library exists only in the sandbox: nsenter itself could not load it.
-    variables = [f"{name}={value}" for name, value in preload(cluster.address).items()]
+    # The preloaded library exists only in the sandbox, so nsenter itself could not load it.
+    variables = [f"{name}={value}" for name, value in preload_variables(cluster.address).items()]
     where = ["env", "-C", str(Path.cwd()), *variables]
     return ["nsenter", f"--target={first}", *namespaces, "--", *where, sys.executable, *sys.orig_argv[1:]]
 
 
 def _went_down(cluster: FileCluster) -> bool:
-    """Whether the cluster has ended, which explains why a command in it ended; waits a moment for the guard."""
+    """Whether the cluster has ended, which explains the end of a command in it; waits a moment for the guard."""
     deadline = time.monotonic() + _GUARD_EXIT_GRACE_S
     while cluster.is_up():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
     return True

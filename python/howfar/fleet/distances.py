@@ -1,4 +1,4 @@
-"""Measured links between hosts, and what each host reports about its network, clock and zone. No other machine is queried."""
+"""Measures links between hosts, and reads what each host reports about its network, clock and zone. No other machine is queried."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from howfar.contract.receipt import ByDirection, LinkReceipt, QuantilesNs, Reque
 from howfar.errors import LabError, PlanError
 from howfar.fleet.ray_driver import HostLink, cpus_of
 from howfar.fleet.remote import RemoteHost
-from howfar.lab.awake import awake
+from howfar.lab.awake import keep_cpus_awake
 from howfar.lab.link import DIRECTIONS
 from howfar.plan.quantities import rtt_void_ns
 from howfar.units import format_duration_ns
 
-GOODPUT_S = 5
+_GOODPUT_S = 5
 _TOOL_TIMEOUT_S = 5.0
 _IP_MTU = 14
-"""The option IP_MTU of getsockopt (see ip(7)), which the module `socket` does not define."""
-_CLOUD = Path("/run/cloud-init/instance-data.json")
-"""Cloud-init writes this file when the machine starts, and all users may read it: the cloud's network service is not needed."""
+"""Socket option IP_MTU (see ip(7)), which the module `socket` does not define."""
+_CLOUD_INIT_FILE = Path("/run/cloud-init/instance-data.json")
+"""File that cloud-init writes at boot and that all users may read; so the cloud's metadata service need not be queried."""
 _OFFLOADS = ("tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload")
 _KINDS_WITHOUT_SPEED = ("veth", "tun")
 """Kinds of interfaces for which the kernel reports a constant, meaningless speed."""
 UNKNOWN = "unknown"
 
 
-def path_mtu(address: str) -> int | None:
-    """Run on a host: the path MTU to another host, as the kernel knows it after traffic."""
+def read_path_mtu(address: str) -> int | None:
+    """Run on a host: return the path MTU to another host, which the kernel learns from traffic; None if unknown."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
@@ -46,46 +46,46 @@ def path_mtu(address: str) -> int | None:
         return None
 
 
-def interface(address: str) -> Interface:
-    """Run on a host: the interface with this address."""
-    listed = _json_of(["ip", "-json", "-details", "addr", "show", "to", address])
-    if not listed:
+def read_interface(address: str) -> Interface:
+    """Run on a host: describe the interface with this address."""
+    interfaces = _json_of(["ip", "-json", "-details", "addr", "show", "to", address])
+    if not interfaces:
         return Interface()
-    name = str(listed[0]["ifname"])
-    found = Interface(name=name, mtu=listed[0].get("mtu"), qdisc=listed[0].get("qdisc"))
-    kind = listed[0].get("linkinfo", {}).get("info_kind")
+    name = str(interfaces[0]["ifname"])
+    interface = Interface(name=name, mtu=interfaces[0].get("mtu"), qdisc=interfaces[0].get("qdisc"))
+    kind = interfaces[0].get("linkinfo", {}).get("info_kind")
     if kind:
-        found.kind = kind
+        interface.kind = kind
     with suppress(OSError, ValueError):
         speed = 0 if kind in _KINDS_WITHOUT_SPEED else int(Path(f"/sys/class/net/{name}/speed").read_text())
         if speed > 0:
-            found.speed_mbit = speed
-    found.ethtool = shutil.which("ethtool") is not None
+            interface.speed_mbit = speed
+    interface.ethtool = shutil.which("ethtool") is not None
     offloads = _json_of(["ethtool", "--json", "-k", name])
     if offloads:
-        found.offloads = {what: bool(offloads[0].get(what, {}).get("active")) for what in _OFFLOADS}
-    return found
+        interface.offloads = {what: bool(offloads[0].get(what, {}).get("active")) for what in _OFFLOADS}
+    return interface
 
 
 def read_clock_sync() -> ClockSync:
-    """Run on a host: how well its clock is synchronised, as reported by chrony or else by PTP; empty without them."""
-    by_chrony = chrony(_read_output(["chronyc", "-n", "-c", "tracking"]))
-    return by_chrony or ptp(_read_output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])) or ClockSync()
+    """Run on a host: return how well its clock is synchronised, as reported by chrony or else by PTP; empty without them."""
+    by_chrony = parse_chrony(_read_output(["chronyc", "-n", "-c", "tracking"]))
+    return by_chrony or parse_ptp(_read_output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])) or ClockSync()
 
 
-def chrony(tracking: str) -> ClockSync | None:
+def parse_chrony(tracking: str) -> ClockSync | None:
     """Parse `chronyc -c tracking`. The bound is chrony(1)'s own: offset, root dispersion, and half the root delay."""
     fields = tracking.strip().split(",")
     if len(fields) < 14 or fields[13] == "Not synchronised":
         return None
     with suppress(ValueError):
-        offset, delay, dispersion = (float(fields[column]) for column in (4, 10, 11))
-        bound = abs(offset) + dispersion + delay / 2
-        return ClockSync(by="chrony", source=fields[1] or fields[0], offset_s=offset, bound_s=round(bound, 9))
+        offset_s, delay_s, dispersion_s = (float(fields[column]) for column in (4, 10, 11))
+        bound_s = abs(offset_s) + dispersion_s + delay_s / 2
+        return ClockSync(by="chrony", source=fields[1] or fields[0], offset_s=offset_s, bound_s=round(bound_s, 9))
     return None
 
 
-def ptp(data_set: str) -> ClockSync | None:
+def parse_ptp(data_set: str) -> ClockSync | None:
     """Parse the output of linuxptp's pmc(8), which reports an offset without a bound."""
     for line in data_set.splitlines():
         name, _, value = line.strip().partition(" ")
@@ -95,20 +95,20 @@ def ptp(data_set: str) -> ClockSync | None:
     return None
 
 
-def cloud() -> dict[str, str]:
-    """Run on a host: its cloud's name, region and zone, if cloud-init wrote them. Empty: unknown."""
+def read_cloud_location() -> dict[str, str]:
+    """Run on a host: return its cloud's name, region and zone, as written by cloud-init; empty if unknown."""
     try:
-        metadata = json.loads(_CLOUD.read_text()).get("v1", {})
+        metadata = json.loads(_CLOUD_INIT_FILE.read_text()).get("v1", {})
     except (OSError, ValueError, AttributeError):
         return {}
     names = {"cloud_name": "cloud", "region": "region", "availability_zone": "zone"}
-    return {ours: str(metadata[theirs]) for theirs, ours in names.items() if metadata.get(theirs)}
+    return {name: str(metadata[cloud_name]) for cloud_name, name in names.items() if metadata.get(cloud_name)}
 
 
-def where(host: RemoteHost) -> dict[str, str]:
-    """The location of a host: from the hosts file, else from the host's own cloud metadata. Nothing is guessed from addresses."""
-    configured = {name: word for name in ("zone", "rack") if (word := getattr(host.spec, name)) is not None}
-    return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(cloud), **configured}
+def locate_host(host: RemoteHost) -> dict[str, str]:
+    """Return a host's location: from the hosts file, else from the host's own cloud metadata. Addresses are not interpreted."""
+    configured = {name: value for name in ("zone", "rack") if (value := getattr(host.spec, name)) is not None}
+    return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(read_cloud_location), **configured}
 
 
 def _read_output(command: Sequence[str]) -> str:
@@ -125,10 +125,10 @@ def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
         return []
 
 
-def entered(context: Callable[..., AbstractContextManager[object]], *arguments: Any) -> ExitStack:
-    """Enter a context manager on a host. The result is held there; dropping it exits the context."""
+def enter_context(context_manager: Callable[..., AbstractContextManager[object]], *arguments: Any) -> ExitStack:
+    """Run on a host: enter a context manager. The result is held there; dropping it exits the context."""
     stack = ExitStack()
-    stack.enter_context(context(*arguments))
+    stack.enter_context(context_manager(*arguments))
     return stack
 
 
@@ -163,8 +163,8 @@ class HostDistance:
         )
 
 
-def real_link(probe: RttResult, before: LinkReceipt) -> LinkReceipt:
-    """The receipt of a real link: a probe before the load, and the measurement `before` the run, which counts as the requested RTT."""
+def real_link_receipt(probe: RttResult, before: LinkReceipt) -> LinkReceipt:
+    """Make the receipt of a real link from pings before the load and the measurement before the run, which sets the requested RTT."""
     receipt = before.model_copy()
     receipt.real = True
     receipt.rtt_at_rest_ns = _rtt_facts(probe)
@@ -172,22 +172,21 @@ def real_link(probe: RttResult, before: LinkReceipt) -> LinkReceipt:
     return receipt
 
 
-def rtt_violations(real: LinkReceipt) -> tuple[str, ...]:
-    """Reasons why the trial is void: the RTT of its link, or of a further client's link, has changed by more than an emulated link
-    may."""
-    return tuple(moved for link in (real, *(real.others or ())) for moved in _rtt_change(link))
+def find_rtt_violations(real: LinkReceipt) -> tuple[str, ...]:
+    """Return why the trial is void: the RTT of any client's link has changed by more than that of an emulated link may."""
+    return tuple(violation for link in (real, *(real.others or ())) for violation in _rtt_change(link))
 
 
 def _rtt_change(real: LinkReceipt) -> tuple[str, ...]:
     now_ns, before_ns = real.rest_rtt_ns, real.expected_rtt_ns
-    assert now_ns is not None and before_ns is not None, "a real link was measured twice"
+    assert now_ns is not None and before_ns is not None, "a real link is measured before the run and before the load"
     if abs(now_ns - before_ns) <= rtt_void_ns(before_ns):
         return ()
     ends = f"from host {real.from_host} to host {real.to_host}"
     return (f"the RTT {ends} was {format_duration_ns(now_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
-def check_alike(links: Sequence[LinkReceipt], what: str = "clients") -> None:
+def check_similar_rtts(links: Sequence[LinkReceipt], what: str = "clients") -> None:
     """Check that all clients, or replicas, have about the same RTT to the server as the first; otherwise their combined results would
     belong to no single RTT. Raises PlanError."""
     first_ns = links[0].real_rtt_ns
@@ -199,14 +198,14 @@ def check_alike(links: Sequence[LinkReceipt], what: str = "clients") -> None:
         )
 
 
-def combined_receipt(near: LinkReceipt, far: LinkReceipt) -> LinkReceipt:
-    """The receipt of two real links, to a hop and from it, as if they were one. The RTT is the sum of both (of the medians, and of the
-    minima); the goodput is that of the slower link."""
-    before_run = _sum(near.rtt_ns, far.rtt_ns)
+def combine_receipts(near: LinkReceipt, far: LinkReceipt) -> LinkReceipt:
+    """Combine the receipts of two real links, to a hop and from it, into that of one link. Its RTT is the sum of both (of the
+    medians, and of the minima); its goodput is that of the slower link."""
+    before_run = _add_quantiles(near.rtt_ns, far.rtt_ns)
     goodputs = [link.goodput_bps for link in (near, far) if link.goodput_bps is not None]
     return LinkReceipt(
         real=True,
-        rtt_at_rest_ns=_sum(near.rtt_at_rest_ns, far.rtt_at_rest_ns),
+        rtt_at_rest_ns=_add_quantiles(near.rtt_at_rest_ns, far.rtt_at_rest_ns),
         requested=RequestedLink(rest_rtt_ns=before_run.p50),
         from_host=near.from_host,
         by_way_of=near.to_host,
@@ -221,30 +220,24 @@ def combined_receipt(near: LinkReceipt, far: LinkReceipt) -> LinkReceipt:
     )
 
 
-def _sum(near: QuantilesNs | None, far: QuantilesNs | None) -> QuantilesNs:
-    assert near is not None and far is not None, "both links were measured"
+def _add_quantiles(near: QuantilesNs | None, far: QuantilesNs | None) -> QuantilesNs:
+    assert near is not None and far is not None, "both links are measured"
     assert near.p50 is not None and near.min is not None and far.p50 is not None and far.min is not None
     return QuantilesNs(p50=near.p50 + far.p50, min=near.min + far.min)
 
 
-def _rtt_facts(found: RttResult) -> QuantilesNs:
-    return QuantilesNs(min=found.min_ns, p50=found.p50_ns, p99=found.p99_ns)
+def _rtt_facts(result: RttResult) -> QuantilesNs:
+    return QuantilesNs(min=result.min_ns, p50=result.p50_ns, p99=result.p99_ns)
 
 
-def distance(source: RemoteHost, target: RemoteHost, goodput_s: int | None = GOODPUT_S) -> HostDistance:
-    """Measure the distance between two hosts. `goodput_s`: seconds of bulk transfer in each direction; None: as for a run. Raises
-    LabError, EngineError."""
-    with closing(HostLink(source, target)) as link:
-        return link_distance(link, goodput_s)
-
-
-def link_distance(link: HostLink, goodput_s: int | None = None) -> HostDistance:
-    """Like `distance`, over an open link."""
+def measure_link(link: HostLink, goodput_s: int | None = None) -> HostDistance:
+    """Measure the distance between two hosts over an open link. `goodput_s`: seconds of bulk transfer in each direction; None: as for
+    a run. Raises LabError, EngineError."""
     source, target = link.source, link.target
     rtt = link.ping()
     goodput: dict[str, GoodputResult] = {to: link.goodput(to, rtt.p50_ns, goodput_s) for to in DIRECTIONS}
     return HostDistance(
-        source.name, target.name, rtt, _ping_awake(link), goodput, source.within(path_mtu, target.spec.address)
+        source.name, target.name, rtt, _ping_awake(link), goodput, source.within(read_path_mtu, target.spec.address)
     )
 
 
@@ -252,12 +245,16 @@ def _ping_awake(link: HostLink) -> RttResult | None:
     with ExitStack() as stack:
         try:
             for host in (link.source, link.target):
-                stack.callback(host.hold(entered, awake, cpus_of(host), called="awake").drop)
+                stack.callback(host.hold(enter_context, keep_cpus_awake, cpus_of(host), called="awake").drop)
         except LabError:
             return None
         return link.ping()
 
 
-def distances(hosts: Mapping[str, RemoteHost]) -> tuple[HostDistance, ...]:
+def measure_all_pairs(hosts: Mapping[str, RemoteHost]) -> tuple[HostDistance, ...]:
     """Measure all pairs of hosts, one pair at a time, so that probes do not disturb each other. Raises LabError, EngineError."""
-    return tuple(distance(*pair) for pair in itertools.combinations(hosts.values(), 2))
+    measured = []
+    for source, target in itertools.combinations(hosts.values(), 2):
+        with closing(HostLink(source, target)) as link:
+            measured.append(measure_link(link, _GOODPUT_S))
+    return tuple(measured)

@@ -1,4 +1,5 @@
-"""Keeps a cluster alive between commands: runs Ray's head in a sandbox here, and sends heartbeats to each other host over ssh.
+"""Keeps a cluster alive between commands: runs Ray's head in a sandbox on this machine, and sends heartbeats to each other host
+over ssh.
 
 `python -m howfar.fleet.guard DIRECTORY LIFELINE` reads its settings from stdin and runs until it is stopped, or until LIFELINE, a
 descriptor, is closed without a message; `cluster.py` starts and stops it. If it is killed, heartbeats stop and the hosts clean up.
@@ -21,26 +22,26 @@ from howfar.fleet import node
 from howfar.fleet.cluster import HOST_STATES, GuardSettings, HostState
 from howfar.fleet.hosts_file import HostSpec
 from howfar.fleet.node import HEARTBEAT_INTERVAL_S, NodeMessage, NodeSettings
-from howfar.fleet.ship import script
+from howfar.fleet.ship import python_command
 from howfar.fleet.ssh import command_on
 from howfar.lab import sandbox
 
 _REJOIN_DELAY_S = 2.0
 _JOIN_TIMEOUT_S = 900.0
-"""Give up on a host that has not joined for this long."""
-_SIGTERMS = 5
+"""A host that has not joined for this long is given up."""
+_SIGTERM_COUNT = 5
 """Number of SIGTERMs, a second apart, before SIGKILL."""
 
 
 def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:
-    """A host's Ray resources: its name and its roles."""
+    """Return a host's Ray resources: its name and its roles; empty without a host."""
     if name is None or host is None:
         return {}
     return {f"host:{name}": 1.0, **{f"role:{role}": 1.0 for role in host.roles}}
 
 
 class State:
-    """The file `state.json` with the state of each host, for the process that waits for the hosts."""
+    """Writes the state of each host to the file `state.json`, for the process that waits for the hosts."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         self._file = directory / "state.json"
@@ -80,37 +81,37 @@ class _HostKeeper:
                 process.stdin.flush()
 
     def _keep_joined(self) -> None:
-        joined = time.monotonic()
-        while time.monotonic() - joined < _JOIN_TIMEOUT_S:
+        joined_at_s = time.monotonic()
+        while time.monotonic() - joined_at_s < _JOIN_TIMEOUT_S:
             if self._join_once():
-                joined = time.monotonic()
+                joined_at_s = time.monotonic()
             time.sleep(_REJOIN_DELAY_S)  # time for a host that restarts
 
     def _join_once(self) -> bool:
         """Join the host and wait until it is lost. Returns False if it never joined."""
-        command = command_on(self._host, script(self._host, "-m howfar.fleet.node"))
+        command = command_on(self._host, python_command(self._host, "-m howfar.fleet.node"))
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        started, why = False, ""
+        started, reason = False, ""
         with contextlib.suppress(OSError):
             process.stdin.write(self._settings.model_dump_json().encode() + b"\n")
             process.stdin.flush()
         self._process = process
-        for text in process.stdout:
-            message = parse_message(text)
+        for line in process.stdout:
+            message = parse_message(line)
             if message.started:
                 started = True
                 self._state.put(self._name, HostState(state="started"))
-            why = message.failed or why
-        why = why or process.stderr.read().decode(errors="replace").strip()[-300:] or "its connection ended"
+            reason = message.failed or reason
+        reason = reason or process.stderr.read().decode(errors="replace").strip()[-300:] or "its connection ended"
         self._process = None
         process.kill()
-        self._state.put(self._name, HostState(state="lost", why=why))
+        self._state.put(self._name, HostState(state="lost", why=reason))
         return started
 
 
 def parse_message(line: bytes) -> NodeMessage:
-    """A host's message in a line; empty for other output, such as a shell's greeting."""
+    """Parse a host's message; returns an empty one for other output, such as a shell's greeting."""
     try:
         return NodeMessage.model_validate_json(line)
     except ValueError:
@@ -121,24 +122,24 @@ def _run_head(directory: Path) -> int:
     settings = GuardSettings.model_validate_json(sys.stdin.read())
     file, token = settings.file, secrets.token_hex(32)
     state = State(directory, list(file.hosts))
-    local = next((name for name, host in file.hosts.items() if host.is_local), None)
+    local_name = next((name for name, host in file.hosts.items() if host.is_local), None)
     head = NodeSettings(
         token=token,
         address=settings.address,
         head=None,
         first_port=file.first_port,
-        resources=resources(local, file.hosts.get(local or "")),
+        resources=resources(local_name, file.hosts.get(local_name or "")),
     )
     node.prepare(head)
     ray = node.start_ray(head)
     keepers = [
         _HostKeeper(name, host, settings, token, state) for name, host in file.hosts.items() if not host.is_local
     ]
-    if local is not None:
-        state.put(local, HostState(state="started"))
+    if local_name is not None:
+        state.put(local_name, HostState(state="started"))
     threading.Thread(target=_send_heartbeats, args=(keepers,), name="heartbeat", daemon=True).start()
     node.watch(ray)
-    state.put("head", HostState(state="lost", why=f"Ray's head ended: {node.last_error()}"))
+    state.put("head", HostState(state="lost", why=f"Ray's head ended: {node.read_last_error()}"))
     return 1
 
 
@@ -150,17 +151,17 @@ def _send_heartbeats(keepers: list[_HostKeeper]) -> None:
 
 
 def _run_sandbox(lifeline: int) -> int:
-    """Run the sandbox. This process inherited the descriptor that locks the cluster's `lock`, which shows that the cluster is up."""
-    threading.Thread(target=_follow, args=(lifeline,), name="lifeline", daemon=True).start()
+    """Run the sandbox. This process has inherited the cluster's locked file `lock`, which shows that the cluster is up."""
+    threading.Thread(target=_follow_lifeline, args=(lifeline,), name="lifeline", daemon=True).start()
     return sandbox.run_inside(network=False)
 
 
-def _follow(lifeline: int) -> None:
-    """Wait for the message of the command that joins the hosts; if it ends without sending one, end too."""
+def _follow_lifeline(lifeline: int) -> None:
+    """Wait for the message of the command that joins the hosts; if that command ends without a message, end this process too."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if os.read(lifeline, 1):
         return
-    for number in (*[signal.SIGTERM] * _SIGTERMS, signal.SIGKILL):
+    for number in (*[signal.SIGTERM] * _SIGTERM_COUNT, signal.SIGKILL):
         os.kill(os.getpid(), number)
         time.sleep(1.0)
 

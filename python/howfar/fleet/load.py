@@ -1,5 +1,5 @@
-"""A load from several hosts. The job is divided among them, all start at the same time by their own clocks, and the results are
-merged. CPU time is measured on the host that uses it.
+"""Runs a load from several hosts: divides the job among them, starts all at the same time by their own clocks, and merges the
+results. CPU time is measured on the host that uses it.
 
 The start time is set in advance, because a signal to a host 40 ms away would arrive 40 ms late. Each engine reports how late it
 started; a late start voids the trial. Percentiles are of all samples, never averages.
@@ -47,23 +47,20 @@ from howfar.contract.messages import (
 )
 from howfar.contract.receipt import HostReport
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, bounded
-from howfar.engine.run_load import LoadOutcome, longest_s
+from howfar.engine.run_load import LoadOutcome, max_duration_s
 from howfar.errors import EngineError, LabError, PlanError
 from howfar.fleet.clocks import Clocks
 from howfar.stats.hdr import encode
 from howfar.stats.histograms import merge, merge_data, value_at
-from howfar.store.records import HistogramRecord
 
 if TYPE_CHECKING:  # Ray, which dividing and merging do not need
     from howfar.fleet.remote import RemoteHost, RemoteLauncher
 
 _M = TypeVar("_M", bound=Message)
-_LEAD_NS = 30_000_000
-"""How far in the future the start is set, in addition to the delay to the farthest host: the driver first sends a line to each
-host."""
-_LATE_SHARE = 0.01
-"""Maximum lateness of a start, as a share of the window. A host that starts later, or after the warm-up, is not as warm as the
-others."""
+_START_LEAD_NS = 30_000_000
+"""Time from now to the start, in addition to the delay to the farthest host; in this time the driver sends a line to each host."""
+_MAX_LATENESS_SHARE = 0.01
+"""Maximum lateness of a start, as a share of the window: a host that starts later is not as warm as the others."""
 
 
 class LateStart(LabError):
@@ -75,10 +72,10 @@ class LoadHosts(Launcher):
     """The hosts that run an environment's load, and how to read their clocks. Passed to `measure` as the environment's launcher."""
 
     launcher: RemoteLauncher = field(kw_only=True)
-    others: tuple[RemoteLauncher, ...] = field(default=(), kw_only=True)
+    other_clients: tuple[RemoteLauncher, ...] = field(default=(), kw_only=True)
     """Further clients, which share the load."""
     clocks: Callable[[RemoteHost], Clocks] = field(kw_only=True)
-    elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
+    observed_by_host: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
     """By host: processes whose CPU time belongs to the environment, on hosts other than the first client's."""
     host_reports: dict[str, HostReport] = field(kw_only=True)
     """Filled by `measure`, by host, for the receipt: clock offset with its bound, lateness of the start and, for a client, its
@@ -100,33 +97,33 @@ class _ClientEvents:
 
 def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
     """See `runner.trial.Measure`. Raises EngineError, LabError, PlanError."""
-    assert isinstance(launcher, LoadHosts), "an environment of hosts has such a launcher"
-    clients = (launcher.launcher, *launcher.others)
+    assert isinstance(launcher, LoadHosts), "the launcher of an environment of hosts is a LoadHosts"
+    clients = (launcher.launcher, *launcher.other_clients)
     jobs = [client_job.model_copy(update={"held": True}) for client_job in divide_job(job, len(clients))]
     jobs[1:] = [client_job.model_copy(update={"observe": ()}) for client_job in jobs[1:]]
     with ExitStack() as stack, ThreadPoolExecutor(len(clients)) as pool:
         engines = [stack.enter_context(EngineProcess(*arguments)) for arguments in zip(jobs, clients, strict=True)]
         for engine in engines:
-            stack.enter_context(bounded(engine, longest_s(job)))
+            stack.enter_context(bounded(engine, max_duration_s(job)))
         client_events = [_ClientEvents(ready) for ready in pool.map(_await_ready, engines)]
         _check_same_session(clients, client_events)
         on_event(client_events[0].ready)
         meters = {}
-        for name, (usage_launcher, observe) in launcher.elsewhere.items():
+        for name, (usage_launcher, observe) in launcher.observed_by_host.items():
             usage = UsageJob(observe=observe, warmup_ns=job.warmup_ns, measure_ns=job.measure_ns)
             meters[name] = stack.enter_context(EngineProcess(usage, usage_launcher))
-            stack.enter_context(bounded(meters[name], longest_s(job)))
+            stack.enter_context(bounded(meters[name], max_duration_s(job)))
         hosts = {client.host.name: (client.host, engine) for client, engine in zip(clients, engines, strict=True)}
-        hosts |= {name: (launcher.elsewhere[name][0].host, meter) for name, meter in meters.items()}
+        hosts |= {name: (launcher.observed_by_host[name][0].host, meter) for name, meter in meters.items()}
         _start_together(hosts, launcher, job)
         names = [client.host.name for client in clients]
-        others = [
-            pool.submit(_read_events, *arguments, _ignore_event)
+        pending_readers = [
+            pool.submit(_read_events, *arguments, lambda _: None)
             for arguments in zip(names[1:], engines[1:], client_events[1:], strict=True)
         ]
         _read_events(names[0], engines[0], client_events[0], on_event)
-        for other in others:
-            other.result()
+        for reader in pending_readers:
+            reader.result()
         used = [use for meter in meters.values() for use in _read_usage(meter)]
     if not all(events.finished and events.measuring for events in client_events):
         raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
@@ -143,14 +140,10 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
     )
 
 
-def _ignore_event(_: Event) -> None:
-    """Ignore an event: those of further clients are handled when all have finished."""
-
-
 def _read_events(
     host: str, engine: EngineProcess, client_events: _ClientEvents, on_event: Callable[[Event], None]
 ) -> None:
-    """Read an engine's events to the end; the caller reports the end when all engines have ended."""
+    """Read an engine's events up to `Finished`, which the caller reports when all engines have ended."""
     for event in _events_of(host, engine):
         if isinstance(event, Measuring):
             client_events.measuring.append(event)
@@ -163,7 +156,7 @@ def _read_events(
 
 
 def _events_of(host: str, engine: EngineProcess) -> Iterator[Event]:
-    """An engine's events. Raises EngineError with the host's name."""
+    """Yield an engine's events. Raises EngineError with the host's name."""
     try:
         yield from engine.events()
     except EngineFailed:
@@ -191,13 +184,13 @@ def _await_ready(engine: EngineProcess) -> Ready:
 
 
 def _client_summary(finished: Finished) -> HostReport:
-    """Results of one client: its part of the load, and figures that show whether its own CPU or lateness limited it."""
-    own = next(use for use in finished.cpu if use.role == "client")
-    late = next((histogram.p99_ns for histogram in finished.histograms if histogram.kind == "lateness"), None)
-    busy_share = round(own.busiest_thread_ns / finished.elapsed_ns, 3)
+    """Summarise the results of one client: its part of the load, and figures that show whether its own CPU or lateness limited it."""
+    cpu_use = next(use for use in finished.cpu if use.role == "client")
+    lateness = next((histogram for histogram in finished.histograms if histogram.kind == "lateness"), None)
+    busy_share = round(cpu_use.busiest_thread_ns / finished.elapsed_ns, 3)
     summary = HostReport(transactions=finished.transactions, busiest_thread_share=busy_share)
-    if late is not None:
-        summary.lateness_p99_ns = late
+    if lateness is not None:
+        summary.lateness_p99_ns = lateness.p99_ns
     if finished.open_loop is not None:
         summary.unanswered = finished.open_loop.unanswered
     return summary
@@ -212,7 +205,7 @@ def _start_together(
             zip(hosts, pool.map(lambda host_and_engine: client.clocks(host_and_engine[0]), hosts.values()), strict=True)
         )
         farthest_ns = max(clock.monotonic.bound_ns for clock in clocks.values())
-        at_ns = time.monotonic_ns() + _LEAD_NS + 4 * farthest_ns
+        at_ns = time.monotonic_ns() + _START_LEAD_NS + 4 * farthest_ns
 
         def start(name: str) -> Begun:
             engine = hosts[name][1]
@@ -228,7 +221,7 @@ def _start_together(
         client.host_reports[name] = HostReport(
             clock_offset_ns=clock.offset_ns, clock_bound_ns=clock.bound_ns, late_ns=engine_start.late_ns
         )
-        if engine_start.late_ns > min(_LATE_SHARE * job.measure_ns, job.warmup_ns):
+        if engine_start.late_ns > min(_MAX_LATENESS_SHARE * job.measure_ns, job.warmup_ns):
             raise LateStart(
                 f"host {name} began {engine_start.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?"
             )
@@ -260,14 +253,15 @@ def divide_job(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
             "Leave out --clients, or take another workload.",
         )
     shares = [job.connections // clients + (number < job.connections % clients) for number in range(clients)]
-    found: list[LoadJob | PageJob] = []
+    jobs: list[LoadJob | PageJob] = []
     for number, share in enumerate(shares):
         arrivals = job.arrivals
         if arrivals is not None:
             arrivals = arrivals.model_copy(update={"rate_per_s": arrivals.rate_per_s * share / job.connections})
-        alone = {"workload": _interleave_sequences(job.workload, number, clients), "seed": job.seed ^ (number << 32)}
-        found.append(job.model_copy(update={"connections": share, "arrivals": arrivals, **alone}))
-    return found
+        workload, seed = _interleave_sequences(job.workload, number, clients), job.seed ^ (number << 32)
+        update = {"connections": share, "arrivals": arrivals, "workload": workload, "seed": seed}
+        jobs.append(job.model_copy(update=update))
+    return jobs
 
 
 _ROWS_BY_CONNECTION = ("select_random_points", "select_random_ranges", "bulk_insert")
@@ -282,8 +276,7 @@ def _needs_one_client(workload: Workload) -> bool:
 
 
 def _interleave_sequences(workload: Workload, number: int, clients: int) -> Workload:
-    """The workload of client `number` (from 0) of several: with n clients, it takes every n-th value of each sequence, so that no key
-    is used twice."""
+    """Return the workload of client `number` (from 0), with every n-th value of each sequence, so that no key is used twice."""
     if not isinstance(workload, Custom):
         return workload
     statements = tuple(
@@ -308,27 +301,28 @@ def _interleave_sequences(workload: Workload, number: int, clients: int) -> Work
 
 
 def merge_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
-    """Merge the clients' intervals; these have the same bounds, because all clients start at the same time. Raises LabError."""
+    """Merge the clients' intervals, which have the same bounds, because all clients start at the same time. Raises LabError."""
     if len(clients) == 1:
         return tuple(clients[0])
-    if len({tuple((interval.start_ns, interval.length_ns) for interval in slices) for slices in clients}) > 1:
+    bounds = {tuple((interval.start_ns, interval.length_ns) for interval in intervals) for intervals in clients}
+    if len(bounds) > 1:
         raise LabError("the clients did not measure the same window", "Please report this.")
-    found = []
-    for slices in zip(*clients, strict=True):
-        first = slices[0]
+    merged = []
+    for intervals in zip(*clients, strict=True):
+        first = intervals[0]
         sums = {
-            name: sum(getattr(interval, name) for interval in slices)
+            name: sum(getattr(interval, name) for interval in intervals)
             for name in ("transactions", "queries", "errors", "reconnects", "backlog")
         }
-        together = merge_data(interval.latencies for interval in slices if interval.latencies is not None)
-        sums |= {f"p{share}_ns": round(value_at(together, share / 100)) for share in (50, 95, 99)}
-        sums["max_ns"] = max(interval.max_ns for interval in slices)
-        found.append(
+        histogram = merge_data(interval.latencies for interval in intervals if interval.latencies is not None)
+        sums |= {f"p{share}_ns": round(value_at(histogram, share / 100)) for share in (50, 95, 99)}
+        sums["max_ns"] = max(interval.max_ns for interval in intervals)
+        merged.append(
             first.model_copy(
-                update={**sums, "classes": _sum_messages(Classes, [interval.classes for interval in slices])}
+                update={**sums, "classes": _sum_messages(Classes, [interval.classes for interval in intervals])}
             )
         )
-    return tuple(found)
+    return tuple(merged)
 
 
 def merge_results(clients: Sequence[Finished]) -> Finished:
@@ -403,46 +397,48 @@ def _merge_tcp(messages: Sequence[TcpFacts]) -> TcpFacts | None:
     if not messages:
         return None
 
-    def known(name: str) -> list[int]:
+    def values(name: str) -> list[int]:
         return [value for message in messages if (value := getattr(message, name)) is not None]
 
-    summed = {name: sum(known(name)) for name in ("connections", "retransmits")}
+    summed = {name: sum(values(name)) for name in ("connections", "retransmits")}
     times = {
-        name: sum(known(name)) if known(name) else None for name in ("busy_ns", "rwnd_limited_ns", "sndbuf_limited_ns")
+        name: sum(values(name)) if values(name) else None
+        for name in ("busy_ns", "rwnd_limited_ns", "sndbuf_limited_ns")
     }
-    worst = {name: max(known(name)) for name in ("rtt_p50_ns", "rtt_max_ns")}
-    return TcpFacts(**summed, **times, **worst, min_rtt_ns=min(known("min_rtt_ns"), default=None))
+    maxima = {name: max(values(name)) for name in ("rtt_p50_ns", "rtt_max_ns")}
+    return TcpFacts(**summed, **times, **maxima, min_rtt_ns=min(values("min_rtt_ns"), default=None))
 
 
 def _sum_cpu(messages: Sequence[CpuUse]) -> tuple[CpuUse, ...]:
     """Sum CPU time by role; the busiest thread is the maximum."""
-    found = []
+    totals = []
     for role, group in groupby(sorted(messages, key=lambda use: use.role), key=lambda use: use.role):
         uses = list(group)
         names = ("cpu_ns", "runnable_wait_ns", "threads", "voluntary_switches", "involuntary_switches")
         sums = {name: sum(getattr(use, name) for use in uses) for name in names}
-        found.append(CpuUse(role=role, busiest_thread_ns=max(use.busiest_thread_ns for use in uses), **sums))
-    return tuple(found)
+        totals.append(CpuUse(role=role, busiest_thread_ns=max(use.busiest_thread_ns for use in uses), **sums))
+    return tuple(totals)
 
 
 def _merge_histograms(messages: Sequence[Histogram]) -> tuple[Histogram, ...]:
     """Add histograms; the counts are exact."""
-    found = []
+    merged = []
     for kind in dict.fromkeys(histogram.kind for histogram in messages):
-        same = [histogram for histogram in messages if histogram.kind == kind]
-        count = sum(histogram.count for histogram in same)
-        together = merge(HistogramRecord(**histogram.model_dump()) for histogram in same)
-        percentiles = {f"p{share}_ns": round(value_at(together, share / 100)) for share in (50, 95, 99)}
-        found.append(
-            same[0].model_copy(
+        histograms = [histogram for histogram in messages if histogram.kind == kind]
+        count = sum(histogram.count for histogram in histograms)
+        total_ns = sum(histogram.mean_ns * histogram.count for histogram in histograms)
+        merged_data = merge(histograms)
+        percentiles = {f"p{share}_ns": round(value_at(merged_data, share / 100)) for share in (50, 95, 99)}
+        merged.append(
+            histograms[0].model_copy(
                 update={
                     "count": count,
-                    "min_ns": min((histogram.min_ns for histogram in same if histogram.count), default=0),
-                    "max_ns": max(histogram.max_ns for histogram in same),
-                    "mean_ns": sum(histogram.mean_ns * histogram.count for histogram in same) / count if count else 0.0,
+                    "min_ns": min((histogram.min_ns for histogram in histograms if histogram.count), default=0),
+                    "max_ns": max(histogram.max_ns for histogram in histograms),
+                    "mean_ns": total_ns / count if count else 0.0,
                     **percentiles,
-                    "data": encode(together),
+                    "data": encode(merged_data),
                 }
             )
         )
-    return tuple(found)
+    return tuple(merged)

@@ -1,8 +1,8 @@
-"""An agent in its own namespaces, started by an actor of a cluster that is not howfar's.
+"""Runs an agent in its own namespaces, for an actor of a Ray cluster that is not howfar's.
 
 `python -m howfar.fleet.namespace_agent` reads requests from stdin and writes answers to stdout, each a length and a pickle. Its files
-are in a tmpfs that only it can see. When the actor ends, for any reason, stdin ends too, and the kernel removes everything that was
-started here.
+are in a tmpfs that only it can see. When the actor ends, for any reason, stdin ends too, and the kernel removes everything that the
+agent started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ray import cloudpickle
 
 import howfar
 from howfar.errors import HowfarError, LabError
-from howfar.fleet.node import MEMORY, WORK
+from howfar.fleet.node import MEMORY_DIRECTORY, WORK_DIRECTORY
 from howfar.fleet.remote import Agent
 from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
@@ -90,11 +90,11 @@ def _ended_error(code: int) -> _Outcome:
 
 
 def _read(stream: IO[bytes]) -> bytes | None:
-    """One frame. None: the end."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
+    """Read one frame; None at the end of the stream."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
         return None
-    (length,) = _LENGTH.unpack(head)
+    (length,) = _LENGTH.unpack(header)
     frame = stream.read(length)
     return frame if len(frame) == length else None
 
@@ -105,10 +105,10 @@ def _write(stream: IO[bytes], frame: bytes) -> None:
 
 
 def _serve() -> int:
-    sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
-    WORK.mkdir(mode=0o700)
+    sandbox.mount_memory(MEMORY_DIRECTORY, memory_bytes("MemAvailable"), "1777")
+    WORK_DIRECTORY.mkdir(mode=0o700)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # other code that prints must not write into the answers
+    os.dup2(2, 1)  # nothing else may write to the stream of answers
     agent, lock = Agent(), threading.Lock()
 
     def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:

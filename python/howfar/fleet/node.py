@@ -1,8 +1,8 @@
-"""One host's part of a cluster: Ray in its own namespaces, alive as long as heartbeats arrive on stdin.
+"""Runs one host's part of a cluster: Ray in its own namespaces, alive as long as heartbeats arrive on stdin.
 
-`python -m howfar.fleet.node` reads a line of settings, then heartbeats. It starts this program again as process 1 of new PID and mount
-namespaces, in which Ray, the agents, servers and engines run; their files are in a tmpfs that only they can see. When stdin ends, or
-is silent for `HEARTBEAT_TIMEOUT_S`, or this process is killed, the kernel removes all of it.
+`python -m howfar.fleet.node` reads a line of settings, then heartbeats. It starts itself again as process 1 of new PID and mount
+namespaces, in which Ray, the agents, servers and engines run; their files are in a tmpfs that only they can see. If stdin ends, or is
+silent for `HEARTBEAT_TIMEOUT_S`, or this process is killed, the kernel removes all of it.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
 
 HEARTBEAT_TIMEOUT_S = 8.0
-"""Without heartbeats for this long, a host removes everything, so that nothing is left after 10 s; a link may be down for 5 s."""
+"""After this time without a heartbeat, a host removes everything: nothing is left after 10 s, and a link may be down for 5 s."""
 HEARTBEAT_INTERVAL_S = 1.0
 INTERRUPTION_S = 3.0
-"""After this time without a heartbeat the connection to a host counts as interrupted, and trials at that time are void."""
-MEMORY = Path("/dev/shm")
-"""Where the sandbox of each host mounts its own tmpfs, for Ray's object store and all our other files."""
-TOKEN = MEMORY / "token"
-RAY = MEMORY / "ray"
-WORK = MEMORY / "work"
-LAST_HEARTBEAT = MEMORY / "heard"
+"""After this time without a heartbeat, the connection to a host counts as interrupted, and trials at that time are void."""
+MEMORY_DIRECTORY = Path("/dev/shm")
+"""Directory on which the sandbox of each host mounts its own tmpfs, for Ray's object store and all of howfar's files."""
+TOKEN_FILE = MEMORY_DIRECTORY / "token"
+RAY_DIRECTORY = MEMORY_DIRECTORY / "ray"
+WORK_DIRECTORY = MEMORY_DIRECTORY / "work"
+LAST_HEARTBEAT_FILE = MEMORY_DIRECTORY / "heard"
 """Time of the last heartbeat, by the monotonic clock."""
-INTERRUPTIONS = MEMORY / "silences"
+INTERRUPTIONS_FILE = MEMORY_DIRECTORY / "silences"
 """Length of each interruption of the heartbeats in ns, one per line."""
-_LIBRARY = MEMORY / "listen.so"
+_PRELOADED_LIBRARY = MEMORY_DIRECTORY / "listen.so"
 """Library that is preloaded into Ray's programs, which would otherwise listen on all addresses of a host."""
 _OBJECT_STORE_BYTES = 80_000_000
-_LOG = MEMORY / "ray-start.log"
-_ENVIRONMENT = {
+_RAY_LOG = MEMORY_DIRECTORY / "ray-start.log"
+_RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN_PATH": str(TOKEN),
+    "RAY_AUTH_TOKEN_PATH": str(TOKEN_FILE),
     # A lost host is detected after 8 s, not 60.
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
@@ -76,7 +76,7 @@ class NodeSettings(BaseModel):
     token: str
     address: str
     head: str | None
-    """Address of the head that it joins; None: it is the head."""
+    """Address of the head that it joins; None if it is the head."""
     first_port: int
     resources: dict[str, float] = {}
 
@@ -86,35 +86,35 @@ class NodeMessage(BaseModel):
 
     started: bool = False
     failed: str | None = None
-    """Why it ended."""
+    """Why the host ended."""
 
 
 def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of Ray's programs and the driver in the sandbox: those from outside, and Ray's settings."""
-    return {**environment, **_ENVIRONMENT}
+    """Return the environment of Ray's programs and the driver in the sandbox: `environment` with Ray's settings."""
+    return {**environment, **_RAY_ENVIRONMENT}
 
 
-def preload(address: str) -> dict[str, str]:
-    """The variables that make Ray's programs listen on this address only."""
-    return {"LD_PRELOAD": str(_LIBRARY), "HOWFAR_LISTEN": address}
+def preload_variables(address: str) -> dict[str, str]:
+    """Return the variables that make Ray's programs listen on this address only."""
+    return {"LD_PRELOAD": str(_PRELOADED_LIBRARY), "HOWFAR_LISTEN": address}
 
 
-def leave_preload() -> None:
-    """Remove the library from this process's environment, because everything that is measured must start without it."""
-    for name in preload(""):
+def clear_preload() -> None:
+    """Remove the preloaded library from this process's environment: measured programs must start without it."""
+    for name in preload_variables(""):
         os.environ.pop(name, None)
 
 
 def prepare(settings: NodeSettings) -> None:
     """Mount the private tmpfs in the sandbox, and store the token and the library there. Raises LabError."""
-    sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
-    for directory in (RAY, WORK):
+    sandbox.mount_memory(MEMORY_DIRECTORY, memory_bytes("MemAvailable"), "1777")
+    for directory in (RAY_DIRECTORY, WORK_DIRECTORY):
         directory.mkdir(mode=0o700)
     engine = subprocess.run([find_engine(), "preload"], capture_output=True)
     if engine.returncode != 0:
         raise LabError("howfar-engine there is of another version than howfar", "Unset HOWFAR_ENGINE there.")
-    _LIBRARY.write_bytes(engine.stdout)
-    with os.fdopen(os.open(TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    _PRELOADED_LIBRARY.write_bytes(engine.stdout)
+    with os.fdopen(os.open(TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(settings.token)
 
 
@@ -122,9 +122,9 @@ def ray_command(settings: NodeSettings) -> list[str]:
     port = settings.first_port
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={settings.address}"]
     if settings.head is None:
-        command += ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={RAY}"]
+        command += ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={RAY_DIRECTORY}"]
     else:
-        command += [f"--address={settings.head}:{port}", f"--temp-dir={RAY}"]
+        command += [f"--address={settings.head}:{port}", f"--temp-dir={RAY_DIRECTORY}"]
     return [
         *command,
         "--num-cpus=0",
@@ -143,25 +143,25 @@ def ray_command(settings: NodeSettings) -> list[str]:
 
 def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
     """Start Ray in the sandbox, after `prepare`. The process ends when any of Ray's programs ends."""
-    with _LOG.open("wb") as log:
+    with _RAY_LOG.open("wb") as log:
         return subprocess.Popen(
             ray_command(settings),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**ray_environment(own_environment()), **preload(settings.address)},
+            env={**ray_environment(own_environment()), **preload_variables(settings.address)},
         )
 
 
-def last_error() -> str:
-    """The last line that Ray wrote before it ended."""
-    lines = [line.strip() for line in _LOG.read_text(errors="replace").splitlines() if line.strip()]
+def read_last_error() -> str:
+    """Return the last error that Ray wrote to its log before it ended, or else its last line."""
+    lines = [line.strip() for line in _RAY_LOG.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "rror" in line or "ismatch" in line] or lines
     return errors[-1][:300] if errors else "it said nothing"
 
 
 def _follow_stdin(descriptor: int) -> None:
-    """Follow heartbeats until they stop; then everything here must end."""
+    """Read heartbeats until they stop; then end this process, which ends everything on this host."""
     last_ns = time.monotonic_ns()
     while True:
         readable, _, _ = select.select([descriptor], [], [], HEARTBEAT_TIMEOUT_S)
@@ -169,20 +169,22 @@ def _follow_stdin(descriptor: int) -> None:
             os._exit(0)
         now_ns = time.monotonic_ns()
         if now_ns - last_ns > INTERRUPTION_S * 1e9:
-            with suppress(OSError), INTERRUPTIONS.open("a") as file:
+            with suppress(OSError), INTERRUPTIONS_FILE.open("a") as file:
                 file.write(f"{now_ns - last_ns}\n")
         last_ns = now_ns
-        with suppress(OSError):  # a full disk is reported where space is needed
-            LAST_HEARTBEAT.write_text(str(now_ns))
+        with suppress(OSError):  # if the disk is full, the code that needs the space reports it
+            LAST_HEARTBEAT_FILE.write_text(str(now_ns))
 
 
 def read_interruptions() -> list[int]:
-    """Run on a host: lengths of the interruptions of its heartbeats in ns, including one that has not ended."""
-    found = [int(line) for line in INTERRUPTIONS.read_text().splitlines()] if INTERRUPTIONS.exists() else []
-    with suppress(OSError, ValueError):  # the machine of Ray's head has no heartbeats
-        now_ns = time.monotonic_ns() - int(LAST_HEARTBEAT.read_text())
-        found += [now_ns] if now_ns > INTERRUPTION_S * 1e9 else []
-    return found
+    """Run on a host: return the lengths of the interruptions of its heartbeats in ns, including one that has not ended."""
+    lengths_ns = (
+        [int(line) for line in INTERRUPTIONS_FILE.read_text().splitlines()] if INTERRUPTIONS_FILE.exists() else []
+    )
+    with suppress(OSError, ValueError):  # the machine of Ray's head receives no heartbeats
+        now_ns = time.monotonic_ns() - int(LAST_HEARTBEAT_FILE.read_text())
+        lengths_ns += [now_ns] if now_ns > INTERRUPTION_S * 1e9 else []
+    return lengths_ns
 
 
 def send_message(message: NodeMessage) -> None:
@@ -197,7 +199,7 @@ def _run() -> int:
     ray = start_ray(settings)
     send_message(NodeMessage(started=True))
     watch(ray)
-    send_message(NodeMessage(failed=f"Ray ended: {last_error()}"))
+    send_message(NodeMessage(failed=f"Ray ended: {read_last_error()}"))
     return 1
 
 
@@ -212,12 +214,12 @@ def watch(ray: subprocess.Popen[Any]) -> None:
         if ended.si_pid == ray.pid:
             ray.wait()
             return
-        with suppress(ChildProcessError):  # the code that started it has reaped it
+        with suppress(ChildProcessError):  # the code that started the process has reaped it
             os.waitpid(ended.si_pid, 0)
 
 
 def _read_line(descriptor: int) -> bytes:
-    """Read a line byte by byte, so that what follows is left for another reader."""
+    """Read a line byte by byte, so that another reader can read what follows. Exits if there is no line."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(descriptor, 1)

@@ -27,22 +27,22 @@ from howfar.fleet.remote import RemoteHost
 from howfar.lab.environment import machine_facts
 from howfar.lab.link import DirectionName, goodput_times_ns
 from howfar.lab.network import Cpus, usable_cpus
-from howfar.lab.sandbox import heed_signals
+from howfar.lab.sandbox import install_signal_handlers
 
 _JOIN_TIMEOUT_S = 60.0
-_POLL_S = 0.1
+_POLL_INTERVAL_S = 0.1
 ENGINE_START_TIMEOUT_S = 30.0
-"""Time limit for an engine to start."""
+"""Maximum time until an engine has started."""
 _PINGS = 200
 _MIN_PINGS = 10
 _MAX_PINGING_NS = 3_000_000_000
-"""Approximate time limit for one series of pings: between regions, 200 of them would exceed a probe's time limit."""
+"""Approximate time limit for one series of pings: between regions, 200 pings would exceed a probe's time limit."""
 
 
 @contextmanager
 def join(cluster: FileCluster) -> Iterator[dict[str, RemoteHost]]:
-    """Connect to all hosts of the file through their agents. Call it in the sandbox of Ray's head. Raises LabError."""
-    quiet(node.MEMORY / "driver.log")
+    """Connect to all hosts of the file through their agents. It must be called in the sandbox of Ray's head. Raises LabError."""
+    redirect_stderr(node.MEMORY_DIRECTORY / "driver.log")
     address = f"{cluster.address}:{cluster.file.first_port}"
     try:
         ray.init(
@@ -56,8 +56,8 @@ def join(cluster: FileCluster) -> Iterator[dict[str, RemoteHost]]:
         raise LabError(
             f"Ray at {address} could not be joined: {error}", "`howfar hosts down`, then up again."
         ) from error
-    heed_signals()  # Ray has its own handler for SIGTERM
-    node.leave_preload()
+    install_signal_handlers()  # Ray has its own handler for SIGTERM
+    node.clear_preload()
     hosts = {name: RemoteHost(name, spec) for name, spec in cluster.file.hosts.items()}
     try:
         await_hosts(cluster, hosts)
@@ -70,12 +70,12 @@ def join(cluster: FileCluster) -> Iterator[dict[str, RemoteHost]]:
         ray.shutdown()
 
 
-def quiet(file: Path) -> None:
-    """Redirect what Ray's libraries write to descriptor 2 to a file, but not our own messages on stderr."""
+def redirect_stderr(file: Path) -> None:
+    """Redirect descriptor 2, to which Ray's libraries write, to a file; howfar's own messages still reach stderr."""
     # Ray prints failures of other hosts on stdout; a lost host is named in the reason of a void trial.
     vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     sys.stderr.flush()
-    # Keep the stream's object and replace its descriptor: the screen of a run may hold the object already.
+    # Replace the stream's descriptor, not the stream itself, to which the screen of a run may already refer.
     if sys.__stderr__ is not None:
         buffer: Any = sys.__stderr__.buffer
         getattr(buffer, "raw", buffer).__init__(os.dup(2), "w")  # the buffer itself if Python does not buffer
@@ -87,43 +87,43 @@ def quiet(file: Path) -> None:
 def await_hosts(cluster: FileCluster, hosts: Mapping[str, RemoteHost], timeout_s: float = _JOIN_TIMEOUT_S) -> None:
     """Wait until Ray lists all these hosts. Raises LabError."""
     deadline = time.monotonic() + timeout_s
-    while missing := [name for name in hosts if name not in live_hosts()]:
+    while missing := [name for name in hosts if name not in find_live_hosts()]:
         if time.monotonic() > deadline:
             state = cluster.state()
             reasons = {name: host.why for name, host in state.items()}
             why = "; ".join(f"{name}: {reasons.get(name) or 'it has not joined'}" for name in missing)
             raise LabError(f"not all hosts are there: {why}", "See docs/hosts.md for the ports that must be open.")
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def live_hosts() -> set[str]:
+def find_live_hosts() -> set[str]:
     """Names of the hosts that Ray considers alive."""
-    found = set()
+    names = set()
     for ray_node in ray.nodes():
         if ray_node["Alive"]:
-            found |= {name.removeprefix("host:") for name in ray_node["Resources"] if name.startswith("host:")}
-    return found
+            names |= {name.removeprefix("host:") for name in ray_node["Resources"] if name.startswith("host:")}
+    return names
 
 
-def facts() -> HostFacts:
-    """Run on a host: facts about the machine and its versions."""
+def read_host_facts() -> HostFacts:
+    """Run on a host: return facts about the machine and its versions."""
     versions = HostFacts(howfar=howfar.__version__, ray=version("ray"))
     return HostFacts.model_validate(machine_facts().as_json()).updated(versions)
 
 
 def cpus_of(host: RemoteHost) -> Cpus:
-    """The CPUs that howfar may use on a host. Raises LabError if the file names CPUs that do not exist."""
+    """Return the CPUs that howfar may use on a host. Raises LabError if the file names CPUs that do not exist."""
     host_cpus = host.within(usable_cpus)
     if host.spec.cpus is None:
         return host_cpus
-    wanted = parse_cpus(host.spec.cpus)
-    if missing := sorted(set(wanted) - set(host_cpus)):
+    wanted_cpus = parse_cpus(host.spec.cpus)
+    if missing := sorted(set(wanted_cpus) - set(host_cpus)):
         raise LabError(f"host {host.name} has no CPU {missing[0]}; it has {', '.join(map(str, sorted(host_cpus)))}")
-    return tuple(cpu for cpu in host_cpus if cpu in wanted)
+    return tuple(cpu for cpu in host_cpus if cpu in wanted_cpus)
 
 
-def clocks(host: RemoteHost) -> Clocks:
-    """Measure a host's clock offsets from the driver's. Raises LabError."""
+def measure_clocks(host: RemoteHost) -> Clocks:
+    """Measure the offsets of a host's clocks from the driver's clocks. Raises LabError."""
     server = host.hold(ClockServer, host.spec.address)
     try:
         return read_clocks(host.spec.address, server.facts(int))
@@ -135,25 +135,25 @@ class HostLink:
     """The existing link from one host to another, with an echo server at its far end. It is measured, never shaped."""
 
     def __init__(self, source: RemoteHost, target: RemoteHost) -> None:
-        """Raises LabError, EngineError."""
+        """Start the echo server. Raises LabError, EngineError."""
         self.source, self.target = source, target
-        self._near, far = source.launcher(cpus_of(source)), target.launcher(cpus_of(target))
-        self._echo = EngineProcess(EchoJob(host=target.spec.address), far)
+        self._source_launcher, target_launcher = source.launcher(cpus_of(source)), target.launcher(cpus_of(target))
+        self._echo = EngineProcess(EchoJob(host=target.spec.address), target_launcher)
         with bounded(self._echo, ENGINE_START_TIMEOUT_S):
             listening = self._echo.read()
-        assert isinstance(listening, Listening), "an echo says where it listens"
+        assert isinstance(listening, Listening), "an echo job first reports its port"
         self._port = listening.port
 
     def ping(self, count: int = _PINGS) -> RttResult:
-        """Measure round trips of one byte, fewer if they are long. Raises LabError, EngineError."""
+        """Measure round trips of one byte, fewer than `count` if they are long. Raises LabError, EngineError."""
         first = self._ping(_MIN_PINGS)
         return self._ping(min(count, max(_MIN_PINGS, _MAX_PINGING_NS // max(first.p50_ns, 1))))
 
     def _ping(self, count: int) -> RttResult:
         job = RttJob(host=self.target.spec.address, port=self._port, count=count)
-        found = run_probe(job, self._near, ENGINE_START_TIMEOUT_S + job.timeout_ns / 1e9)
-        assert isinstance(found, RttResult), "a probe of the RTT gives one"
-        return found
+        result = run_probe(job, self._source_launcher, ENGINE_START_TIMEOUT_S + job.timeout_ns / 1e9)
+        assert isinstance(result, RttResult), "an RTT job returns an RttResult"
+        return result
 
     def goodput(self, to: DirectionName, rtt_ns: int, measure_s: int | None = None) -> GoodputResult:
         """Measure goodput in one direction; `to_server` is towards the far end. Raises LabError, EngineError."""
@@ -162,9 +162,9 @@ class HostLink:
         job = GoodputJob(
             host=self.target.spec.address, port=self._port, direction=to, warmup_ns=warmup_ns, measure_ns=measure_ns
         )
-        found = run_probe(job, self._near, ENGINE_START_TIMEOUT_S + (warmup_ns + measure_ns) / 1e9)
-        assert isinstance(found, GoodputResult), "a probe of the goodput gives one"
-        return found
+        result = run_probe(job, self._source_launcher, ENGINE_START_TIMEOUT_S + (warmup_ns + measure_ns) / 1e9)
+        assert isinstance(result, GoodputResult), "a goodput job returns a GoodputResult"
+        return result
 
     def close(self) -> None:
         self._echo.close()

@@ -1,7 +1,8 @@
-"""The agents and the driver's side of them: run functions, hold objects and start processes on a host as if it were local.
+"""Agents on hosts, and the driver's interface to them: run functions, hold objects and start processes on a host as if it were
+local.
 
-An agent is a Ray actor, one on each host. It is never restarted and its calls are never retried: a trial succeeds as a whole or fails.
-Everything that an agent started ends with it.
+An agent is a Ray actor, one on each host. It is never restarted and its calls are never retried: a trial succeeds as a whole or
+fails. Everything that an agent started ends with it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from howfar import errors
 from howfar.engine.process import Launcher, find_engine, own_environment
 from howfar.errors import HowfarError, LabError
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.node import leave_preload
+from howfar.fleet.node import clear_preload
 
 ENGINE = "howfar-engine"
 _MAX_LINES = 100_000
@@ -35,7 +36,7 @@ _MAX_STDERR_CHARACTERS = 4000
 
 
 class HeldProcess:
-    """A process whose streams are read line by line or go to a log."""
+    """Held on a host: a process whose streams are read line by line or go to a log."""
 
     def __init__(self, command: Sequence[str], prefix: Sequence[str], log: str | None = None) -> None:
         if command[0] == ENGINE:
@@ -71,15 +72,15 @@ class HeldProcess:
             self._stderr = (self._stderr + line.decode(errors="replace"))[-_MAX_STDERR_CHARACTERS:]
 
     def lines(self, timeout_s: float) -> list[str]:
-        """Wait for output and return all lines so far; an empty line is the end. Returns an empty list after `timeout_s`."""
+        """Wait for output and return all lines so far; an empty line marks the end. Returns an empty list after `timeout_s`."""
         try:
-            found = [self._lines.get(timeout=timeout_s)]
+            lines = [self._lines.get(timeout=timeout_s)]
         except queue.Empty:
             return []
         with contextlib.suppress(queue.Empty):
-            while found[-1]:
-                found.append(self._lines.get_nowait())
-        return found
+            while lines[-1]:
+                lines.append(self._lines.get_nowait())
+        return lines
 
     def write(self, text: str) -> None:
         assert self._process.stdin is not None
@@ -87,7 +88,7 @@ class HeldProcess:
             self._process.stdin.write(text.encode())
             self._process.stdin.flush()
 
-    def end_input(self) -> None:
+    def close_input(self) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -119,36 +120,36 @@ class HeldProcess:
 
 
 class Agent:
-    """The actor's class. Methods run concurrently in threads. One thread, which exists as long as the actor, starts all processes,
-    because a child process is killed when the thread that started it ends."""
+    """The class of the actor on each host. Its methods run concurrently in threads. A single thread, which lives as long as the
+    actor, starts all processes, because a child process is killed when the thread that started it ends."""
 
     def __init__(self) -> None:
-        leave_preload()
+        clear_preload()
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._held: dict[str, object] = {}
 
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
         """Run a function here."""
-        return _call_safely(lambda: function(*arguments))
+        return _call_returning_errors(lambda: function(*arguments))
 
     def hold(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
-        """Make an object here and keep it; returns its attribute `facts`, None if it has none."""
+        """Make an object here and keep it; returns its attribute `facts`, or None if it has none."""
 
         def make() -> object:
             self._held[key] = created = factory(*arguments)
             return getattr(created, "facts", None)
 
-        return _call_safely(lambda: self._starter.submit(make).result())
+        return _call_returning_errors(lambda: self._starter.submit(make).result())
 
     def call(self, key: str, method: str, arguments: tuple[Any, ...], starts: bool) -> tuple[str, Any]:
-        """Call a method of a held object. `starts`: whether the method starts processes, and so must run in the thread for that."""
+        """Call a method of a held object. `starts`: whether the method starts processes, and so must run in the starter thread."""
 
-        def ask() -> Any:
+        def call_method() -> Any:
             if key not in self._held:
                 raise HostLost("its agent was lost with all that it held", "`howfar resume` continues the run.")
             return getattr(self._held[key], method)(*arguments)
 
-        return _call_safely(lambda: self._starter.submit(ask).result() if starts else ask())
+        return _call_returning_errors(lambda: self._starter.submit(call_method).result() if starts else call_method())
 
     def drop(self, key: str) -> tuple[str, Any]:
         """Close a held object; an unknown one is not an error."""
@@ -158,14 +159,14 @@ class Agent:
             if hasattr(held, "close"):
                 held.close()
 
-        return _call_safely(close)
+        return _call_returning_errors(close)
 
 
-def _call_safely(what: Callable[[], Any]) -> tuple[str, Any]:
-    """Call a function; returns an empty text and its result, or an error's type with message and advice. Errors are returned, not
+def _call_returning_errors(function: Callable[[], Any]) -> tuple[str, Any]:
+    """Call a function; returns an empty text and its result, or an error's type with its message and advice. Errors are returned, not
     raised, because an error that Ray raises means that the host is lost."""
     try:
-        return "", what()
+        return "", function()
     except HowfarError as error:
         return type(error).__name__, (error.message, error.advice)
     except Exception as error:
@@ -176,8 +177,8 @@ def _call_safely(what: Callable[[], Any]) -> tuple[str, Any]:
 _Result = TypeVar("_Result")
 _Facts = TypeVar("_Facts")
 _TIMEOUT_S = 120.0
-_START_S = 60.0
-_READ_S = 2.0
+_START_TIMEOUT_S = 60.0
+_READ_TIMEOUT_S = 2.0
 _THREADS = 32
 _object_numbers = itertools.count(1)
 
@@ -194,7 +195,7 @@ class RemoteHost:
     spec: HostSpec
     actor: type[Any] = Agent
     pinned: Mapping[str, float] | None = None
-    """Ray resources that only this host has, by which its agent is started there. None: the resource with its name."""
+    """Ray resources that only this host has, so that its agent starts there; None: the resource with the host's name."""
     _agent: Any = field(default=None, repr=False)
 
     def join(self) -> None:
@@ -210,7 +211,7 @@ class RemoteHost:
         )
         self.leave()
         self._agent = created.remote()
-        self.within(_ping, timeout_s=_START_S)
+        self.within(_ping, timeout_s=_START_TIMEOUT_S)
 
     def leave(self) -> None:
         if self._agent is not None:
@@ -220,7 +221,7 @@ class RemoteHost:
 
     def alive(self) -> bool:
         with suppress(HostLost):
-            return bool(self.within(_ping, timeout_s=_READ_S * 5))
+            return bool(self.within(_ping, timeout_s=_READ_TIMEOUT_S * 5))
         return False
 
     def _ask(self, method: str, *arguments: Any, timeout_s: float = _TIMEOUT_S) -> Any:
@@ -236,10 +237,10 @@ class RemoteHost:
                 "`howfar hosts show` says what is there; `howfar resume` continues the run.",
             ) from error
         if kind:
-            known = HostLost if kind == HostLost.__name__ else getattr(errors, kind, LabError)
+            error_type = HostLost if kind == HostLost.__name__ else getattr(errors, kind, LabError)
             message, advice = value
-            assert issubclass(known, HowfarError), "an agent hands on errors of ours"
-            raise known(f"host {self.name}: {message}", advice)
+            assert issubclass(error_type, HowfarError), "an agent returns howfar's own errors"
+            raise error_type(f"host {self.name}: {message}", advice)
         return value
 
     def within(self, function: Callable[..., _Result], *arguments: Any, timeout_s: float = _TIMEOUT_S) -> _Result:
@@ -259,12 +260,12 @@ class RemoteHost:
 
 
 def _reason(error: RayError) -> str:
-    """The first sentence of the last line of Ray's message; it calls the actor an agent."""
+    """Return the first sentence of the last line of Ray's message, with the word agent for actor."""
     lines = str(error).strip().splitlines() or ["no reason given"]
-    first = lines[-1].strip().split(". ")[0].rstrip(".")
+    sentence = lines[-1].strip().split(". ")[0].rstrip(".")
     if isinstance(error, RayActorError):
-        return first.replace("The actor", "its agent", 1)
-    return f"{type(error).__name__}: {first}"
+        return sentence.replace("The actor", "its agent", 1)
+    return f"{type(error).__name__}: {sentence}"
 
 
 def _ping() -> bool:
@@ -272,20 +273,20 @@ def _ping() -> bool:
 
 
 def _command_prefix(cpus: Sequence[int]) -> tuple[str, ...]:
-    listed = ",".join(map(str, cpus))
-    return ("setsid", "setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", listed)
+    cpu_list = ",".join(map(str, cpus))
+    return ("setsid", "setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", cpu_list)
 
 
 @dataclass(frozen=True)
 class RemoteObject:
-    """An object that is held on a host, as the driver uses it."""
+    """The driver's reference to an object that is held on a host."""
 
     host: RemoteHost
     key: str
     _facts: object = field(repr=False)
 
     def facts(self, kind: type[_Facts]) -> _Facts:
-        """The object's attribute `facts`, which must be of this type, as it was when the object was made."""
+        """Return the object's attribute `facts`, which must be of this type, as it was when the object was made."""
         assert isinstance(self._facts, kind), f"{self.key} has other facts"
         return self._facts
 
@@ -293,7 +294,7 @@ class RemoteObject:
         return self.host._ask("call", self.key, method, arguments, starts, timeout_s=timeout_s)
 
     def drop(self) -> None:
-        """Close the object on the host; a lost host needs no closing."""
+        """Close the object on the host; on a lost host it has ended already."""
         with suppress(HostLost):
             self.host._ask("drop", self.key)
 
@@ -305,8 +306,8 @@ class RemoteLauncher(Launcher):
     host: RemoteHost = field(kw_only=True)
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        first = ENGINE if Path(command[0]).name == ENGINE else command[0]
-        held = self.host.hold(HeldProcess, [first, *command[1:]], self.prefix)
+        program = ENGINE if Path(command[0]).name == ENGINE else command[0]
+        held = self.host.hold(HeldProcess, [program, *command[1:]], self.prefix)
         return cast("subprocess.Popen[Any]", RemoteProcess(held))
 
     def background(self, command: Sequence[str], log: Path) -> RemoteProcess:
@@ -339,7 +340,7 @@ class RemoteProcess:
         if self.returncode is None:
             timeout_s = _TIMEOUT_S if timeout is None else timeout
             try:
-                self.returncode = self.held.call("wait", timeout_s, timeout_s=timeout_s + _READ_S * 5)
+                self.returncode = self.held.call("wait", timeout_s, timeout_s=timeout_s + _READ_TIMEOUT_S * 5)
             except HostLost:
                 self.returncode = -9
         if self.returncode is None:
@@ -369,7 +370,7 @@ class _Input:
         """Do nothing: each write is flushed."""
 
     def close(self) -> None:
-        self._forward("end_input")
+        self._forward("close_input")
 
     def _forward(self, method: str, *arguments: Any) -> None:
         try:
@@ -387,15 +388,14 @@ class _Output:
         """Read a line; empty at the end or if the host is lost."""
         while not self._lines:
             try:
-                self._lines = self._held.call("lines", _READ_S, timeout_s=_READ_S * 5)
+                self._lines = self._held.call("lines", _READ_TIMEOUT_S, timeout_s=_READ_TIMEOUT_S * 5)
             except HostLost:
                 return ""
         return self._lines.pop(0)
 
 
 class _Errors(io.TextIOBase):
-    """The stderr of the process. The text is kept when it is first read, because it may be read again after the process was
-    dropped."""
+    """The stderr of the process. The first read keeps the text, because it may be read again after the process was dropped."""
 
     def __init__(self, held: RemoteObject) -> None:
         self._held = held

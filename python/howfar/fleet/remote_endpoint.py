@@ -14,7 +14,6 @@ from howfar.lab.connected_server import (
     BasePathContext,
     HopWatch,
     count_processes,
-    output_of,
     tcp_bytes,
     write_private_file,
 )
@@ -34,24 +33,24 @@ class HostsContext(BasePathContext):
     client: RemoteHost
     server: RemoteHost
     hop: RemoteHost | None
-    """The separate host of the path's program. None: the program runs on the client's or the server's host."""
+    """The separate host of the path's program; None if the program runs on the client's or the server's host."""
     shares: Mapping[str, Shares]
     work: Path
 
     def _host(self, side: Side) -> RemoteHost:
         if side == "hop":
-            assert self.hop is not None, "a path asks for its address first"
+            assert self.hop is not None, "a path uses the side `hop` only if there is a `hop_address`"
             return self.hop
         return self.client if side == "client" else self.server
 
-    def within(self, side: Side, function: Callable[[], Any]) -> Any:
+    def run_on(self, side: Side, function: Callable[[], Any]) -> Any:
         return self._host(side).within(function)
 
     def write(self, side: Side, name: str, text: str) -> Path:
         return self._host(side).within(write_private_file, self.work / name, text)
 
     def certificates(self) -> CertificatePaths:
-        """Certificates: the authority's on both hosts, the server's and its key on the server's host."""
+        """Return the paths of the certificates: the authority's on both hosts, the server's and its key on the server's host."""
         running = cast(RemoteServer, self.running)
         server_paths, ca = running.certificates(), self.work / "ca.pem"
         for host in (self.client, self.server):
@@ -87,14 +86,11 @@ class HostsContext(BasePathContext):
         self.stack.callback(process.end)
         return process
 
-    def log_of(self, process: PathProcess, log: str) -> str:
+    def read_log(self, process: PathProcess, log: str) -> str:
         return str(cast(RemoteProcess, process).held.call("log"))
 
-    def listens(self, process: PathProcess, at: int | Path) -> bool:
-        return cast(RemoteProcess, process).held.host.within(listens, process.pid, at)
-
-    def output(self, side: Side, command: Sequence[str]) -> str:
-        return self._host(side).within(output_of, command)
+    def listens(self, process: PathProcess, port_or_socket: int | Path) -> bool:
+        return cast(RemoteProcess, process).held.host.within(listens, process.pid, port_or_socket)
 
     def watch_hops(self, hops: Sequence[Hop]) -> _RemoteHopWatch:
         by_host: dict[str, tuple[RemoteHost, dict[str, int]]] = {}
@@ -102,9 +98,9 @@ class HostsContext(BasePathContext):
             if hop.forks:
                 host = cast(RemoteProcess, hop.process).held.host
                 by_host.setdefault(host.name, (host, {}))[1][hop.label] = hop.process.pid
-        held = [host.hold(_HeldHopWatch, pids, called="hops") for host, pids in by_host.values()]
+        watches = [host.hold(_HeldHopWatch, pids, called="hops") for host, pids in by_host.values()]
         readers = {hop.label: hop.count_connections for hop in hops if hop.count_connections is not None}
-        return _RemoteHopWatch(held, HopWatch(readers, _POLL_INTERVAL_S))
+        return _RemoteHopWatch(watches, HopWatch(readers, _POLL_INTERVAL_S))
 
 
 _POLL_INTERVAL_S = 0.25
@@ -112,7 +108,7 @@ _POLL_INTERVAL_S = 0.25
 
 
 class _HeldHopWatch(HopWatch):
-    """Hops on a host, by process id."""
+    """Held on a host: counts the processes of its hops, by process ID."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         super().__init__({label: partial(count_processes, pid) for label, pid in pids.items()})
@@ -123,17 +119,17 @@ class _HeldHopWatch(HopWatch):
 
 @dataclass
 class _RemoteHopWatch:
-    """A `connected_server.HopCount` over all hosts."""
+    """A `connected_server.HopObserver` over all hosts."""
 
     held: list[RemoteObject]
     own_counts: HopWatch
     """Polls programs that report their number of connections."""
-    _found: dict[str, dict[str, int]] | None = None
+    _counts: dict[str, dict[str, int]] | None = None
 
     def finish(self) -> dict[str, dict[str, int]]:
-        if self._found is None:
-            self._found = self.own_counts.finish()
+        if self._counts is None:
+            self._counts = self.own_counts.finish()
             for watch in self.held:
-                self._found |= watch.call("finish")
+                self._counts |= watch.call("finish")
                 watch.drop()
-        return self._found
+        return self._counts

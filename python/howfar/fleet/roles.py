@@ -1,4 +1,4 @@
-"""The roles of hosts in a run."""
+"""Assigns roles to the hosts of a run, from `--place` and `--clients`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from howfar.errors import PlanError, UsageError
-from howfar.fleet.hosts_file import BOTH, ROLES, UNNAMED, HostsFile, Role
+from howfar.fleet.hosts_file import AUTOMATIC_ROLES, REQUIRED_ROLES, ROLES, HostsFile, Role
 from howfar.paths import PATHS, is_movable
 
 
@@ -16,37 +16,39 @@ class RoleHosts:
 
     client: str
     server: str
-    others: tuple[str, ...] = ()
+    other_clients: tuple[str, ...] = ()
     """Further clients, which share the load with the first."""
     replicas: tuple[str, ...] = ()
     hop: str | None = None
-    """Separate host of the program in between (proxy, tunnel). None: that program runs on the client's or the server's host."""
+    """Separate host of the program in between (proxy, tunnel); None if that program runs on the client's or the server's host."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each host once, the server's first."""
+        """Names of all hosts without duplicates, beginning with the server's."""
         hop = () if self.hop is None else (self.hop,)
-        return tuple(dict.fromkeys((self.server, self.client, *self.others, *self.replicas, *hop)))
+        return tuple(dict.fromkeys((self.server, self.client, *self.other_clients, *self.replicas, *hop)))
 
     @property
     def swapped(self) -> RoleHosts:
         return RoleHosts(self.server, self.client)
 
 
-def may_swap(role_hosts: RoleHosts, file: HostsFile) -> bool:
+def can_swap(role_hosts: RoleHosts, file: HostsFile) -> bool:
     """Whether the two hosts may exchange their roles."""
-    alone = not (role_hosts.others or role_hosts.replicas or role_hosts.hop)
-    return alone and all(set(BOTH) <= set(file.hosts[name].roles) for name in (role_hosts.client, role_hosts.server))
+    has_only_two = not (role_hosts.other_clients or role_hosts.replicas or role_hosts.hop)
+    return has_only_two and all(
+        set(REQUIRED_ROLES) <= set(file.hosts[name].roles) for name in (role_hosts.client, role_hosts.server)
+    )
 
 
-def assign_hosts(file: HostsFile, word: str | None, pages: bool = False, clients: str | None = None) -> RoleHosts:
-    """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and `--place` may call it so. `clients`: as for
-    `with_clients`; the first one is the client unless `client=` names another. Raises UsageError."""
-    hosts_by_role = parse_role_hosts(word or "")
+def assign_hosts(file: HostsFile, place: str | None, pages: bool = False, clients: str | None = None) -> RoleHosts:
+    """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and `--place` may call it so. `clients`: as
+    for `with_clients`; the first one is the client unless `client=` names another. Raises UsageError."""
+    hosts_by_role = parse_role_hosts(place or "")
     if unknown := set(hosts_by_role) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
     if pages:
-        hosts_by_role = _as_client(hosts_by_role)
+        hosts_by_role = _with_role_client(hosts_by_role)
     elif "application" in hosts_by_role:
         raise UsageError(
             "--place names an application, and the plan has no pages",
@@ -60,34 +62,36 @@ def assign_hosts(file: HostsFile, word: str | None, pages: bool = False, clients
                 raise UsageError(
                     f"--place: host {host} may not be the {role}", f"Add {role} to its roles in the file of hosts."
                 )
-    chosen = {role: hosts_by_role[role][0] for role in ("hop", *BOTH) if role in hosts_by_role}
-    all_clients = _names(clients or "")
+    host_by_role = {role: hosts_by_role[role][0] for role in ("hop", *REQUIRED_ROLES) if role in hosts_by_role}
+    all_clients = _split_names(clients or "")
     if all_clients:
-        chosen.setdefault("client", all_clients[0])
-    for role in BOTH:
-        if role in chosen:
+        host_by_role.setdefault("client", all_clients[0])
+    for role in REQUIRED_ROLES:
+        if role in host_by_role:
             continue
-        candidates = [name for name in file.with_role(role) if name not in (*chosen.values(), *all_clients)]
+        candidates = [name for name in file.with_role(role) if name not in (*host_by_role.values(), *all_clients)]
         if not candidates:
             raise UsageError(
                 f"no host is left to be the {role}",
                 "Client and server are two hosts; the roles of each are in the file of hosts.",
             )
-        # Prefer hosts that may have few roles, so that the others stay available; take a named replica last.
+        # Prefer hosts with few possible roles, so that the others stay available; a named replica comes last.
         replicas = hosts_by_role.get("replica", ())
-        chosen[role] = min(
-            candidates, key=lambda name: (name in replicas, len(set(UNNAMED) & set(file.hosts[name].roles)))
+        host_by_role[role] = min(
+            candidates, key=lambda name: (name in replicas, len(set(AUTOMATIC_ROLES) & set(file.hosts[name].roles)))
         )
-    if chosen["client"] == chosen["server"]:
+    if host_by_role["client"] == host_by_role["server"]:
         raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
     return RoleHosts(
-        chosen["client"], chosen["server"], replicas=hosts_by_role.get("replica", ()), hop=chosen.get("hop")
+        host_by_role["client"],
+        host_by_role["server"],
+        replicas=hosts_by_role.get("replica", ()),
+        hop=host_by_role.get("hop"),
     )
 
 
-def for_pages(file: HostsFile) -> HostsFile:
-    """The hosts file for a plan with pages, whose client is an application: every host with the role `application` also gets the role
-    `client`."""
+def add_client_role(file: HostsFile) -> HostsFile:
+    """Add the role `client` to every host with the role `application`, for a plan with pages, whose client is an application."""
     additional = {
         name: host.model_copy(update={"roles": ("client", *host.roles)})
         for name, host in file.hosts.items()
@@ -96,7 +100,7 @@ def for_pages(file: HostsFile) -> HostsFile:
     return file.model_copy(update={"hosts": {**file.hosts, **additional}})
 
 
-def _as_client(hosts_by_role: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _with_role_client(hosts_by_role: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """`hosts_by_role` with the role `application` renamed to `client`. Raises UsageError if both are named."""
     if {"client", "application"} <= set(hosts_by_role):
         raise UsageError("--place names the client twice", "Of a plan with pages the application is the client.")
@@ -107,7 +111,7 @@ def check_hop(role_hosts: RoleHosts, paths: Iterable[str]) -> None:
     """Check that the hop has its own host, and that these paths have a program to run there. Raises UsageError."""
     if role_hosts.hop is None:
         return
-    if role_hosts.hop in (role_hosts.client, role_hosts.server, *role_hosts.others, *role_hosts.replicas):
+    if role_hosts.hop in (role_hosts.client, role_hosts.server, *role_hosts.other_clients, *role_hosts.replicas):
         raise UsageError(f"--place: host {role_hosts.hop} cannot be the hop too", "Each role needs a host of its own.")
     if not any(map(is_movable, paths)):
         candidates = ", ".join(path.name for path in PATHS.values() if path.movable)
@@ -117,38 +121,40 @@ def check_hop(role_hosts: RoleHosts, paths: Iterable[str]) -> None:
         )
 
 
-def with_replicas(role_hosts: RoleHosts, file: HostsFile, count: int, local: bool) -> RoleHosts:
-    """Choose hosts for `count` replicas if `--place` names none. `local`: on every path of the plan the client runs on the server's
-    host, so the host named as client may be a replica. Raises UsageError."""
+def with_replicas(role_hosts: RoleHosts, file: HostsFile, count: int, is_local_only: bool) -> RoleHosts:
+    """Choose hosts for `count` replicas if `--place` names none. `is_local_only`: on every path of the plan the client runs on the
+    server's host, so the host named as client may be a replica. Raises UsageError."""
     if role_hosts.replicas and not count:
         raise UsageError("--place names a replica, and the plan has none", "Leave replica=… out.")
-    taken = {role_hosts.server, role_hosts.hop, *(() if local else (role_hosts.client,))}
+    taken = {role_hosts.server, role_hosts.hop, *(() if is_local_only else (role_hosts.client,))}
     if conflicting := taken & set(role_hosts.replicas):
         raise UsageError(
             f"--place: host {min(conflicting)} cannot be a replica too", "Each role needs a host of its own."
         )
     candidates = [name for name in file.with_role("replica") if name not in taken]
     # The client's host comes last.
-    found = role_hosts.replicas or tuple(sorted(candidates, key=lambda name: name == role_hosts.client))[:count]
-    if len(found) < count:
+    replicas = role_hosts.replicas or tuple(sorted(candidates, key=lambda name: name == role_hosts.client))[:count]
+    if len(replicas) < count:
         raise UsageError(
-            f"the plan has up to {count} replicas, and {len(found)} hosts are left to be one",
+            f"the plan has up to {count} replicas, and {len(replicas)} hosts are left to be one",
             "Add hosts, or name them: --place replica=c,replica=d.",
         )
-    return replace(role_hosts, replicas=found)
+    return replace(role_hosts, replicas=replicas)
 
 
-def set_role(word: str | None, role: Role, host: str) -> str:
-    """Add this host in this role to the value of `--place`. Raises UsageError if that names another host for the role."""
-    chosen = parse_role_hosts(word or "")
-    if (other := chosen.get(role, (host,))) != (host,):
-        raise UsageError(f"--place: the {role} is on host {host}", f"Leave {role}={other[0]} out.")
-    return ",".join(f"{each}={name}" for each, names in {**chosen, role: (host,)}.items() for name in names)
+def set_role(place: str | None, role: Role, host: str) -> str:
+    """Add a host in a role to the value of `--place`. Raises UsageError if `--place` names another host for the role."""
+    hosts_by_role = parse_role_hosts(place or "")
+    if (named_hosts := hosts_by_role.get(role, (host,))) != (host,):
+        raise UsageError(f"--place: the {role} is on host {host}", f"Leave {role}={named_hosts[0]} out.")
+    return ",".join(
+        f"{named_role}={name}" for named_role, names in {**hosts_by_role, role: (host,)}.items() for name in names
+    )
 
 
-def with_clients(role_hosts: RoleHosts, file: HostsFile, word: str) -> RoleHosts:
+def with_clients(role_hosts: RoleHosts, file: HostsFile, clients: str) -> RoleHosts:
     """Set the clients from the value of `--clients`, such as `a,b`. Raises UsageError."""
-    names = _names(word)
+    names = _split_names(clients)
     for name in names:
         if name not in file.hosts:
             raise UsageError(f"--clients: no host is called {name!r}", f"Known: {', '.join(file.hosts)}.")
@@ -157,32 +163,32 @@ def with_clients(role_hosts: RoleHosts, file: HostsFile, word: str) -> RoleHosts
                 f"--clients: {name!r} is no host that may be a client beside the server {role_hosts.server}"
             )
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"--clients {word!r} names no host, or one twice")
-    return replace(role_hosts, client=names[0], others=tuple(names[1:]))
+        raise UsageError(f"--clients {clients!r} names no host, or one twice")
+    return replace(role_hosts, client=names[0], other_clients=tuple(names[1:]))
 
 
-def check_shared(clients: int, paths: Iterable[str], replicas: bool) -> None:
+def check_shared(client_count: int, paths: Iterable[str], replicas: bool) -> None:
     """Refuse paths and replicas that only a single client supports. Raises PlanError."""
-    if clients > 1 and (set(paths) != {"remote"} or replicas):
+    if client_count > 1 and (set(paths) != {"remote"} or replicas):
         raise PlanError(
             "several clients share a load over the path remote only, to a server without replicas",
             "Add --path remote; other paths, and plans with replicas, have one client.",
         )
 
 
-def _names(word: str) -> list[str]:
-    return [name.strip() for name in word.split(",") if name.strip()]
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def parse_role_hosts(word: str) -> dict[str, tuple[str, ...]]:
-    """Hosts by role, in the order in which they are named; only the role `replica` may have several."""
-    pairs = [part.partition("=") for part in word.split(",") if part]
+def parse_role_hosts(place: str) -> dict[str, tuple[str, ...]]:
+    """Parse the value of `--place` into hosts by role; only the role `replica` may have several. Raises UsageError."""
+    pairs = [part.partition("=") for part in place.split(",") if part]
     if any(not (role and equals and name) for role, equals, name in pairs):
-        raise UsageError(f"--place {word!r} is not of the form client=a,server=b")
-    found: dict[str, tuple[str, ...]] = {}
+        raise UsageError(f"--place {place!r} is not of the form client=a,server=b")
+    hosts_by_role: dict[str, tuple[str, ...]] = {}
     for role, _, name in pairs:
-        found[role.strip()] = (*found.get(role.strip(), ()), name.strip())
-    for role, names in found.items():
+        hosts_by_role[role.strip()] = (*hosts_by_role.get(role.strip(), ()), name.strip())
+    for role, names in hosts_by_role.items():
         if len(set(names)) < len(names) or (role != "replica" and len(names) > 1):
-            raise UsageError(f"--place {word!r} names {role} twice")
-    return found
+            raise UsageError(f"--place {place!r} names {role} twice")
+    return hosts_by_role

@@ -1,8 +1,8 @@
-"""Measure how the load generator scales over 1, 2, 4 … client hosts against a null server, and what controlling a trial costs.
+"""Measures how the load generator scales over 1, 2, 4 … client hosts against a null server, and what controlling a trial costs.
 
-In each block every number of clients is measured once, in random order; ratios compare measurements of the same block. Each block also
-compares a load from one client with the same number of connections divided over all clients. That server has a service time, so that
-no CPU is saturated, and p50 and p99 should be equal.
+Each block measures every number of clients once, in random order; ratios compare measurements of the same block. Each block also
+compares a load from one client with the same number of connections divided over all clients. For this comparison the server has a
+service time, so that no CPU is saturated, and p50 and p99 should be equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from howfar.bench.calibration import POINT_SELECT, null_server
+from howfar.bench.calibration import POINT_SELECT
 from howfar.contract.messages import (
     Event,
     Finished,
@@ -30,6 +30,7 @@ from howfar.contract.messages import (
     TcpTarget,
 )
 from howfar.contract.receipt import HostReport
+from howfar.engine.null_server import run_null_server
 from howfar.errors import EngineError
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.load import LateStart, LoadHosts, measure
@@ -41,8 +42,8 @@ from howfar.stats.intervals import judge_ratio, mean_interval
 _WARMUP_NS = 500_000_000
 SERVICE_NS = 5_000_000
 """Service time of the server when one client is compared with all."""
-_MAX_TRIES = 4
-"""Maximum attempts at one measurement if a host starts late."""
+_MAX_ATTEMPTS = 4
+"""Maximum number of attempts at one measurement if a host starts late."""
 _AGENT_PREFIX = "ray::"
 """Prefix of the names that Ray gives to processes of actors."""
 
@@ -56,7 +57,7 @@ class ScaleOutRequest:
 
 
 _Arm = tuple[int, int]
-"""The server's service time in nanoseconds, and how many clients share the load."""
+"""The server's service time in ns, and the number of clients that share the load."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class _RemoteNullServer:
     """A running null server, and its process to observe, by host."""
 
     target: TcpTarget
-    elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]]
+    observed_by_host: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class ScaleOutLoad:
     control_ns: int
     """Time taken beyond warm-up and window: to start engines, open connections, read clocks and fetch results."""
     ray_cpu: float | None
-    """CPUs that Ray's own processes kept busy in the window, on the busiest client host. None: they run outside our sandbox."""
+    """CPUs that Ray's own processes kept busy, on the busiest client host; None if they run outside howfar's sandbox."""
     agent_cpu: float
     """CPUs that howfar's agent kept busy in the window, on the busiest client host."""
 
@@ -133,23 +134,22 @@ class ScaleOut:
     """None if there is only one client."""
 
 
-def counts(clients: int) -> tuple[int, ...]:
-    """The numbers of clients to measure: powers of two, and all. `counts(6)` is 1, 2, 4, 6."""
-    found = [1]
-    while found[-1] * 2 <= clients:
-        found.append(found[-1] * 2)
-    return tuple(dict.fromkeys((*found, clients)))
+def client_counts(clients: int) -> tuple[int, ...]:
+    """The numbers of clients to measure: powers of two, and all. `client_counts(6)` is 1, 2, 4, 6."""
+    counts = [1]
+    while counts[-1] * 2 <= clients:
+        counts.append(counts[-1] * 2)
+    return tuple(dict.fromkeys((*counts, clients)))
 
 
 def scale_out(
     server: RemoteHost, clients: Sequence[RemoteHost], request: ScaleOutRequest, on_block: Callable[[int], None]
 ) -> ScaleOut:
-    """Measure all numbers of clients. A measurement with a late start is repeated; it raises LateStart only after several attempts.
-    Raises EngineError, LabError."""
-    found: dict[_Arm, list[ScaleOutLoad]] = defaultdict(list)
+    """Measure all numbers of clients; a late start is repeated a few times. Raises LateStart, EngineError, LabError."""
+    loads: dict[_Arm, list[ScaleOutLoad]] = defaultdict(list)
     void: Counter[_Arm] = Counter()
     order = random.Random(0)
-    levels, max_clients = counts(len(clients)), len(clients)
+    levels, max_clients = client_counts(len(clients)), len(clients)
     arms: list[_Arm] = [(0, count) for count in levels] + [
         (SERVICE_NS, count) for count in {1, max_clients} if max_clients > 1
     ]
@@ -160,26 +160,26 @@ def scale_out(
             for service_ns, count in order.sample(arms, len(arms)):
                 connections = request.connections * (max_clients if service_ns else count)
                 load, void_count = repeat_if_late(
-                    partial(_load, clients[:count], connections, nulls[service_ns], clocks, request.measure_ns)
+                    partial(_measure_load, clients[:count], connections, nulls[service_ns], clocks, request.measure_ns)
                 )
-                found[service_ns, count].append(load)
+                loads[service_ns, count].append(load)
                 void[service_ns, count] += void_count
             on_block(block + 1)
-    rows = tuple(_scale_of(count, found, void[0, count]) for count in levels)
+    rows = tuple(_summarise_scale(count, loads, void[0, count]) for count in levels)
     division = (
-        compare_division(max_clients, request.connections * max_clients, found, void) if max_clients > 1 else None
+        compare_division(max_clients, request.connections * max_clients, loads, void) if max_clients > 1 else None
     )
     return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows, division)
 
 
 def repeat_if_late(load: Callable[[], ScaleOutLoad]) -> tuple[ScaleOutLoad, int]:
     """Repeat a measurement until every host starts in time; returns it and the number of void attempts. Raises LateStart."""
-    for void in range(_MAX_TRIES - 1):
+    for void in range(_MAX_ATTEMPTS - 1):
         try:
             return load(), void
         except LateStart:
             continue
-    return load(), _MAX_TRIES - 1
+    return load(), _MAX_ATTEMPTS - 1
 
 
 @contextmanager
@@ -187,10 +187,10 @@ def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_RemoteNullServe
     cpus = cpus_of(host)
     launcher = host.launcher(cpus)
     job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus), delay_ns=service_ns)
-    with null_server(job, launcher) as (pid, port):
-        assert port is not None, "it listens on TCP"
-        observe = (Observed(role="server", pid=pid),)
-        yield _RemoteNullServer(TcpTarget(host=host.spec.address, port=port), {host.name: (launcher, observe)})
+    with run_null_server(job, launcher) as server:
+        assert isinstance(server.target, TcpTarget), "the server listens on TCP"
+        observe = (Observed(role="server", pid=server.pid),)
+        yield _RemoteNullServer(server.target, {host.name: (launcher, observe)})
 
 
 @contextmanager
@@ -204,7 +204,7 @@ def _clocks(hosts: Sequence[RemoteHost]) -> Iterator[Callable[[RemoteHost], Cloc
         yield lambda host: read_clocks(host.spec.address, ports[host.name])
 
 
-def _load(
+def _measure_load(
     clients: Sequence[RemoteHost],
     connections: int,
     server: _RemoteNullServer,
@@ -222,9 +222,13 @@ def _load(
         measure_ns=measure_ns,
     )
     host_reports: dict[str, HostReport] = {}
-    first, *others = (host.launcher(cpus_of(host)) for host in clients)
+    first, *other_launchers = (host.launcher(cpus_of(host)) for host in clients)
     client = LoadHosts(
-        launcher=first, others=tuple(others), clocks=clocks, elsewhere=server.elsewhere, host_reports=host_reports
+        launcher=first,
+        other_clients=tuple(other_launchers),
+        clocks=clocks,
+        observed_by_host=server.observed_by_host,
+        host_reports=host_reports,
     )
     readings: list[tuple[int, list[tuple[int | None, int]]]] = []
 
@@ -235,12 +239,14 @@ def _load(
     start_ns = time.monotonic_ns()
     finished = measure(job, client, note_cpu).finished
     took_ns = time.monotonic_ns() - start_ns
-    (window_start_ns, before), (window_end_ns, after) = readings
+    (window_start_ns, readings_before), (window_end_ns, readings_after) = readings
     window_ns = window_end_ns - window_start_ns
     ray = [
-        now[0] - then[0] for now, then in zip(after, before, strict=True) if now[0] is not None and then[0] is not None
+        after[0] - before[0]
+        for after, before in zip(readings_after, readings_before, strict=True)
+        if after[0] is not None and before[0] is not None
     ]
-    agent = [now[1] - then[1] for now, then in zip(after, before, strict=True)]
+    agent = [after[1] - before[1] for after, before in zip(readings_after, readings_before, strict=True)]
     if not finished.queries:
         raise EngineError("the null server answered nothing", "Is a host overloaded?")
     busiest = {use.role: use.busiest_thread_ns / finished.elapsed_ns for use in finished.cpu}
@@ -259,7 +265,7 @@ def _load(
 
 
 def control_cpu_ns() -> tuple[int | None, int]:
-    """Run on a host: CPU time of Ray's processes in its sandbox (None if there are none), and of howfar's agent."""
+    """Run on a host: return the CPU time in ns of Ray's processes in its sandbox (None without any), and of howfar's agent."""
     ray: int | None = None
     agent = 0
     for process in Path("/proc").glob("[0-9]*"):
@@ -275,12 +281,12 @@ def control_cpu_ns() -> tuple[int | None, int]:
     return ray, agent
 
 
-def _scale_of(count: int, found: Mapping[_Arm, Sequence[ScaleOutLoad]], void: int) -> Scale:
-    loads = found[0, count]
+def _summarise_scale(count: int, loads_by_arm: Mapping[_Arm, Sequence[ScaleOutLoad]], void: int) -> Scale:
+    loads = loads_by_arm[0, count]
     return Scale(
         clients=count,
         queries_per_s=mean_interval([load.queries_per_s for load in loads]),
-        over_one=_judge_ratio(loads, found[0, 1], "queries_per_s"),
+        over_one=_judge_ratio(loads, loads_by_arm[0, 1], "queries_per_s"),
         client_busy=_median(loads, "client_busy"),
         server_busy=_median(loads, "server_busy"),
         late_ns=max(load.late_ns for load in loads),
@@ -292,26 +298,26 @@ def _scale_of(count: int, found: Mapping[_Arm, Sequence[ScaleOutLoad]], void: in
 
 
 def compare_division(
-    max_clients: int, connections: int, found: Mapping[_Arm, Sequence[ScaleOutLoad]], void: Mapping[_Arm, int]
+    max_clients: int, connections: int, loads_by_arm: Mapping[_Arm, Sequence[ScaleOutLoad]], void: Mapping[_Arm, int]
 ) -> Division:
-    alone, together = found[SERVICE_NS, 1], found[SERVICE_NS, max_clients]
+    one_client, divided = loads_by_arm[SERVICE_NS, 1], loads_by_arm[SERVICE_NS, max_clients]
     return Division(
         clients=max_clients,
         connections=connections,
         service_ns=SERVICE_NS,
-        p50=_judge_ratio(together, alone, "p50_ns"),
-        p99=_judge_ratio(together, alone, "p99_ns"),
-        p50_ns=_median(alone, "p50_ns"),
-        p99_ns=_median(alone, "p99_ns"),
-        client_busy=_median(alone, "client_busy"),
+        p50=_judge_ratio(divided, one_client, "p50_ns"),
+        p99=_judge_ratio(divided, one_client, "p99_ns"),
+        p50_ns=_median(one_client, "p50_ns"),
+        p99_ns=_median(one_client, "p99_ns"),
+        client_busy=_median(one_client, "client_busy"),
         void=void[SERVICE_NS, 1] + void[SERVICE_NS, max_clients],
     )
 
 
-def _judge_ratio(loads: Sequence[ScaleOutLoad], others: Sequence[ScaleOutLoad], name: str) -> Estimate:
-    """Ratio of the figure `name`, paired by block."""
+def _judge_ratio(loads: Sequence[ScaleOutLoad], baseline_loads: Sequence[ScaleOutLoad], name: str) -> Estimate:
+    """Return the ratio of the figure `name`, paired by block."""
     return judge_ratio(
-        [getattr(load, name) / getattr(other, name) for load, other in zip(loads, others, strict=True)]
+        [getattr(load, name) / getattr(baseline, name) for load, baseline in zip(loads, baseline_loads, strict=True)]
     ).quoted
 
 

@@ -1,4 +1,4 @@
-"""What the driver knows about a server on the user's hosts: facts that are fixed when its store is held there, or when it starts."""
+"""Facts about a server on the user's hosts that are fixed when its store is created there, or when the server starts."""
 
 from __future__ import annotations
 

@@ -18,24 +18,24 @@ from typing import Any, cast
 from howfar.contract.messages import FastCgi, LinkStats, PageScript, RttResult, ServiceName, Target
 from howfar.contract.receipt import LinkReceipt, ServerReceipt, SessionView
 from howfar.errors import LabError, PlanError
-from howfar.fleet.distances import real_link
-from howfar.fleet.node import WORK
+from howfar.fleet.distances import real_link_receipt
+from howfar.fleet.node import WORK_DIRECTORY
 from howfar.fleet.ray_driver import HostLink
 from howfar.fleet.remote import RemoteHost, RemoteObject
 from howfar.fleet.server_facts import RunningFacts, StoreFacts
 from howfar.lab.certificates import make_certificates, pinned_context
 from howfar.lab.environment import allow_descriptors
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host
-from howfar.lab.php.php_fpm import PhpAnswer, PhpFpm, find_php_fpm
+from howfar.lab.php.php_fpm import PhpFpm, PhpReply, find_php_fpm
 from howfar.lab.replicated_group import ReplicatedGroup, prepare_group, replication_spec
 from howfar.lab.replication import ReplicaSet, ReplicationLink, ReplicationSpec
 from howfar.lab.replication.dialect import ReplicationDialect, Seed, Source, replication_dialect
 from howfar.lab.replication.member import Member
-from howfar.lab.replication.replica_set import check_supported, join
+from howfar.lab.replication.replica_set import check_supported, join_members
 from howfar.lab.server_group import start_store
 from howfar.lab.servers import (
-    Ask,
     CertificatePaths,
+    RunQuery,
     ServerContext,
     ServerCounts,
     ServerProcess,
@@ -43,7 +43,7 @@ from howfar.lab.servers import (
     Tables,
     TableServer,
     find_store,
-    session_failed,
+    session_error,
 )
 from howfar.lab.servers.kinds import find_server
 from howfar.paths import find_path
@@ -67,13 +67,13 @@ class ServerOrder:
     cpus: Cpus
     address: str
     prepare: tuple[str, ...] = ()
-    work: Path = WORK / "server"
+    work: Path = WORK_DIRECTORY / "server"
     """Directory on the host for this server alone."""
     further_addresses: tuple[str, ...] = ()
     """Further addresses by which clients reach it, such as a hop's. Its certificate contains them."""
 
     def on(self, address: str, cpus: Cpus, work: Path) -> ServerOrder:
-        """The order for another host."""
+        """Return the order for another host."""
         return replace(self, address=address, cpus=cpus, work=work)
 
 
@@ -126,7 +126,7 @@ class HeldStore(HeldServer):
         )
 
     def certificates(self) -> bytes:
-        """The CA's certificate. The first call makes the certificates."""
+        """Return the CA's certificate. The first call makes the certificates."""
         if self._certificates is None:
             self._certificates = make_certificates(
                 self._order.work, (LOOPBACK_ADDRESS, self._order.address, *self._order.further_addresses)
@@ -136,7 +136,7 @@ class HeldStore(HeldServer):
     def certificate_paths(self) -> CertificatePaths:
         """Paths of the certificates on this host."""
         self.certificates()
-        assert self._certificates is not None, "they were made just now"
+        assert self._certificates is not None, "`certificates` makes them"
         return self._certificates
 
     def start(self, path_name: str, spec: SessionSpec) -> RunningFacts:
@@ -154,13 +154,13 @@ class HeldStore(HeldServer):
 class RemoteServer:
     """The driver's counterpart of a `ServerProcess` that runs on a host: forwards requests to it."""
 
-    def __init__(self, side: RemoteObject, facts: RunningFacts) -> None:
-        self.side, self._session_probe = side, facts.session_probe
+    def __init__(self, held: RemoteObject, facts: RunningFacts) -> None:
+        self.held, self._session_probe = held, facts.session_probe
         self.kind, self.version, self.pid = facts.kind, facts.version, facts.pid
         self.port, self.socket = facts.port, facts.socket
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        return self.side.call("call_server", method, arguments)
+        return self.held.call("call_server", method, arguments)
 
     def alive(self) -> bool:
         try:
@@ -169,8 +169,7 @@ class RemoteServer:
             return False
 
     def snapshot(self) -> dict[str, int]:
-        found: dict[str, int] = self._ask("snapshot")
-        return found
+        return cast("dict[str, int]", self._ask("snapshot"))
 
     def metrics(self) -> ServerMetrics:
         return server_metrics(self.snapshot())
@@ -178,51 +177,48 @@ class RemoteServer:
     def count_keys(self) -> int:
         return int(self._ask("count_keys"))
 
-    def others(self) -> tuple[str, ...]:
-        return tuple(self._ask("others"))
+    def other_clients(self) -> tuple[str, ...]:
+        return tuple(self._ask("other_clients"))
 
-    def clients(self) -> tuple[str, ...]:
-        return tuple(self._ask("clients"))
+    def client_addresses(self) -> tuple[str, ...]:
+        return tuple(self._ask("client_addresses"))
 
-    def counted(self) -> ServerCounts:
-        found: ServerCounts = self._ask("counted")
-        return found
+    def read_counts(self) -> ServerCounts:
+        return cast(ServerCounts, self._ask("read_counts"))
 
     def certificates(self) -> CertificatePaths:
         """Paths of the certificates on the server's host."""
-        found: CertificatePaths = self.side.call("certificate_paths")
-        return found
+        return cast(CertificatePaths, self.held.call("certificate_paths"))
 
     def authority(self) -> bytes:
-        found: bytes = self.side.call("certificates")
-        return found
+        return cast(bytes, self.held.call("certificates"))
 
     def query(self, sql: str, called: str | None = None) -> list[Row]:
-        found: list[Row] = self._ask("query", sql, *([] if called is None else [called]))
-        return found
+        return cast("list[Row]", self._ask("query", sql, *([] if called is None else [called])))
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
-        found: tuple[ServerReceipt, tuple[str, ...]] = self._ask("receipt", before, commits)
-        return found
+    def collect_receipt(
+        self, before: Mapping[str, int], commits: int | None = None
+    ) -> tuple[ServerReceipt, tuple[str, ...]]:
+        return cast("tuple[ServerReceipt, tuple[str, ...]]", self._ask("collect_receipt", before, commits))
 
     def session_view(self, client: RemoteHost, target: Target, tls: tuple[str, str] | None) -> SessionView:
-        """The server's view of a session from the client's host. `tls`: the CA's file there, and the TLS version."""
+        """Return the server's view of a session from the client's host. `tls`: the CA's file there, and the TLS version."""
         try:
             return client.within(_view_session, self._session_probe, target, tls)
         except LabError as error:
-            self.side.call("check_alive")
-            raise session_failed(target, error) from error
+            self.held.call("check_alive")
+            raise session_error(target, error) from error
 
     def stop(self) -> None:
-        self.side.call("stop")
+        self.held.call("stop")
 
 
 def _view_session(session_probe: SessionProbe, target: Target, tls: tuple[str, str] | None) -> SessionView:
-    encrypted: ssl.SSLContext | None = None
+    context: ssl.SSLContext | None = None
     if tls is not None:
         ca, version = tls
-        encrypted = pinned_context(CertificatePaths(Path(ca), Path(ca), Path(ca)), version)
-    return session_probe(target, encrypted)
+        context = pinned_context(CertificatePaths(Path(ca), Path(ca), Path(ca)), version)
+    return session_probe(target, context)
 
 
 def hold_server(host: RemoteHost, order: ServerOrder) -> RemoteObject:
@@ -230,14 +226,14 @@ def hold_server(host: RemoteHost, order: ServerOrder) -> RemoteObject:
     return host.hold(partial(HeldStore, order), timeout_s=PREPARE_TIMEOUT_S, called="server")
 
 
-def start_server(side: RemoteObject, path_name: str, spec: SessionSpec) -> RemoteServer:
-    """Raises ServerCrashed, LabError."""
-    return RemoteServer(side, side.call("start", path_name, spec, starts=True, timeout_s=_START_TIMEOUT_S))
+def start_server(held: RemoteObject, path_name: str, spec: SessionSpec) -> RemoteServer:
+    """Start a fresh server on its host. Raises ServerCrashed, LabError."""
+    return RemoteServer(held, held.call("start", path_name, spec, starts=True, timeout_s=_START_TIMEOUT_S))
 
 
 _INTERVAL_FACTOR = 5.0
-"""Factor by which polling intervals are longer than in the laboratory: a poll of a replica set costs its hosts milliseconds of CPU in
-Ray's workers."""
+"""Factor by which polling intervals are longer than in the laboratory, because each poll of a replica set costs its hosts
+milliseconds of CPU in Ray's workers."""
 _CALL_TIMEOUT_S = 30.0
 """Time limit of a call, in addition to that of its statement."""
 
@@ -254,10 +250,10 @@ class HeldMember(HeldServer):
         context = ServerContext(
             order.work, Host(seed.name, None), order.cpus, order.connections, namespaced=True, address=order.address
         )
-        self._running = self._table = replication_dialect(program.kind, seed.spec.mode).begin(
+        self._running = self._table = replication_dialect(program.kind, seed.spec.mode).start_server(
             seed, context, program, order.tables
         )
-        self._sessions: dict[str, tuple[ExitStack, Ask]] = {}
+        self._sessions: dict[str, tuple[ExitStack, RunQuery]] = {}
         self.facts = self._table.password
 
     def begin(self, timeout_s: float, as_client: bool) -> str:
@@ -279,13 +275,13 @@ class HeldMember(HeldServer):
 class RemoteMember(RemoteServer):
     """The driver's counterpart of a member's `TableServer`, with the methods that a replica set needs."""
 
-    def __init__(self, side: RemoteObject) -> None:
-        super().__init__(side, side.call("describe"))
-        self.password = side.facts(str)
+    def __init__(self, held: RemoteObject) -> None:
+        super().__init__(held, held.call("describe"))
+        self.password = held.facts(str)
 
     def become_ready(self) -> None:
-        self.side.call("call_server", "become_ready", (), timeout_s=PREPARE_TIMEOUT_S)
-        self.version = self.side.call("describe").version
+        self.held.call("call_server", "become_ready", (), timeout_s=PREPARE_TIMEOUT_S)
+        self.version = self.held.call("describe").version
 
     def free_bytes(self) -> int:
         return int(self._ask("free_bytes"))
@@ -297,17 +293,17 @@ class RemoteMember(RemoteServer):
         self._ask("kill")
 
     @contextmanager
-    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
-        key = self.side.call("begin", timeout_s, as_client)
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[RunQuery]:
+        key = self.held.call("begin", timeout_s, as_client)
         try:
-            yield lambda sql: self.side.call("ask", key, sql, timeout_s=timeout_s + _CALL_TIMEOUT_S)
+            yield lambda sql: self.held.call("ask", key, sql, timeout_s=timeout_s + _CALL_TIMEOUT_S)
         finally:
-            with suppress(LabError):  # a server that is gone has no session to end
-                self.side.call("end", key)
+            with suppress(LabError):  # a server that has stopped has no session to end
+                self.held.call("end", key)
 
     def stop(self) -> None:
         """Stop the server and remove its data; on a lost host both are gone already."""
-        self.side.drop()
+        self.held.drop()
 
 
 @dataclass(frozen=True)
@@ -333,7 +329,7 @@ class RealReplicationLink(ReplicationLink):
     def sent_bytes(self) -> int | None:
         return None
 
-    def begin(self) -> RttResult:
+    def prepare_load(self) -> RttResult:
         return self.link.ping()
 
     def pid(self) -> int | None:
@@ -342,8 +338,8 @@ class RealReplicationLink(ReplicationLink):
     def counters(self) -> LinkStats | None:
         return None
 
-    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt:
-        return real_link(at_rest, self.facts)
+    def build_receipt(self, rtt_at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt:
+        return real_link_receipt(rtt_at_rest, self.facts)
 
 
 def _load_template(order: ServerOrder) -> None:
@@ -362,7 +358,7 @@ class HostsReplication:
         replicas: Sequence[tuple[RemoteHost, Cpus]],
         link: Callable[[RemoteHost, RemoteHost], tuple[HostLink, LinkReceipt]],
     ) -> None:
-        """`order`: for the primary. `link`: returns the open link from one host to another, and the measured facts about it. Raises
+        """`order`: the primary's. `link`: returns the open link from one host to another, and the measured facts about it. Raises
         LabError, ServerMissing, ServerCrashed."""
         self._order, self._primary, self._replicas, self._link = order, primary, replicas, link
         with ThreadPoolExecutor(max(len(replicas), 1)) as pool:
@@ -371,12 +367,12 @@ class HostsReplication:
     def _load_tables(self, host_and_cpus: tuple[RemoteHost, Cpus]) -> None:
         """Load the tables of a host once, so that members start within seconds of each other."""
         host, cpus = host_and_cpus
-        order = self._order.on(host.spec.address, cpus, WORK / "tables")
+        order = self._order.on(host.spec.address, cpus, WORK_DIRECTORY / "tables")
         host.within(_load_template, order, timeout_s=PREPARE_TIMEOUT_S)
 
     def _check(self, spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
         check_supported(spec, dialect)
-        if dialect.begins_as_copy:
+        if dialect.copies_primary_data:
             raise PlanError(
                 f"a replica of {dialect.kind} begins as a copy of its primary's files, which hosts of your own do not exchange",
                 f"Measure MariaDB or MySQL here; the laboratory (without --on) has the replication of {dialect.kind}.",
@@ -389,19 +385,19 @@ class HostsReplication:
 
     @contextmanager
     def serving(self, factors: Mapping[str, Level], prepare: tuple[str, ...], kind: str) -> Iterator[ReplicatedGroup]:
-        """A verified replica set as a cell requires it. Raises LabError, PlanError."""
+        """Start the replica set that a cell requires, and verify it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
         dialect, secret = replication_dialect(kind, spec.mode), secrets.token_urlsafe(18)
         self._check(spec, dialect)
         address = self._primary.spec.address
         source = Source(address, ServerContext.port_on(dialect.port), secret, None, spec.compression)
-        chosen = self._replicas[: spec.replicas]
-        if len(chosen) < spec.replicas:
+        replica_hosts = self._replicas[: spec.replicas]
+        if len(replica_hosts) < spec.replicas:
             raise PlanError(
-                f"a cell has {spec.replicas} replicas, and {len(chosen)} hosts may be one",
+                f"a cell has {spec.replicas} replicas, and {len(replica_hosts)} hosts may be one",
                 "Name a host for each: --place replica=c,replica=d.",
             )
-        hosts = ((self._primary, self._order.cpus), *chosen)
+        hosts = ((self._primary, self._order.cpus), *replica_hosts)
         nodes = tuple(host.spec.address for host, _ in hosts)
         first = Seed("primary", 0, spec, secret, None, None, str(uuid.uuid4()), nodes, on_hosts=True)
         seeds = [first]
@@ -409,7 +405,7 @@ class HostsReplication:
         with ExitStack() as stack, ThreadPoolExecutor(len(hosts)) as pool:
 
             def begin(seed: Seed, host_and_cpus: tuple[RemoteHost, Cpus]) -> Member:
-                order = self._order.on(host_and_cpus[0].spec.address, host_and_cpus[1], WORK / seed.name)
+                order = self._order.on(host_and_cpus[0].spec.address, host_and_cpus[1], WORK_DIRECTORY / seed.name)
                 held = host_and_cpus[0].hold(
                     partial(HeldMember, order, seed), timeout_s=PREPARE_TIMEOUT_S, called=seed.name
                 )
@@ -424,7 +420,7 @@ class HostsReplication:
             replica_set = ReplicaSet(
                 spec, dialect, primary, tuple(replicas), links, poll_interval_factor=_INTERVAL_FACTOR
             )
-            join(replica_set, [source] * len(chosen))
+            join_members(replica_set, [source] * len(replica_hosts))
             yield prepare_group(replica_set, None, factors, prepare, stack)
 
 
@@ -433,7 +429,7 @@ class HeldPool(PhpFpm):
 
     def __init__(self, sql: ServiceName, cpus: Cpus, children: int) -> None:
         """Raises MissingError."""
-        work = WORK / "php"
+        work = WORK_DIRECTORY / "php"
         work.mkdir(exist_ok=True)
         super().__init__(find_php_fpm(sql), work, Host("application", None).launcher(cpus), children)
         self.facts = self.pid
@@ -449,16 +445,14 @@ class RemotePool:
         self._held, self.children = held, children
         self.pid = held.facts(int)
 
-    def give(self, script: PageScript, name: str) -> FastCgi:
-        found: FastCgi = self._held.call("give", script, name)
-        return found
+    def install_page(self, script: PageScript, name: str) -> FastCgi:
+        return cast(FastCgi, self._held.call("install_page", script, name))
 
-    def ask(self, parameters: dict[str, str], timeout_s: float) -> PhpAnswer:
-        found: PhpAnswer = self._held.call("ask", parameters, timeout_s)
-        return found
+    def send_request(self, parameters: dict[str, str], timeout_s: float) -> PhpReply:
+        return cast(PhpReply, self._held.call("send_request", parameters, timeout_s))
 
     def check_alive(self, when: str) -> None:
         self._held.call("check_alive", when)
 
-    def losses(self) -> tuple[str, ...]:
-        return tuple(self._held.call("losses"))
+    def child_deaths(self) -> tuple[str, ...]:
+        return tuple(self._held.call("child_deaths"))

@@ -1,7 +1,8 @@
-"""Install the same howfar on every host that lacks it, and check that versions agree.
+"""Installs the same howfar on every host that lacks it, and checks that versions agree.
 
-The package and its engine are copied under a name derived from their content, so a host that has this name has the same content.
-They run in an existing Python environment of the host with Ray and the other dependencies, or in one that is made there once with pip.
+The package and its engine are copied into a directory named after a digest of their content, so a host with that directory has the
+same content. They run in an existing Python environment of the host with Ray and the other dependencies, or in an environment that
+is made there once with pip.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ import howfar
 from howfar.engine.process import find_engine
 from howfar.errors import LabError, MissingError
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.ssh import ask, end_of_output
+from howfar.fleet.ssh import ask, tail_of_output
 
 _HOME = ".cache/howfar/hosts"
-"""Relative to the home directory on the host."""
+"""Directory of the copies, relative to the home directory on the host."""
 _COPY_TIMEOUT_S = 120.0
 _INSTALL_TIMEOUT_S = 900.0
-_BEGIN = (
+_SCRIPT_START = (
     'umask 077; mkdir -p "${d%/*}" && t=$(mktemp -d "$d.XXXXXX") || exit 1; '
     """trap 'rm -rf "$t"' EXIT; trap 'exit 1' HUP INT TERM"""
 )
-"""Start of a shell script: makes a temporary directory `$t` beside `$d`, and removes it when the script ends."""
-_FINISH = '{ mv -T "$t" "$d" 2>/dev/null || [ -d "$d" ]; }'
-"""End of that script: renames `$t` to `$d`, unless another command has made `$d` meanwhile."""
-_IS_PYTHON = """import sys
+"""Start of a shell script: makes a temporary directory `$t` next to `$d`, and removes it when the script ends."""
+_SCRIPT_END = '{ mv -T "$t" "$d" 2>/dev/null || [ -d "$d" ]; }'
+"""End of that script: renames `$t` to `$d`, unless another command has created `$d` meanwhile."""
+_PYTHON_VERSION_CHECK = """import sys
 if "%%d.%%d" %% sys.version_info[:2] != "%s":
     sys.exit("its python3 is " + sys.version.split()[0])"""
-_GREETING = """
+_START_CHECK = """
 import json, platform, socket, sys
 from importlib.metadata import version
 import howfar
@@ -52,16 +53,16 @@ except OSError:
 versions = {"howfar": howfar.__version__, "ray": version("ray"), "python": platform.python_version()}
 print(json.dumps((is_own, versions)))
 """
-"""Prints whether the host has the address, and its versions; ends with an error where howfar or its engine does not start."""
+"""Program that prints whether the host has the address, and its versions; it fails if howfar or its engine does not start."""
 
 
 @cache
-def packed() -> tuple[str, bytes]:
-    """The archive to copy, and a name derived from its content. It has the package and `bin/howfar-engine`, where `find_engine` looks
-    first."""
+def build_archive() -> tuple[str, bytes]:
+    """Return a name derived from the content, and the archive to copy: the package, and the engine where `find_engine` finds it."""
     root = Path(howfar.__file__).parent
     digest, buffer = hashlib.sha256(), io.BytesIO()
-    files = [(f"howfar/{path.relative_to(root)}", path) for path in sorted(root.rglob("*")) if _is_packed(path)]
+    paths = (path for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    files = [(f"howfar/{path.relative_to(root)}", path) for path in paths]
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for name, path in (*files, ("bin/howfar-engine", find_engine())):
             content = path.read_bytes()
@@ -72,12 +73,8 @@ def packed() -> tuple[str, bytes]:
     return f"{howfar.__version__}-{digest.hexdigest()[:16]}", buffer.getvalue()
 
 
-def _is_packed(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts
-
-
-def ray_version() -> str:
-    """Version of Ray here. Raises MissingError."""
+def local_ray_version() -> str:
+    """Version of Ray on this machine. Raises MissingError."""
     try:
         return version("ray")
     except PackageNotFoundError as error:
@@ -87,72 +84,80 @@ def ray_version() -> str:
         ) from error
 
 
-def python_of(host: HostSpec) -> str:
-    """The interpreter on the host, quoted for its shell."""
+def python_path(host: HostSpec) -> str:
+    """Path of the interpreter on the host, quoted for its shell."""
     if host.python is not None:
         return shlex.quote(host.python)
-    return shlex.quote(sys.executable) if host.is_local else f'"$HOME/{_HOME}/environment-{_environment()}/bin/python"'
+    return (
+        shlex.quote(sys.executable)
+        if host.is_local
+        else f'"$HOME/{_HOME}/environment-{_environment_digest()}/bin/python"'
+    )
 
 
-def _environment() -> str:
-    """The name of an environment, derived from its dependencies."""
-    listed = "\n".join((*_dependencies(), f"ray=={ray_version()}", platform.python_version()))
-    return hashlib.sha256(listed.encode()).hexdigest()[:12]
+def _environment_digest() -> str:
+    """Digest of an environment's dependencies, which is part of its name."""
+    dependencies = "\n".join((*_dependencies(), f"ray=={local_ray_version()}", platform.python_version()))
+    return hashlib.sha256(dependencies.encode()).hexdigest()[:12]
 
 
 def _dependencies() -> tuple[str, ...]:
     return tuple(sorted(line for line in requires("howfar") or () if "extra ==" not in line))
 
 
-def script(host: HostSpec, arguments: str) -> list[str]:
-    """A command for ssh that runs Python with the copied package."""
-    name, _ = packed()
-    python = f"PYTHONPATH=$HOME/{_HOME}/{name} PYTHONSAFEPATH=1 exec {python_of(host)}"
+def python_command(host: HostSpec, arguments: str) -> list[str]:
+    """Return a command for ssh that runs Python with the copied package."""
+    name, _ = build_archive()
+    python = f"PYTHONPATH=$HOME/{_HOME}/{name} PYTHONSAFEPATH=1 exec {python_path(host)}"
     return ["sh", "-c", f"unset HOWFAR_ENGINE; {python} {arguments}"]
 
 
-def bring(name: str, host: HostSpec, install: bool = True) -> None:
-    """Copy howfar to a host that lacks it, and check that it starts there with our versions. `install`: also make an environment there
-    if it needs one. Raises LabError, MissingError."""
-    there, archive = packed()
-    unpack = f'd="$HOME/{_HOME}/{there}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; {_BEGIN}; tar -xzf - -C "$t" && {_FINISH}'
+def install_on_host(name: str, host: HostSpec, install: bool = True) -> None:
+    """Copy howfar to a host that lacks it, and check that it starts there with this machine's versions. `install`: also make an
+    environment there if the host needs one. Raises LabError, MissingError."""
+    archive_name, archive = build_archive()
+    unpack = (
+        f'd="$HOME/{_HOME}/{archive_name}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; '
+        f'{_SCRIPT_START}; tar -xzf - -C "$t" && {_SCRIPT_END}'
+    )
     if ask(name, host, ["sh", "-c", unpack, "sh", ""]).returncode != 0:
         result = ask(name, host, ["sh", "-c", unpack, "sh", "now"], archive, _COPY_TIMEOUT_S)
         if result.returncode != 0:
             raise LabError(
-                f"howfar could not be copied to host {name}: {end_of_output(result.stderr)}", "Is its disk full?"
+                f"howfar could not be copied to host {name}: {tail_of_output(result.stderr)}", "Is its disk full?"
             )
     if host.python is None and not host.is_local and install:
         _make_environment(name, host)
-    _greet(name, host)
+    _check_start(name, host)
 
 
 def _make_environment(name: str, host: HostSpec) -> None:
-    """Make an environment with the host's own Python and pip, once per set of dependencies. Raises LabError."""
+    """Make an environment with the host's own Python and pip, unless it exists for these dependencies. Raises LabError."""
     minor = ".".join(platform.python_version_tuple()[:2])
-    wanted = [*_dependencies(), f"ray=={ray_version()}"]
-    make = (
-        f'd="$HOME/{_HOME}/environment-{_environment()}"; is() {{ "$1" -c "$v"; }}; v={shlex.quote(_IS_PYTHON % minor)}; '
+    packages = [*_dependencies(), f"ray=={local_ray_version()}"]
+    make_script = (
+        f'd="$HOME/{_HOME}/environment-{_environment_digest()}"; '
+        f'is() {{ "$1" -c "$v"; }}; v={shlex.quote(_PYTHON_VERSION_CHECK % minor)}; '
         '! is "$d/bin/python" 2>/dev/null || exit 0; rm -rf "$d"; '
         f'p=$(command -v python{minor} || command -v python3) || {{ echo "it has no python{minor}" >&2; exit 1; }}; '
-        f'is "$p" || exit 1; {_BEGIN}; "$p" -m venv "$t" && '
-        f'"$t/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && {_FINISH}'
+        f'is "$p" || exit 1; {_SCRIPT_START}; "$p" -m venv "$t" && '
+        f'"$t/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && {_SCRIPT_END}'
     )
-    result = ask(name, host, ["sh", "-c", make, "sh", *wanted], timeout_s=_INSTALL_TIMEOUT_S)
+    result = ask(name, host, ["sh", "-c", make_script, "sh", *packages], timeout_s=_INSTALL_TIMEOUT_S)
     if result.returncode != 0:
         raise LabError(
-            f"host {name} could not install what howfar needs: {end_of_output(result.stdout + result.stderr)}",
+            f"host {name} could not install what howfar needs: {tail_of_output(result.stdout + result.stderr)}",
             f"It needs Python {minor} with venv and pip, and must reach the package index that pip is configured for; or install an "
             "environment with `howfar[hosts]` there, and name its interpreter: "
             'python = "/…/bin/python".',
         )
 
 
-def _greet(name: str, host: HostSpec) -> None:
-    result = ask(name, host, script(host, f"-c {shlex.quote(_GREETING)} {host.address}"))
+def _check_start(name: str, host: HostSpec) -> None:
+    result = ask(name, host, python_command(host, f"-c {shlex.quote(_START_CHECK)} {host.address}"))
     if result.returncode != 0:
         raise MissingError(
-            f"howfar does not start on host {name} with {host.python or 'its own environment'}: {end_of_output(result.stderr)}",
+            f"howfar does not start on host {name} with {host.python or 'its own environment'}: {tail_of_output(result.stderr)}",
             "Its `python` must be of an environment with `howfar[hosts]`.",
         )
     is_own, versions = json.loads(result.stdout.splitlines()[-1])
@@ -161,24 +166,24 @@ def _greet(name: str, host: HostSpec) -> None:
             f"the address {host.address} is on no interface of host {name}",
             "Ray listens at it: give the address of an interface of that host (`ip -brief addr`) by which the others reach it.",
         )
-    check_versions(name, versions, here())
+    check_versions(name, versions, local_versions())
 
 
-def here() -> dict[str, str]:
+def local_versions() -> dict[str, str]:
     """The versions on this machine, which every host must match. Raises MissingError."""
-    return {"howfar": howfar.__version__, "ray": ray_version(), "python": platform.python_version()}
+    return {"howfar": howfar.__version__, "ray": local_ray_version(), "python": platform.python_version()}
 
 
 def check_versions(name: str, there: Mapping[str, str], ours: Mapping[str, str]) -> None:
     """Check that Ray's versions and Python's minor versions are equal, as Ray requires. Raises LabError."""
     for what, local_version in ours.items():
         remote_version = there[what]
-        same = (
+        agrees = (
             remote_version.split(".")[:2] == local_version.split(".")[:2]
             if what == "python"
             else remote_version == local_version
         )
-        if not same:
+        if not agrees:
             raise LabError(
                 f"host {name} has {what} {remote_version}, this machine has {local_version}",
                 "All hosts must have the same: install it there, or leave `python` out and howfar makes an environment with the "

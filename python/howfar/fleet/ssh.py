@@ -1,4 +1,4 @@
-"""Run commands on a host over plain ssh, or on this machine. It uses the user's ssh configuration and never asks for a password."""
+"""Runs commands on a host over plain ssh, or on this machine, with the user's ssh configuration and never with a password prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIONS = (
     "-T",
 )  # fmt: skip
 _SSH_FAILED = 255
-"""Exit code of ssh if ssh itself failed."""
+"""Exit code of ssh that means that ssh itself failed."""
 _TIMEOUT_S = 60.0
 _MAX_OUTPUT_CHARACTERS = 400
 _UNREACHABLE_MESSAGES = (
@@ -32,7 +32,7 @@ _NO_LOGIN_ADVICE = "It must work in a terminal without a password (a key, an age
 
 
 def command_on(host: HostSpec, command: Sequence[str]) -> list[str]:
-    """The argument list that runs `command` on a host, with standard streams forwarded."""
+    """Return the argument list that runs `command` on a host, with standard streams forwarded."""
     if host.is_local:
         return list(command)
     return ["ssh", *_OPTIONS, *shlex.split(host.ssh or host.address), "--", shlex.join(command)]
@@ -53,16 +53,16 @@ def ask(
             "Does that command work in a terminal, without a password?",
         ) from error
     if result.returncode == _SSH_FAILED and not host.is_local:
-        why = end_of_output(result.stderr)
+        output = tail_of_output(result.stderr)
         raise LabError(
-            f"host {name} cannot be reached by `ssh {host.ssh or host.address}`: {why}",
-            _NO_ROUTE_ADVICE if any(word in why for word in _UNREACHABLE_MESSAGES) else _NO_LOGIN_ADVICE,
+            f"host {name} cannot be reached by `ssh {host.ssh or host.address}`: {output}",
+            _NO_ROUTE_ADVICE if any(word in output for word in _UNREACHABLE_MESSAGES) else _NO_LOGIN_ADVICE,
         )
     return result
 
 
-def end_of_output(output: bytes) -> str:
-    """The end of a program's output, from the start of a line."""
+def tail_of_output(output: bytes) -> str:
+    """Return the end of a program's output, from the start of a line."""
     text = output.decode(errors="replace").strip()
     if len(text) > _MAX_OUTPUT_CHARACTERS:
         text = text[-_MAX_OUTPUT_CHARACTERS:].partition("\n")[2] or text[-_MAX_OUTPUT_CHARACTERS:]

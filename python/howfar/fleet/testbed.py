@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -17,16 +17,16 @@ from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.distances import (
     HostDistance,
-    combined_receipt,
-    entered,
-    link_distance,
-    real_link,
-    rtt_violations,
-    where,
+    combine_receipts,
+    enter_context,
+    find_rtt_violations,
+    locate_host,
+    measure_link,
+    real_link_receipt,
 )
 from howfar.fleet.load import LoadHosts
-from howfar.fleet.node import WORK, read_interruptions
-from howfar.fleet.ray_driver import HostLink, cpus_of, facts
+from howfar.fleet.node import WORK_DIRECTORY, read_interruptions
+from howfar.fleet.ray_driver import HostLink, cpus_of, read_host_facts
 from howfar.fleet.remote import RemoteHost, RemoteLauncher, RemoteObject, RemoteProcess
 from howfar.fleet.remote_endpoint import HostsContext
 from howfar.fleet.roles import RoleHosts, check_shared
@@ -45,17 +45,17 @@ from howfar.lab.connected_server import (
     NO_PID,
     ConnectedServer,
     StartedServer,
-    hops_view,
+    endpoint_target,
     name_hops_in_errors,
-    target_of,
+    query_hop_view,
 )
-from howfar.lab.counts import both_counts
+from howfar.lab.counts import compare_counts
 from howfar.lab.environment import LoadWatch
-from howfar.lab.idle import IdleWatch, polling
-from howfar.lab.laboratory import PLACEMENTS, connections
+from howfar.lab.idle import IdleWatch, keep_polling
+from howfar.lab.laboratory import PLACEMENTS, connection_count
 from howfar.lab.network import Cpus, Shares, share_cpus
 from howfar.lab.php.php_fpm import PhpApplication
-from howfar.lab.replicated_group import replicates
+from howfar.lab.replicated_group import is_replicated
 from howfar.lab.request import LabRequest
 from howfar.lab.server_group import ServerGroup, store_session_spec
 from howfar.lab.servers import CertificatePaths, Tables
@@ -70,12 +70,10 @@ from howfar.store.records import MachineLoad, Window
 from howfar.store.server_metrics import server_metrics
 from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, WindowWatch
 
-_READY_S = 20.0
-_POLL_S = 0.02
 _PINGS = 50
 _LOAD_METRICS = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
 _CPU_NUMBER_OFFSET = 1000
-"""Machine n (the server's is 0) has n times this added to its CPU numbers, so that all CPUs have distinct numbers."""
+"""Added n times to the CPU numbers of machine n (the server's is 0), so that all CPUs have distinct numbers."""
 
 
 def check_request(request: LabRequest, clients: int = 1) -> None:
@@ -98,12 +96,12 @@ class Hosts:
         swaps: bool = False,
         user_server: UserServer | None = None,
     ) -> None:
-        """`swaps`: the two hosts exchange their roles from block to block, if both can have either role. `user_server`: the user's own
-        server, which runs already; None: one is started for each trial."""
-        check_request(request, 1 + len(role_hosts.others))
+        """`swaps`: exchange the roles of the two hosts from block to block, if both can have either role. `user_server`: the user's
+        own server, which runs already; None: a server is started for each trial."""
+        check_request(request, 1 + len(role_hosts.other_clients))
         self.role_hosts, self.request, self.user_server = role_hosts, request, user_server
         self._hosts = {name: hosts[name] for name in role_hosts.names}
-        self._first = role_hosts
+        self._initial_roles = role_hosts
         self.warnings: list[str] = []
         self._stack = stack
         both_local = any(find_path(name).machines == 1 for name in request.paths)
@@ -112,7 +110,7 @@ class Hosts:
             for host in self._all_hosts()
         }
         self._facts = {
-            host.name: host.within(facts).updated(HostFacts(address=host.spec.address, **where(host)))
+            host.name: host.within(read_host_facts).updated(HostFacts(address=host.spec.address, **locate_host(host)))
             for host in self._all_hosts()
         }
         self._clocks: dict[str, RemoteObject] = {}
@@ -131,13 +129,13 @@ class Hosts:
 
     def _prepare_swap(self) -> None:
         """Prepare the client's host to run the server as well. On failure, warn and do not exchange roles."""
-        server_name, client_name = self._first.server, self._first.client
+        server_name, client_name = self._initial_roles.server, self._initial_roles.client
         try:
             if len(self._shares[server_name].server) != len(self._shares[client_name].server):
                 raise LabError("they do not have as many CPUs")
-            other = self._serve(self._hosts[client_name]).facts(StoreFacts)
-            if (other.kind, other.version) != self.server():
-                raise LabError(f"host {client_name} has {other.kind} {other.version}")
+            other_facts = self._hold_server(self._hosts[client_name]).facts(StoreFacts)
+            if (other_facts.kind, other_facts.version) != self.server():
+                raise LabError(f"host {client_name} has {other_facts.kind} {other_facts.version}")
         except (LabError, ServerMissing) as error:
             self.warnings.append(f"hosts {server_name} and {client_name} did not exchange their roles: {error.message}")
             if (held := self._servers.pop(client_name, None)) is not None:
@@ -161,16 +159,15 @@ class Hosts:
         return None if self.role_hosts.hop is None else self._hosts[self.role_hosts.hop]
 
     def _separate_hop(self, path: NetworkPath) -> RemoteHost | None:
-        """The separate host of this path's program. None: the program has no host of its own."""
+        """The separate host of this path's program; None if the program has no host of its own."""
         return self._hop if path.movable else None
 
     @property
     def _others(self) -> tuple[RemoteHost, ...]:
-        return tuple(self._hosts[name] for name in self.role_hosts.others)
+        return tuple(self._hosts[name] for name in self.role_hosts.other_clients)
 
     def ready(self) -> None:
-        """Create everything that trial environments need on the hosts; after the loss of a host, create it again there. Raises
-        LabError."""
+        """Create what trial environments need on the hosts, again on hosts that were lost. Raises LabError."""
         for host in self._all_hosts():
             if not host.alive():
                 host.join()
@@ -180,19 +177,19 @@ class Hosts:
                 self._links.clear()
         for host in self._all_hosts():
             if host.name not in self._clocks:
-                host.within(_make_directories, [WORK, *map(_work_directory, self.request.auxiliary_servers)])
+                host.within(_make_directories, [WORK_DIRECTORY, *map(_work_directory, self.request.auxiliary_servers)])
                 self._clocks[host.name] = host.hold(ClockServer, host.spec.address)
-        self._serve(self.server_host)
+        self._hold_server(self.server_host)
 
-    def _serve(self, host: RemoteHost) -> RemoteObject:
-        """The server of a host, with its data; prepared on the first call. Raises LabError, ServerMissing."""
+    def _hold_server(self, host: RemoteHost) -> RemoteObject:
+        """Return the server of a host, with its data; the first call prepares it. Raises LabError, ServerMissing."""
         request, tables = self.request, self._tables
         if host.name not in self._servers and self.user_server is not None:
             self._servers[host.name] = host.hold(
                 HeldUserServer, self.user_server, tables, request.connections, called="server"
             )
         elif host.name not in self._servers:
-            order = self._order(host)
+            order = self._server_order(host)
             self._servers[host.name] = hold_server(host, order)
             empty = replace(order, tables=Tables(0, 0), prepare=())
             self._auxiliary_servers[host.name] = tuple(
@@ -205,69 +202,68 @@ class Hosts:
     def _tables(self) -> Tables:
         return Tables(self.request.tables, self.request.table_size, self.request.contents)
 
-    def _order(self, host: RemoteHost) -> ServerOrder:
+    def _server_order(self, host: RemoteHost) -> ServerOrder:
         """How to start the main server on a host."""
         cpus, request = self._shares[host.name].server, self.request
-        others = () if self._hop is None else (self._hop.spec.address,)
+        hop_addresses = () if self._hop is None else (self._hop.spec.address,)
         address, prepare = host.spec.address, request.prepare
         return ServerOrder(
-            request.server, self._tables, request.connections, cpus, address, prepare, further_addresses=others
+            request.server, self._tables, request.connections, cpus, address, prepare, further_addresses=hop_addresses
         )
 
     @property
-    def server_side(self) -> RemoteObject:
+    def held_store(self) -> RemoteObject:
         return self._servers[self.server_host.name]
 
     @property
     def _store(self) -> StoreFacts:
-        return self.server_side.facts(StoreFacts)
+        return self.held_store.facts(StoreFacts)
 
     def link(self, source: RemoteHost | None = None, target: RemoteHost | None = None) -> HostLink:
-        """The link from `source` (by default the client) to `target` (by default the server)."""
+        """Return the link from `source` (by default the client) to `target` (by default the server); the first call opens it."""
         source, target = source or self.client_host, target or self.server_host
-        ends = (source.name, target.name)
-        if ends not in self._links:
-            self._links[ends] = new_link = HostLink(source, target)
+        pair = (source.name, target.name)
+        if pair not in self._links:
+            self._links[pair] = new_link = HostLink(source, target)
             self._stack.callback(new_link.close)
-        return self._links[ends]
+        return self._links[pair]
 
     def _open_replication(self) -> HostsReplication:
         replicas = []
         for host in map(self._hosts.__getitem__, self.role_hosts.replicas):
             # A replica may be on the client's host only if the client runs on the primary's; it then gets the server's share of CPUs.
-            own = self._shares[host.name].server if host is self.client_host else cpus_of(host)
-            replicas.append((host, own))
+            cpus = self._shares[host.name].server if host is self.client_host else cpus_of(host)
+            replicas.append((host, cpus))
 
         def link(source: RemoteHost, target: RemoteHost) -> tuple[HostLink, LinkReceipt]:
             return self.link(source, target), self._distance_by_pair[source.name, target.name].facts()
 
-        return HostsReplication(self._order(self.server_host), self.server_host, replicas, link)
+        return HostsReplication(self._server_order(self.server_host), self.server_host, replicas, link)
 
     def _probe_path(self, path: NetworkPath) -> LinkReceipt | None:
-        """The receipt of the link between client and server on a path, with a probe of it now. None: they are on one host. Raises
-        LabError."""
+        """Probe the link between client and server on a path; returns its receipt, None if they are on one host. Raises LabError."""
         if not path.crosses_link:
             return None
         if (hop := self._separate_hop(path)) is None:
             facts = self._current_link_facts()
             if facts is None:
                 return None
-            real = real_link(self.link().ping(_PINGS), facts)
+            real = real_link_receipt(self.link().ping(_PINGS), facts)
             if self._others:
                 real.others = self._probe_other_clients()
             return real
         probes = (self.link(target=hop).ping(_PINGS), self.link(hop).ping(_PINGS))
-        return combined_receipt(*map(real_link, probes, self.hop_facts))
+        return combine_receipts(*map(real_link_receipt, probes, self.hop_facts))
 
     def _probe_other_clients(self) -> list[LinkReceipt]:
-        """Probes from each further client. Raises LabError."""
+        """Probe the link of each further client. Raises LabError."""
         links = [self.link(host) for host in self._others]
         with ThreadPoolExecutor(len(links)) as pool:
-            return list(map(real_link, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
+            return list(map(real_link_receipt, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
 
     def _current_link_facts(self) -> LinkReceipt | None:
-        """The measured facts of the link; in blocks with exchanged roles, with the directions exchanged too."""
-        if self.link_facts is None or self.role_hosts == self._first:
+        """Return the measured facts of the link; in blocks with exchanged roles, the directions are exchanged too."""
+        if self.link_facts is None or self.role_hosts == self._initial_roles:
             return self.link_facts
         facts = self.link_facts.model_copy()
         facts.from_host, facts.to_host = self.link_facts.to_host, self.link_facts.from_host
@@ -276,69 +272,72 @@ class Hosts:
         return facts
 
     def _watch_interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
-        """A function that reports the interruptions of the connections to these hosts since now."""
+        """Return a function that reports the interruptions of the connections to these hosts since this call."""
         before = {host.name: len(host.within(read_interruptions)) for host in hosts}
 
-        def found() -> tuple[str, ...]:
-            longest = {
-                name: max(self._hosts[name].within(read_interruptions)[n:], default=0) for name, n in before.items()
+        def report_interruptions() -> tuple[str, ...]:
+            longest_by_host = {
+                name: max(self._hosts[name].within(read_interruptions)[count:], default=0)
+                for name, count in before.items()
             }
             return tuple(
-                f"host {name} received nothing for {ns / 1e9:.1f} s from the machine that runs howfar"
-                for name, ns in longest.items()
-                if ns
+                f"host {name} received nothing for {length_ns / 1e9:.1f} s from the machine that runs howfar"
+                for name, length_ns in longest_by_host.items()
+                if length_ns
             )
 
-        return found
+        return report_interruptions
 
     def _measure_distances(self) -> tuple[LinkReceipt, ...]:
-        """Measure from each client and each replica to the server; in a cluster also between the replicas. With a hop, also measure
-        from the client to it, and from there to the server. Each pair is measured from one end only: a round trip is the same from
-        either."""
+        """Measure from each client and each replica to the server; in a cluster also between the replicas; with a hop also from the
+        client to the hop, and from there to the server. A round trip takes the same time from either end, so one end measures."""
         role_hosts = self.role_hosts
-        names = dict.fromkeys((role_hosts.client, *role_hosts.others, *role_hosts.replicas))
-        ends = [(name, role_hosts.server) for name in names]
+        names = dict.fromkeys((role_hosts.client, *role_hosts.other_clients, *role_hosts.replicas))
+        pairs_to_measure = [(name, role_hosts.server) for name in names]
         if self._is_mesh:
-            ends += [(high, low) for low, high in combinations(role_hosts.replicas, 2)]
+            pairs_to_measure += [(high, low) for low, high in combinations(role_hosts.replicas, 2)]
         if role_hosts.hop is not None:
-            ends += [(role_hosts.client, role_hosts.hop), (role_hosts.hop, role_hosts.server)]
-        for source, target in ends:
+            pairs_to_measure += [(role_hosts.client, role_hosts.hop), (role_hosts.hop, role_hosts.server)]
+        for source, target in pairs_to_measure:
             if source != target:
                 link = self.link(self._hosts[source], self._hosts[target])
-                self._distance_by_pair[source, target] = link_distance(link)
+                self._distance_by_pair[source, target] = measure_link(link)
         return tuple(distance.facts() for distance in self._distance_by_pair.values())
 
     @property
     def link_facts(self) -> LinkReceipt | None:
-        """Facts about the path between the first client and the server. None: they are one host."""
+        """Facts about the path between the first client and the server; None if they are one host."""
         return next(iter(self.distances), None)
 
     @property
     def client_facts(self) -> tuple[LinkReceipt, ...]:
-        """Facts about the path of each client, the first one's first. Empty: the only client is on the server's host."""
-        ends = [(client, self._first.server) for client in (self._first.client, *self._first.others)]
-        return tuple(self._distance_by_pair[each].facts() for each in ends if each in self._distance_by_pair)
+        """Facts about the path of each client, beginning with the first; empty if the only client is on the server's host."""
+        client_pairs = [
+            (client, self._initial_roles.server)
+            for client in (self._initial_roles.client, *self._initial_roles.other_clients)
+        ]
+        return tuple(self._distance_by_pair[pair].facts() for pair in client_pairs if pair in self._distance_by_pair)
 
     @property
     def hop_facts(self) -> tuple[LinkReceipt, ...]:
-        """Facts about the paths from the client to the hop, and from there to the server. Empty: there is no hop with its own host."""
+        """Facts about the paths from the client to the hop, and from the hop to the server; empty without a hop on its own host."""
         if (hop := self.role_hosts.hop) is None:
             return ()
-        ends = ((self.role_hosts.client, hop), (hop, self.role_hosts.server))
-        return tuple(self._distance_by_pair[each].facts() for each in ends)
+        hop_pairs = ((self.role_hosts.client, hop), (hop, self.role_hosts.server))
+        return tuple(self._distance_by_pair[pair].facts() for pair in hop_pairs)
 
     @property
     def replica_facts(self) -> tuple[LinkReceipt, ...]:
         """Facts about the path between the first replica and the server; in a cluster between every two nodes, in the order of
-        `pairs`. Empty: there is no replica."""
-        most = 0 if self.request.replicas is None else self.request.replicas.max_replicas
-        nodes = (self.role_hosts.server, *self.role_hosts.replicas[:most])
-        linked = pairs(len(nodes)) if self._is_mesh else pairs(len(nodes))[:1]
-        return tuple(self._distance_by_pair[nodes[high], nodes[low]].facts() for low, high in linked)
+        `pairs`. Empty without replicas."""
+        max_replicas = 0 if self.request.replicas is None else self.request.replicas.max_replicas
+        nodes = (self.role_hosts.server, *self.role_hosts.replicas[:max_replicas])
+        linked_nodes = pairs(len(nodes)) if self._is_mesh else pairs(len(nodes))[:1]
+        return tuple(self._distance_by_pair[nodes[high], nodes[low]].facts() for low, high in linked_nodes)
 
     @property
     def followers(self) -> tuple[LinkReceipt, ...]:
-        """Facts about the path from each replica to the server. Empty: there is none, or each pair has its own distance."""
+        """Facts about the path from each replica to the server; empty without replicas, or if each pair has its own distance."""
         if self.request.replicas is None or self._is_mesh:
             return ()
         names = self.role_hosts.replicas[: self.request.replicas.max_replicas]
@@ -355,9 +354,9 @@ class Hosts:
         return self._store.kind, self._store.version
 
     def environment(self) -> RunEnvironment:
-        role_hosts = self._first
-        clients = () if role_hosts.client == role_hosts.server else (role_hosts.client, *role_hosts.others)
-        client_cpus = number_cpus({machine_id(name, self._facts): self._shares[name].client for name in clients})
+        role_hosts = self._initial_roles
+        clients = () if role_hosts.client == role_hosts.server else (role_hosts.client, *role_hosts.other_clients)
+        client_cpus = number_client_cpus({machine_id(name, self._facts): self._shares[name].client for name in clients})
         return RunEnvironment.model_validate(self._facts[role_hosts.server].as_json()).updated(
             RunEnvironment(
                 cpu_count=total_cpus(self._facts),
@@ -365,7 +364,7 @@ class Hosts:
                 roles=HostRoles(
                     client=role_hosts.client,
                     server=role_hosts.server,
-                    others=list(role_hosts.others),
+                    others=list(role_hosts.other_clients),
                     replicas=list(role_hosts.replicas),
                     hop=role_hosts.hop,
                     swaps=self.swaps,
@@ -389,7 +388,7 @@ class Hosts:
 
     def begin_block(self, block: int) -> None:
         """Exchange the roles in every other block, so that a difference between the hosts is not taken for one between paths."""
-        self.role_hosts = self._first.swapped if self.swaps and block % 2 else self._first
+        self.role_hosts = self._initial_roles.swapped if self.swaps and block % 2 else self._initial_roles
 
     @contextmanager
     def trial_environment(self, factors: Mapping[str, Level]) -> Iterator[HostsTrialEnvironment]:
@@ -423,8 +422,8 @@ class Hosts:
         """The hosts that take part in the load of an environment."""
         replica_count = 0 if server_group.replica_set is None else len(server_group.replica_set.replicas)
         replicas = self.role_hosts.replicas[:replica_count]
-        hop = () if (own := self._separate_hop(path)) is None else (own.name,)
-        names = dict.fromkeys((client.name, *self.role_hosts.others, *hop, self.server_host.name, *replicas))
+        hop = () if (separate_hop := self._separate_hop(path)) is None else (separate_hop.name,)
+        names = dict.fromkeys((client.name, *self.role_hosts.other_clients, *hop, self.server_host.name, *replicas))
         return tuple(self._hosts[name] for name in names)
 
     def _start_server_group(
@@ -436,25 +435,25 @@ class Hosts:
         stack: ExitStack,
     ) -> ServerGroup:
         """The main server, alone or with its replicas. Raises LabError, ServerCrashed."""
-        if replicates(factors):
-            assert self._replication is not None, "who asks for replicas named their hosts"
+        if is_replicated(factors):
+            assert self._replication is not None, "a request with replicas opens the replication"
             return stack.enter_context(self._replication.serving(factors, self.request.prepare, self.server()[0]))
-        certificates = self._certificates(self.server_side, client, WORK) if spec.tls else None
-        server = start_server(self.server_side, path.name, spec)
+        certificates = self._certificates(self.held_store, client, WORK_DIRECTORY) if spec.tls else None
+        server = start_server(self.held_store, path.name, spec)
         stack.callback(_stop_server, server)
         return ServerGroup(server, self._store.password, certificates)
 
     def _start_servers(
         self, server_group: ServerGroup, path: NetworkPath, spec: SessionSpec, client: RemoteHost, stack: ExitStack
     ) -> Iterator[tuple[StartedServer, Path]]:
-        """Start the environment's servers, the main one first; yields each with the directory for the files of its path."""
+        """Start the environment's servers, the main one first; yield each with the directory for the files of its path."""
         account = (self._store.user, server_group.password, self._store.database)
-        yield StartedServer(server_group.running, server_group.certificates, spec, *account), WORK
+        yield StartedServer(server_group.running, server_group.certificates, spec, *account), WORK_DIRECTORY
         auxiliary_spec = store_session_spec(spec, path)
-        for side in self._auxiliary_servers.get(self.server_host.name, ()):
-            work = _work_directory(side.facts(StoreFacts).kind)
-            certificates = self._certificates(side, client, work) if auxiliary_spec.tls else None
-            running = start_server(side, path.name, auxiliary_spec)
+        for held_store in self._auxiliary_servers.get(self.server_host.name, ()):
+            work = _work_directory(held_store.facts(StoreFacts).kind)
+            certificates = self._certificates(held_store, client, work) if auxiliary_spec.tls else None
+            running = start_server(held_store, path.name, auxiliary_spec)
             stack.callback(_stop_server, running)
             yield StartedServer(running, certificates, auxiliary_spec), work
 
@@ -466,7 +465,7 @@ class Hosts:
         servers: tuple[ConnectedServer, ...],
         stack: ExitStack,
     ) -> PhpApplication | None:
-        """The real application, if the cell has one, on the load's host and CPUs."""
+        """Start the real application, if the cell has one, on the load's host and CPUs."""
         if factors.get("application") != "php":
             return None
         children = int(factors.get("threads", 1))
@@ -481,20 +480,20 @@ class Hosts:
         application: PhpApplication | None,
         client: RemoteHost,
     ) -> dict[str, list[Observed]]:
-        """Processes whose CPU time belongs to the environment, by host."""
-        found: dict[str, list[Observed]] = {host.name: [] for host in self._all_hosts()}
+        """Return the processes whose CPU time belongs to the environment, by host."""
+        observed: dict[str, list[Observed]] = {host.name: [] for host in self._all_hosts()}
         for number, server in enumerate(connected):
             if server.running.pid != NO_PID:
                 role = server.name if number else MAIN
-                found[self.server_host.name].append(Observed(role=role, pid=server.running.pid))
+                observed[self.server_host.name].append(Observed(role=role, pid=server.running.pid))
             for hop in server.endpoint.hops:
                 process = cast(RemoteProcess, hop.process)
-                found[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
-        for name, replica in zip(self.role_hosts.replicas, server_group.observed(), strict=False):
-            found[name].append(replica)
+                observed[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
+        for name, replica in zip(self.role_hosts.replicas, server_group.observed_processes(), strict=False):
+            observed[name].append(replica)
         if application is not None:
-            found[client.name].append(application.observed)
-        return found
+            observed[client.name].append(application.observed_process)
+        return observed
 
     def _build_environment(
         self,
@@ -509,11 +508,11 @@ class Hosts:
         real: LinkReceipt | None,
         idle: _RemoteIdle,
     ) -> HostsTrialEnvironment:
-        by_host = self._observed_by_host(server_group, (main, *auxiliary_servers), application, client)
-        elsewhere = {
-            host.name: (host.launcher(self._shares[host.name].server), tuple(by_host[host.name]))
+        observed = self._observed_by_host(server_group, (main, *auxiliary_servers), application, client)
+        observed_by_host = {
+            host.name: (host.launcher(self._shares[host.name].server), tuple(observed[host.name]))
             for host in self._all_hosts()
-            if host is not client and by_host[host.name]
+            if host is not client and observed[host.name]
         }
         host_reports: dict[str, HostReport] = {}
         launcher = client.launcher(cpus)
@@ -526,34 +525,34 @@ class Hosts:
             database=main.started.database,
             client=LoadHosts(
                 launcher=launcher,
-                others=self._other_launchers(),
+                other_clients=self._other_launchers(),
                 clocks=self.clocks,
-                elsewhere=elsewhere,
+                observed_by_host=observed_by_host,
                 host_reports=host_reports,
             ),
-            observe=tuple(by_host[client.name]),
+            observe=tuple(observed[client.name]),
             trust=main.trust,
             server_group=server_group,
             main=main,
             auxiliary_servers=auxiliary_servers,
             application=application,
             link=None,
-            at_rest=None,
+            rtt_at_rest=None,
             tcp=TcpSettings(),
-            connections=connections(factors),
+            connections=connection_count(factors),
             targets=None,
             idle=idle,
             fetches_server_key=self.user_server is None or self.user_server.login.consent.fetch_server_key,
             real=real,
             host_reports=host_reports,
             interruptions=self._watch_interruptions(self._all_hosts()),
-            parties=self._parties(client, self._separate_hop(path), replicates(factors)),
+            parties=self._parties(client, self._separate_hop(path), is_replicated(factors)),
         )
 
     def _parties(self, client: RemoteHost, hop: RemoteHost | None, has_replicas: bool) -> HostsReceipt:
         parties = HostsReceipt(client=client.name, server=self.server_host.name)
         if self._others:
-            parties.others = list(self.role_hosts.others)
+            parties.others = list(self.role_hosts.other_clients)
         if hop is not None:
             parties.hop = hop.name
         if has_replicas:
@@ -582,17 +581,23 @@ class Hosts:
         certificates = started.certificates
         tls = (str(certificates.ca), spec.tls_version) if certificates and spec.tls_version else None
         with name_hops_in_errors(path):
-            view = server.session_view(client, target_of(endpoint), tls) if path.shows_sessions else hops_view(server)
+            view = (
+                server.session_view(client, endpoint_target(endpoint), tls)
+                if path.shows_sessions
+                else query_hop_view(server)
+            )
         if self.user_server is not None:
-            # The server may report host names, or a proxy, instead of addresses, and its process is in no namespace of ours. So the
-            # receipt records its view, and nothing is checked.
-            seen_from, answers = (view.host or "").partition(":")[0], endpoint.peer_pid
-            endpoint = replace(endpoint, seen_from=seen_from, peer_pid=None if answers == NO_PID else answers)
+            # The server may report host names, or a proxy, instead of addresses, and its process is in none of howfar's namespaces.
+            # So the receipt records the server's view without checking it.
+            expected_client_host, answers = (view.host or "").partition(":")[0], endpoint.peer_pid
+            endpoint = replace(
+                endpoint, expected_client_host=expected_client_host, peer_pid=None if answers == NO_PID else answers
+            )
         return ConnectedServer(started, endpoint, view, context.watch_hops)
 
-    def _certificates(self, side: RemoteObject, client: RemoteHost, work: Path) -> CertificatePaths:
+    def _certificates(self, held_store: RemoteObject, client: RemoteHost, work: Path) -> CertificatePaths:
         """Copy the CA's certificate to the clients' hosts."""
-        authority, ca = side.call("certificates"), work / "ca.pem"
+        authority, ca = held_store.call("certificates"), work / "ca.pem"
         for host in (client, *self._others):
             host.within(ca.write_bytes, authority)
         return CertificatePaths(ca, ca, ca)
@@ -600,12 +605,12 @@ class Hosts:
 
 def _work_directory(kind: str) -> Path:
     """The directory on each host for the files of an auxiliary server."""
-    return WORK / KINDS[kind].service
+    return WORK_DIRECTORY / KINDS[kind].service
 
 
 def _split_cpus(cpus: Cpus, split: bool) -> Shares:
-    """The CPUs of each role. `split`: each role gets half, because on local paths both run on this host and every path must have the
-    same; otherwise each gets all."""
+    """Return the CPUs of each role. `split`: each role gets half, because local paths run both roles on this host, and every path
+    must have the same CPUs; otherwise each role gets all."""
     return share_cpus(cpus) if split else Shares(cpus, cpus)
 
 
@@ -615,16 +620,13 @@ def _make_directories(directories: Sequence[Path]) -> None:
 
 
 def _stop_server(server: RemoteServer) -> None:
-    """Stop a server; one on a lost host has stopped already."""
-    try:
+    """Stop a server; a server on a lost host has stopped already."""
+    with suppress(LabError):
         server.stop()
-    except LabError:
-        return
 
 
 class _HostsLoad:
-    """Observes all hosts during a trial; see `runner.trial.Watch`. Returns the worst host's figures, and the busy CPUs of all
-    machines."""
+    """Observes all hosts during a trial; see `runner.trial.Watch`. The result is the worst host's, with all machines' busy CPUs."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
         """`machines`: identity of the machine, by host."""
@@ -632,37 +634,37 @@ class _HostsLoad:
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
     def finish(self) -> MachineLoad:
-        found: list[MachineLoad] = [watch.call("finish") for watch in self._held]
+        loads: list[MachineLoad] = [watch.call("finish") for watch in self._held]
         for watch in self._held:
             watch.drop()
         worst = {
-            name: max((v for load in found if (v := getattr(load, name)) is not None), default=None)
+            name: max((v for load in loads if (v := getattr(load, name)) is not None), default=None)
             for name in _LOAD_METRICS
         }
-        return MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, found))
+        return MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, loads))
 
 
 def total_busy_cpus(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:
-    """Number of busy CPUs of all machines; several hosts may be one machine. `loads`: one per host. None if unknown for a machine."""
+    """Return the number of busy CPUs of all machines, from the loads of their hosts; None if unknown for a machine."""
     by_machine = dict(zip(machines, loads, strict=True))
     known = [load.busy_cpus for load in by_machine.values() if load.busy_cpus is not None]
     return sum(known) if len(known) == len(by_machine) else None
 
 
-def machine_id(host: str, facts: Mapping[str, HostFacts]) -> str:
-    """Identity of the machine of a host; several hosts may be one machine. `facts`: by host."""
-    return facts[host].boot_id or host
+def machine_id(host: str, facts_by_host: Mapping[str, HostFacts]) -> str:
+    """Identity of the machine of a host; several hosts may be one machine."""
+    return facts_by_host[host].boot_id or host
 
 
-def total_cpus(facts: Mapping[str, HostFacts]) -> int | None:
-    """Number of CPUs of all machines, each counted once as in `total_busy_cpus`. None if unknown for a machine."""
-    by_machine = {machine_id(host, facts): found.cpu_count for host, found in facts.items()}
+def total_cpus(facts_by_host: Mapping[str, HostFacts]) -> int | None:
+    """Return the number of CPUs of all machines, each counted once as in `total_busy_cpus`; None if unknown for a machine."""
+    by_machine = {machine_id(host, facts_by_host): host_facts.cpu_count for host, host_facts in facts_by_host.items()}
     known = [count for count in by_machine.values() if count is not None]
     return sum(known) if len(known) == len(by_machine) else None
 
 
-def number_cpus(by_machine: Mapping[str, Cpus]) -> list[int]:
-    """The CPUs of all clients, with numbers that differ between machines and from the server's."""
+def number_client_cpus(by_machine: Mapping[str, Cpus]) -> list[int]:
+    """Return the CPUs of all clients, with numbers that differ between machines and from the server's."""
     return [cpu + _CPU_NUMBER_OFFSET * number for number, cpus in enumerate(by_machine.values(), 1) for cpu in cpus]
 
 
@@ -680,14 +682,14 @@ class _RemoteIdle:
 
         def hold(host: RemoteHost) -> RemoteObject:
             if level == "polling":
-                stack.callback(host.hold(entered, polling, called="polling").drop)
+                stack.callback(host.hold(enter_context, keep_polling, called="polling").drop)
             held = host.hold(IdleWatch, level, cpus_of(host), called="idle")
             stack.callback(held.drop)
             return held
 
         with ThreadPoolExecutor(len(hosts)) as pool:
-            found = dict(zip((host.name for host in hosts), pool.map(hold, hosts), strict=True))
-        return cls(client.name, found)
+            held_by_host = dict(zip((host.name for host in hosts), pool.map(hold, hosts), strict=True))
+        return cls(client.name, held_by_host)
 
     def _call_all(self, method: str) -> list[Any]:
         with ThreadPoolExecutor(len(self.held)) as pool:
@@ -696,28 +698,21 @@ class _RemoteIdle:
     def begin(self) -> None:
         self._call_all("begin")
 
-    def receipt(self) -> IdleReceipt:
-        by_host: dict[str, IdleReceipt] = dict(zip(self.held, self._call_all("receipt"), strict=True))
+    def collect_receipt(self) -> IdleReceipt:
+        by_host: dict[str, IdleReceipt] = dict(zip(self.held, self._call_all("collect_receipt"), strict=True))
         receipt = by_host[self.client].model_copy()
         receipt.hosts = by_host
         return receipt
 
 
-class _NoWatch:
-    """Observes nothing; see `testbed.WindowWatch`."""
+@dataclass(frozen=True)
+class _EmptyWatch:
+    """Observes nothing; with a length, returns an empty window, to which the lag of replicas is added. See `testbed.WindowWatch`."""
+
+    length_ns: int | None
 
     def finish(self) -> Window | None:
-        return None
-
-
-@dataclass(frozen=True)
-class _LagOnlyWatch:
-    """Returns an empty window, to which the lag of replicas is added; see `testbed.WindowWatch`."""
-
-    length_ns: int
-
-    def finish(self) -> Window:
-        return Window(length_ns=self.length_ns, interface="")
+        return None if self.length_ns is None else Window(length_ns=self.length_ns, interface="")
 
 
 @dataclass
@@ -725,7 +720,7 @@ class HostsTrialEnvironment(LabTrialEnvironment):
     """The laboratory's trial environment, over a real link; see `howfar.testbed.TrialEnvironment`."""
 
     real: LinkReceipt | None = None
-    """The receipt of the link between the hosts. None: this path does not use it."""
+    """The receipt of the link between the hosts; None if this path does not use the link."""
     host_reports: dict[str, HostReport] = field(default_factory=dict)
     """By host; see `fleet.load.LoadHosts`."""
     parties: HostsReceipt = field(default_factory=HostsReceipt)
@@ -733,30 +728,29 @@ class HostsTrialEnvironment(LabTrialEnvironment):
     """Interruptions of the connection to a host, since the environment was created."""
 
     def watch(self, length_ns: int) -> WindowWatch:
-        return self.server_group.watch(_NoWatch() if self.replica_set is None else _LagOnlyWatch(length_ns))
+        return self.server_group.watch(_EmptyWatch(None if self.replica_set is None else length_ns))
 
     def precheck(self, session: Receipt | None = None) -> CollectedReceipt:
         return self._with_hosts(super().precheck(session))
 
     def collect_receipt(self, session: Receipt | None, load: LoadFacts = NO_FACTS) -> CollectedReceipt:
-        found = self._with_hosts(super().collect_receipt(session, load))
-        server, hosts = found.receipt.server, found.receipt.hosts
+        collected = self._with_hosts(super().collect_receipt(session, load))
+        server, hosts = collected.receipt.server, collected.receipt.hosts
         assert server is not None and hosts is not None, "an environment between hosts has both"
-        # Are the counted requests ours alone? A replica set is queried for its positions meanwhile, and a user's own server may have
-        # other users.
-        alone = self.replica_set is None and not server.given
-        counted, differs = both_counts(self.main.name, server_metrics(server.counters), load, alone)
+        # howfar also queries a replica set for its positions meanwhile, and a user's own server may have other users.
+        is_only_user = self.replica_set is None and not server.given
+        counted, differences = compare_counts(self.main.name, server_metrics(server.counters), load, is_only_user)
         hosts.counted = counted
-        return replace(found, violations=(*found.violations, *differs, *self.interruptions()))
+        return replace(collected, violations=(*collected.violations, *differences, *self.interruptions()))
 
-    def _with_hosts(self, found: CollectedReceipt) -> CollectedReceipt:
+    def _with_hosts(self, collected: CollectedReceipt) -> CollectedReceipt:
         hosts = self.parties.model_copy()
         hosts.start = dict(self.host_reports)
-        receipt = found.receipt.updated(TrialReceipt(hosts=hosts))
+        receipt = collected.receipt.updated(TrialReceipt(hosts=hosts))
         if self.real is None:
-            return CollectedReceipt(receipt, found.violations)
+            return CollectedReceipt(receipt, collected.violations)
         receipt.link = self.real
-        return CollectedReceipt(receipt, (*found.violations, *rtt_violations(self.real)))
+        return CollectedReceipt(receipt, (*collected.violations, *find_rtt_violations(self.real)))
 
 
 @contextmanager
@@ -767,7 +761,6 @@ def open_hosts(
     swaps: bool = False,
     user_server: UserServer | None = None,
 ) -> Iterator[Hosts]:
-    """Open the hosts as a testbed; leaving the context stops everything there. Raises LabError, ServerMissing, ServerCrashed,
-    PlanError."""
+    """Open the hosts as a testbed; exit stops everything there. Raises LabError, ServerMissing, ServerCrashed, PlanError."""
     with ExitStack() as stack:
         yield Hosts(hosts, role_hosts, request, stack, swaps, user_server)

@@ -1,7 +1,8 @@
-"""The user's own server as the target of a run between hosts. It is queried for what its account may see, but never started,
-configured or stopped.
+"""The user's own server as the target of a run between hosts. It is queried for the facts that its account may see, but never
+started, configured or stopped.
 
-A session cannot show the server's CPU time, whether its data is in memory, and whether other clients use it: these stay unknown.
+A session cannot show the server's CPU time, whether its data is in memory, and whether other clients use it: these facts stay
+unknown.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NoValidAnswer, ServerRefused, SqlSession
 from howfar.doctor.targets import Consent, TargetLogin
-from howfar.engine.inserts import OWN_TABLES
+from howfar.engine.inserts import KINDS_WITH_OWN_TABLES
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
 from howfar.fleet.server_facts import RunningFacts, StoreFacts
 from howfar.lab.connected_server import NO_PID
 from howfar.lab.environment import allow_descriptors
 from howfar.lab.servers import GAUGES, CertificatePaths, Tables, address_parts
-from howfar.lab.servers.sql_store import counters_of
+from howfar.lab.servers.sql_store import convert_counters
 from howfar.load.job import LoadLogin
 from howfar.paths.path import Row
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 
 _NO_SOCKET = Path("/nonexistent")
-_UNKNOWN = ("the server's CPU time", "whether its data was in memory", "whether others used it meanwhile")
+_UNKNOWN_FACTS = ("the server's CPU time", "whether its data was in memory", "whether others used it meanwhile")
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class UserServer:
     login: TargetLogin
 
 
-def user_server_from_dsn(found: LoadLogin) -> UserServer:
+def user_server_from_dsn(load_login: LoadLogin) -> UserServer:
     """The server that the option `--dsn` names. Raises UsageError."""
-    address, target = found.address, found.target
+    address, target = load_login.address, load_login.target
     if not isinstance(target, TcpTarget) or ":" in target.host:
         raise UsageError(
             "--dsn must name the server by its IPv4 address or host name: the other hosts reach it by that",
@@ -65,7 +66,7 @@ def user_server_from_dsn(found: LoadLogin) -> UserServer:
     assert address.user is not None and address.database is not None, "a joined address is complete"
     kind = Kind.POSTGRESQL if address.protocol == "postgresql" else Kind.MYSQL
     consent = Consent(fetch_server_key=address.fetch_server_key is True)
-    login = TargetLogin(address.user, found.password.reveal(), consent, address.database)
+    login = TargetLogin(address.user, load_login.password.reveal(), consent, address.database)
     return UserServer(kind, target.host, target.port, address.database, login)
 
 
@@ -86,7 +87,7 @@ def check_plan_for_user_server(plan: Plan) -> None:
     factors, unsupported = plan.factors, ""
     if factors.content != ("digits",):
         unsupported = "tables with other contents than sysbench's"
-    elif plan.workload.kind in OWN_TABLES:
+    elif plan.workload.kind in KINDS_WITH_OWN_TABLES:
         unsupported = "a table that is made anew for each trial"
     elif plan.workload.kind in ("page", "key_value"):
         unsupported = "stores of keys"
@@ -102,16 +103,16 @@ def check_plan_for_user_server(plan: Plan) -> None:
 
 
 class HeldUserServer:
-    """Held on the server's host in place of `serving.HeldStore`."""
+    """Held on the server's host instead of `serving.HeldStore`."""
 
     def __init__(self, user_server: UserServer, tables: Tables, connections: int) -> None:
         descriptors, login = allow_descriptors(connections), user_server.login
         self._user_server = user_server
         with self._session() as session:
-            properties = session.rows(_ABOUT[user_server.kind])[0]
+            properties = session.rows(_VERSION_QUERIES[user_server.kind])[0]
             version, comment, directory = (str(value or "") for value in properties)
-            kind = _kind_of(user_server.kind, version, comment)
-            self._socket = _socket(user_server, directory)
+            kind = _product_kind(user_server.kind, version, comment)
+            self._socket = _find_socket(user_server, directory)
             _check_tables(session, user_server, tables)
         data = DataFacts(given=True, tables=tables.count, table_size=tables.size)
         self.facts = StoreFacts(kind, version, login.user, login.password, user_server.database, data, descriptors)
@@ -134,16 +135,16 @@ class HeldUserServer:
         return getattr(self, method)(*arguments)
 
     def snapshot(self) -> dict[str, int]:
-        """The counters that its account may read; empty if it may read none."""
+        """Return the counters that the account may read; empty if it may read none."""
         with suppress(ServerRefused), self._session() as session:
-            found = {str(name): int(value) for name, value in session.rows(_COUNTERS[self._user_server.kind])}
-            return counters_of(found) if self._user_server.kind is Kind.MYSQL else found
+            counters = {str(name): int(value) for name, value in session.rows(_COUNTER_QUERIES[self._user_server.kind])}
+            return convert_counters(counters) if self._user_server.kind is Kind.MYSQL else counters
         return {}
 
-    def receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[ServerReceipt, tuple[str, ...]]:
+    def collect_receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[ServerReceipt, tuple[str, ...]]:
         after = self.snapshot()
         counters = {name: after[name] - before[name] for name in after if name in before and name not in GAUGES}
-        return ServerReceipt(kind=self.facts.kind, given=True, counters=counters, unknown=list(_UNKNOWN)), ()
+        return ServerReceipt(kind=self.facts.kind, given=True, counters=counters, unknown=list(_UNKNOWN_FACTS)), ()
 
     def query(self, sql: str) -> list[Row]:
         raise PlanError("a path that sets the server has one of howfar's own", "Leave out --dsn.")
@@ -184,23 +185,23 @@ def _session(user_server: UserServer, endpoint: Endpoint) -> Iterator[SqlSession
 def _view_session(user_server: UserServer, target: Target, _: ssl.SSLContext | None) -> SessionView:
     """See `lab.servers.SessionProbe`; runs on the client's host."""
     with _session(user_server, Endpoint(*address_parts(target))) as session:
-        return SessionView(host=str(session.rows(_SEEN_FROM[user_server.kind])[0][0]), ssl_version="")
+        return SessionView(host=str(session.rows(_CLIENT_HOST_QUERIES[user_server.kind])[0][0]), ssl_version="")
 
 
-def _kind_of(kind: Kind, version: str, comment: str) -> str:
+def _product_kind(kind: Kind, version: str, comment: str) -> str:
     if kind is Kind.POSTGRESQL:
         return "postgresql"
     return "mariadb" if "mariadb" in f"{version} {comment}".lower() else "mysql"
 
 
-def _socket(user_server: UserServer, said: str) -> Path | None:
-    """The server's Unix socket; `said` is its path as MySQL reports it. PostgreSQL reports the path to few accounts, but the kernel
-    lists all sockets, and PostgreSQL's name contains the port."""
+def _find_socket(user_server: UserServer, reported_path: str) -> Path | None:
+    """Return the server's Unix socket, or None. `reported_path`: its path as MySQL reports it. PostgreSQL reports the path to few
+    accounts, but the kernel lists all sockets, and the name of PostgreSQL's contains the port."""
     if user_server.kind is Kind.POSTGRESQL:
         name = f"/.s.PGSQL.{user_server.port}"
-        words = Path("/proc/net/unix").read_text().split()
-        said = next((word for word in words if word.endswith(name) and word.startswith("/")), "")
-    return Path(said) if said and Path(said).is_socket() else None
+        entries = Path("/proc/net/unix").read_text().split()
+        reported_path = next((word for word in entries if word.endswith(name) and word.startswith("/")), "")
+    return Path(reported_path) if reported_path and Path(reported_path).is_socket() else None
 
 
 def _check_tables(session: SqlSession, user_server: UserServer, tables: Tables) -> None:
@@ -218,15 +219,15 @@ def _check_tables(session: SqlSession, user_server: UserServer, tables: Tables) 
             )
 
 
-_ABOUT = {
+_VERSION_QUERIES = {
     Kind.MYSQL: "SELECT version(), @@version_comment, @@socket",
     Kind.POSTGRESQL: "SELECT current_setting('server_version'), '', ''",
 }
-_SEEN_FROM = {
+_CLIENT_HOST_QUERIES = {
     Kind.MYSQL: "SELECT HOST FROM information_schema.processlist WHERE ID = CONNECTION_ID()",
     Kind.POSTGRESQL: "SELECT coalesce(host(client_addr), 'localhost') FROM pg_stat_activity WHERE pid = pg_backend_pid()",
 }
-_COUNTERS = {
+_COUNTER_QUERIES = {
     Kind.MYSQL: "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Bytes_received', 'Bytes_sent', 'Connections', "
     "'Com_select', 'Com_insert', 'Com_update', 'Com_delete', 'Com_begin', 'Com_commit', 'Qcache_hits', 'Handler_commit', "
     "'Innodb_buffer_pool_reads')",

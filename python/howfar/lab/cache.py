@@ -1,8 +1,8 @@
 """Directories: the cache with templates, which outlives a run, and the work directory, which does not.
 
-The work directory is a tmpfs that only the sandbox sees, mounted over one fixed empty directory: nothing is left behind, however this
-process ends. If the data does not fit in memory, or there is no sandbox, or `HOWFAR_WORK` names a directory, it is a locked directory
-on disk; the next start removes work directories that are no longer locked.
+The work directory is a tmpfs that only the sandbox sees, mounted over a fixed empty directory, so nothing is left however this process
+ends. If the data does not fit in memory, if there is no sandbox, or if `HOWFAR_WORK` names a directory, it is a locked directory on
+disk; the next start removes work directories that are no longer locked.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WORK = "HOWFAR_WORK"
 SOCKET_PATH_MAX = 107
 """Maximum bytes of a Unix socket's path: `sun_path` has 108 bytes, including the final zero."""
 _FORBIDDEN_CHARACTERS = frozenset(":'\"\\\n")
-"""Characters that a path may not contain: a colon separates directories in `--tmpdir`; the others would need escapes in SQL."""
-_MEMORY_SLACK = 512 * 2**20
+"""Characters that a path must not contain: a colon separates directories in `--tmpdir`; the others would need escapes in SQL."""
+_MEMORY_SLACK_BYTES = 512 * 2**20
 
 
 def cache_home() -> Path:
@@ -47,30 +47,30 @@ def cache_home() -> Path:
 
 @contextmanager
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
-    """An empty directory for sockets and server data, which is removed on leaving. A server needs `data_bytes` of memory, the
-    directory `copies` times that. Raises LabError."""
+    """An empty directory for sockets and servers' data, removed on leaving. A server needs `data_bytes` of memory, and the directory
+    `copies` times as much. Raises LabError."""
     home = cache_home()
     if not os.access(home, os.W_OK | os.X_OK):
         raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
     chosen = _chosen_directory()
-    disk = home / "work" if chosen is None else chosen / "howfar-work"
-    _remove_abandoned(disk)
-    available = memory_bytes("MemAvailable")
-    if chosen is None and sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK < available:
+    disk_parent = home / "work" if chosen is None else chosen / "howfar-work"
+    _remove_abandoned(disk_parent)
+    available_bytes = memory_bytes("MemAvailable")
+    if chosen is None and sandbox.inside() and (1 + copies) * data_bytes + _MEMORY_SLACK_BYTES < available_bytes:
         directory = home / "sandbox"
         directory.mkdir(exist_ok=True)
         check_name(directory)
-        sandbox.mount_memory(directory, available)
+        sandbox.mount_memory(directory, available_bytes)
         yield directory
         return
-    with _locked_directory(disk) as directory:
+    with _locked_directory(disk_parent) as directory:
         check_name(directory)
         yield directory
 
 
 def _chosen_directory() -> Path | None:
-    """The directory in which the user wants the servers' data, for example to include a disk's write times; None if none is chosen.
-    Raises LabError."""
+    """The directory that the user has chosen for the servers' data, for example to include a disk's write times; None without a
+    choice. Raises LabError."""
     value = os.environ.get(WORK)
     if not value:
         return None
@@ -96,7 +96,7 @@ def check_name(directory: Path) -> None:
 
 
 def _directory_variable() -> str:
-    """Name of the environment variable that determines the work directory."""
+    """Name of the environment variable that sets the work directory's place."""
     return WORK if os.environ.get(WORK) else "XDG_CACHE_HOME"
 
 
@@ -104,9 +104,8 @@ def _directory_variable() -> str:
 def _locked_directory(parent: Path) -> Iterator[Path]:
     parent.mkdir(exist_ok=True)
     directory = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
-    with lock(
-        parent.with_suffix(".lock"), exclusive=True
-    ):  # otherwise `_remove_abandoned` of another process could remove it before it is locked
+    # Otherwise another process in `_remove_abandoned` could remove the directory before it is locked.
+    with lock(parent.with_suffix(".lock"), exclusive=True):
         directory.mkdir(mode=0o700)
         descriptor = os.open(directory, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -118,16 +117,17 @@ def _locked_directory(parent: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove work directories whose owner has ended."""
+    """Remove the work directories of processes that have ended."""
     if not parent.is_dir():
         return
     with lock(parent.with_suffix(".lock"), exclusive=True):
         for directory in parent.iterdir():
             with contextlib.suppress(OSError):
-                _remove_unless_held(directory)
+                _remove_unless_locked(directory)
 
 
-def _remove_unless_held(directory: Path) -> None:
+def _remove_unless_locked(directory: Path) -> None:
+    """Raises OSError if a process holds the directory's lock."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,7 +138,7 @@ def _remove_unless_held(directory: Path) -> None:
 
 @contextmanager
 def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold a lock on a file, after waiting for other howfar processes. The kernel releases it when this process ends. Raises
+    """Hold a lock on a file, after waiting for other howfar processes; the kernel also releases it when this process ends. Raises
     LabError."""
     try:
         file = path.open("a")
@@ -167,7 +167,7 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def file_system_of(path: Path) -> str:
-    """Type of the file system that holds `path`, as the kernel names it."""
+    """The kernel's name for the type of the file system that holds `path`."""
     longest_mount, kind = "", "unknown"
     real = str(path.resolve())
     for line in Path("/proc/self/mountinfo").read_text().splitlines():

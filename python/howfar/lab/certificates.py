@@ -1,6 +1,6 @@
-"""Certificates of a laboratory: a CA and a server's certificate, created for each laboratory and trusted nowhere else.
+"""Creates a CA and a server's certificate for one laboratory; nothing else trusts them.
 
-Keys are EC P-256, as on most of today's sites. The cost of a handshake depends on the type of key, so every receipt names the type.
+Keys are EC P-256, as on most of today's sites. The cost of a handshake depends on the type of key, so every receipt contains the type.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from howfar.lab.servers import CertificatePaths
 
 KEY_TYPE = "EC P-256"
-_VALID = datetime.timedelta(days=30)
-"""Period of validity; longer than any run."""
+_VALIDITY = datetime.timedelta(days=30)
+"""Period of validity, longer than any run."""
 _CLOCK_SLACK = datetime.timedelta(days=1)
 
 
@@ -29,9 +29,9 @@ def make_certificates(
 ) -> CertificatePaths:
     """Create a CA and a server's certificate for `addresses` and `names` in `directory`; only the owner can read the key."""
     ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = _name("howfar laboratory")
+    ca_name = _name("howfar laboratory")
     ca = (
-        _certificate(authority, authority, ca_key)
+        _certificate_builder(ca_name, ca_name, ca_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
@@ -40,7 +40,7 @@ def make_certificates(
     alternative_names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
     alternative_names += [x509.DNSName(name) for name in names]
     server = (
-        _certificate(_name("howfar server"), authority, server_key)
+        _certificate_builder(_name("howfar server"), ca_name, server_key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -62,7 +62,7 @@ def make_certificates(
 
 
 def pinned_context(certificates: CertificatePaths, version: str) -> ssl.SSLContext:
-    """A Python client's TLS context: it verifies the server's certificate and name, and allows only `version` (`TLSv1.3`)."""
+    """A Python client's TLS context, which verifies the server's certificate and name and allows only `version`, such as `TLSv1.3`."""
     context = ssl.create_default_context(cafile=str(certificates.ca))
     context.minimum_version = context.maximum_version = ssl.TLSVersion[version.replace(".", "_")]
     return context
@@ -72,7 +72,9 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _certificate_builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -81,7 +83,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePri
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SLACK)
-        .not_valid_after(now + _VALID)
+        .not_valid_after(now + _VALIDITY)
     )
 
 

@@ -16,14 +16,14 @@ from typing import Protocol, cast
 from howfar.contract.messages import Observed, Receipt, Service, ServiceName, Target, TcpTarget, UnixTarget
 from howfar.contract.receipt import HopsReceipt, ServerReceipt, SessionView
 from howfar.engine.process import Launcher
-from howfar.errors import LabError, MissingError, ServerCrashed, how_ended
+from howfar.errors import LabError, MissingError, ServerCrashed, describe_exit_status
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Host, ManagedProcess
 from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import CertificatePaths, ServerCounts, ServerProcess
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
-from howfar.lab.window import Diag, parse_connections
+from howfar.lab.window import SocketDiag, parse_connections
 from howfar.paths import ClientEndpoint, Hop, Path, PathProcess
 from howfar.paths.path import Result, Row, Side
 from howfar.plan.sessions import SessionSpec
@@ -35,7 +35,7 @@ _PROTOCOLS_WITHOUT_TLS_STATUS = ("resp2", "resp3", "memcached_text", "memcached_
 """Protocols in which a server reports nothing about TLS to its client."""
 
 
-def target_of(endpoint: ClientEndpoint) -> Target:
+def endpoint_target(endpoint: ClientEndpoint) -> Target:
     """The address of an endpoint."""
     if endpoint.socket is not None:
         return UnixTarget(path=endpoint.socket)
@@ -44,8 +44,8 @@ def target_of(endpoint: ClientEndpoint) -> Target:
 
 
 def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: SessionSpec) -> tuple[str, ...]:
-    """Differences between the engine's session and what path and cell require. A missing TLS version is accepted only if the protocol
-    cannot report it."""
+    """Differences between the engine's session and the requirements of path and cell. A missing TLS version is accepted only if the
+    protocol cannot report it."""
     violations = []
     address_family = session.address_family
     expected_family = "unix" if endpoint.socket else "inet"
@@ -62,7 +62,7 @@ def session_violations(endpoint: ClientEndpoint, session: Receipt, spec: Session
     # The TLS version as both sides report it: the server's status, and what the engine itself negotiated.
     reports = [("server", session.tls_version), ("engine", session.tls_client_version)]
     if session.protocol_mode in _PROTOCOLS_WITHOUT_TLS_STATUS:
-        del reports[0]  # a second session then proves what the server sees
+        del reports[0]  # a second session then shows the server's view
     for reporter, version in reports:
         if (version or None) != spec.tls_version:
             violations.append(
@@ -83,11 +83,14 @@ def _describe_encryption(version: str | None) -> str:
 
 def view_violations(endpoint: ClientEndpoint, view: SessionView, spec: SessionSpec) -> tuple[str, ...]:
     """Differences between the server's view of a session (its row in the process list, its TLS) and the request. The client of this
-    session cannot compress: if the server reports compression for it, its report about the engine's session is not trusted either."""
+    session cannot compress: if the server reports compression for it, its report about the engine's session cannot be trusted
+    either."""
     violations = []
     host = (view.host or "").partition(":")[0]
-    if host != endpoint.seen_from:
-        violations.append(f"the server sees its client at {host!r}, the path comes from {endpoint.seen_from!r}")
+    if host != endpoint.expected_client_host:
+        violations.append(
+            f"the server sees its client at {host!r}, the path comes from {endpoint.expected_client_host!r}"
+        )
     version = view.ssl_version or None
     if version != spec.tls_version:
         violations.append(
@@ -99,51 +102,51 @@ def view_violations(endpoint: ClientEndpoint, view: SessionView, spec: SessionSp
 
 
 def view_receipt(view: SessionView) -> SessionView:
-    """The server's view as kept in receipts, which name the session."""
+    """The server's view for a receipt, with a description of the session."""
     return SessionView(of="a session beside the load's, by the same path and encrypted alike").updated(view)
 
 
 _SAMPLE_INTERVAL_S = 0.1
-"""Sampling interval. A sample reads two small files, which takes some tens of microseconds of CPU."""
+"""Sampling interval. A sample reads two small files, which takes some tens of microseconds of CPU time."""
 
 
-def child_count(pid: int) -> int | None:
-    """Present number of children of all threads of a process; None if it has ended, or this kernel does not list children."""
+def count_children(pid: int) -> int | None:
+    """Count the present children of all threads of a process; None if it has ended, or if this kernel does not list children."""
     try:
-        lists = [path.read_text().split() for path in FilePath(f"/proc/{pid}/task").glob("*/children")]
+        child_lists = [path.read_text().split() for path in FilePath(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
         return None
-    return sum(map(len, lists)) if lists else None
+    return sum(map(len, child_lists)) if child_lists else None
 
 
 HopReader = Callable[[], Mapping[str, int]]
 
 
 def hop_reader(hop: Hop) -> HopReader | None:
-    """The function that reads a hop's present counts (`count_processes`, `to_clients`, `to_server`); None if the hop does not report
-    them."""
+    """The function that reads a hop's present counts (`processes`, or `to_clients` and `to_server`); None if the hop does not report
+    any."""
     if not hop.forks:
         return hop.count_connections
     return partial(count_processes, hop.process.pid)
 
 
 def count_processes(pid: int) -> Mapping[str, int]:
-    """Number of processes of a hop that forks; empty if unknown."""
-    count = child_count(pid)
+    """The number of processes of a hop that forks, as `processes`; empty if unknown."""
+    count = count_children(pid)
     return {} if count is None else {"processes": count}
 
 
-class HopCount(Protocol):
+class HopObserver(Protocol):
     """The part of `HopWatch` that an environment uses."""
 
     def finish(self) -> Mapping[str, Mapping[str, int]]: ...
 
 
 class HopWatch:
-    """Samples the counts of hops, by name, from its construction until `finish()`, which returns the maximum of each count."""
+    """Samples the counts of hops, by label, from construction until `finish()`, which returns the maximum of each count."""
 
-    def __init__(self, readers: Mapping[str, HopReader], every_s: float = _SAMPLE_INTERVAL_S) -> None:
-        self._readers, self._every_s = dict(readers), every_s
+    def __init__(self, readers: Mapping[str, HopReader], interval_s: float = _SAMPLE_INTERVAL_S) -> None:
+        self._readers, self._every_s = dict(readers), interval_s
         self._maxima: dict[str, dict[str, int]] = {name: {} for name in readers}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hops", daemon=True)
@@ -152,7 +155,7 @@ class HopWatch:
 
     def _sample(self) -> None:
         for name, reader in self._readers.items():
-            with suppress(LabError):  # a hop that has died is reported when its counters are read at the end
+            with suppress(LabError):  # the death of a hop is reported when its counters are read at the end
                 counts, maxima = reader(), self._maxima[name]
                 maxima.update({quantity: max(count, maxima.get(quantity, 0)) for quantity, count in counts.items()})
 
@@ -161,7 +164,7 @@ class HopWatch:
             self._sample()
 
     def finish(self) -> dict[str, dict[str, int]]:
-        """Stop watching; may be called again. Returns the maxima of the known counts."""
+        """Stop watching; returns the maxima of the known counts. May be called more than once."""
         self._end.set()
         self._thread.join()
         return {name: dict(maxima) for name, maxima in self._maxima.items()}
@@ -173,7 +176,7 @@ def watch_local_hops(hops: Sequence[Hop]) -> HopWatch:
 
 
 def fork_violations(maxima: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
-    """Violations of forwarders that had fewer processes than there were connections. Unknown counts are not violations."""
+    """Violations by hops that had fewer processes than connections. Unknown counts are not violations."""
     if connections is None:
         return ()
     return tuple(
@@ -183,30 +186,30 @@ def fork_violations(maxima: Mapping[str, int | None], connections: int | None) -
     )
 
 
-def carried_violations(name: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
-    """Violations of a hop that did not carry all connections of the load, or no bytes. `carried`: its counters since the load began,
-    and its maximum number of simultaneous connections."""
+def carried_violations(label: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
+    """Violations by a hop that did not carry all connections of the load, or carried no bytes. `carried`: growth of its counters since
+    the load began, and its maximum number of simultaneous connections."""
     violations = []
     connection_count = carried.get("connections_most", carried.get("connections"))
     if connections is not None and connection_count is not None and connection_count < connections:
         violations.append(f"{connection_count} connections went through it, not {connections}")
     violations += [
-        f"it carried no {name.replace('_', ' ')}"
-        for name in ("bytes_to_server", "bytes_to_client")
-        if not carried[name]
+        f"it carried no {quantity.replace('_', ' ')}"
+        for quantity in ("bytes_to_server", "bytes_to_client")
+        if not carried[quantity]
     ]
-    return tuple(f"the hop of the {name.replace('_', ' ')}: {problem}" for problem in violations)
+    return tuple(f"the hop of the {label.replace('_', ' ')}: {violation}" for violation in violations)
 
 
 _READY_TIMEOUT_S = 20.0
 _SHELL_SIGNAL_OFFSET = 128
-"""A shell's exit code for a killed command is this plus the signal's number."""
+"""If a signal kills a command, its shell's exit code is this plus the signal's number."""
 _POLL_S = 0.003
 _ACCEPT_TIMEOUT_S = 2.0
 
 
 class PathServer(Protocol):
-    """The part of a running server, here or on another host, that a path needs."""
+    """The part of a running server that a path needs; the server may be on another host."""
 
     @property
     def kind(self) -> str: ...
@@ -220,17 +223,17 @@ class PathServer(Protocol):
 
 
 NO_PID = 0
-"""The pid that the kernel reports for a process outside our pid namespace, also for the peer of a Unix socket."""
+"""The PID that the kernel reports for a process outside our PID namespace, for example for the peer of a Unix socket."""
 
 
 class RunningServer(PathServer, Protocol):
-    """The part of a running server, here or on another host, that an environment needs."""
+    """The part of a running server that an environment needs; the server may be on another host."""
 
     version: str
 
     def alive(self) -> bool: ...
     def snapshot(self) -> dict[str, int]: ...
-    def receipt(
+    def collect_receipt(
         self, before: Mapping[str, int], commits: int | None = None
     ) -> tuple[ServerReceipt, tuple[str, ...]]: ...
 
@@ -240,14 +243,14 @@ class KeyStore(RunningServer, Protocol):
 
     def metrics(self) -> ServerMetrics: ...
     def count_keys(self) -> int: ...
-    def others(self) -> tuple[str, ...]: ...
+    def other_clients(self) -> tuple[str, ...]: ...
 
 
 class CountingServer(RunningServer, Protocol):
     """A running server with tables, such as `servers.TableServer`."""
 
-    def counted(self) -> ServerCounts: ...
-    def clients(self) -> tuple[str, ...]: ...
+    def read_counts(self) -> ServerCounts: ...
+    def client_addresses(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,7 @@ class StartedServer:
 
     @property
     def account(self) -> dict[str, str]:
-        """The load's account, as arguments."""
+        """The load's account, as keyword arguments of a path context."""
         return {"user": self.user, "password": self.password, "database": self.database}
 
 
@@ -278,7 +281,7 @@ class PathEndpoints:
 
     work: FilePath
     client: Host
-    """The host on which the load runs; on local paths the server's host."""
+    """The host on which the load runs; on local paths this is the server's host."""
     server: Host
     client_launcher: Launcher
     """Starts background processes at the client's end of the link."""
@@ -294,7 +297,7 @@ class ServerProof:
 
     server: ServerReceipt
     forwarder: HopsReceipt | None
-    """Receipt of the forwarders; None if the path has none."""
+    """The receipt of the path's hops; None if the path has none."""
     metrics: ServerMetrics
     """Growth of the server's counters since the load began (`ConnectedServer.before`)."""
     violations: tuple[str, ...]
@@ -308,11 +311,11 @@ class ConnectedServer:
     endpoint: ClientEndpoint
     view: SessionView
     """The server's view of a session parallel to the load's."""
-    watch_hops: Callable[[Sequence[Hop]], HopCount] = watch_local_hops
-    """Starts to watch these hops, on the host where they run."""
+    watch_hops: Callable[[Sequence[Hop]], HopObserver] = watch_local_hops
+    """Starts watching hops on the host where they run."""
     before: dict[str, int] = field(default_factory=dict)
-    """The server's counters when the environment was ready, or when `mark_load_start` was called again later."""
-    _watch: HopCount | None = None
+    """The server's counters when `mark_load_start` was last called."""
+    _watch: HopObserver | None = None
     _carried_before: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """Counters of each hop when the load began."""
 
@@ -326,12 +329,12 @@ class ConnectedServer:
 
     @property
     def store(self) -> KeyStore | None:
-        """The server if it stores keys, else None."""
+        """The server as a key-value store; None for a server with tables."""
         return cast(KeyStore, self.running) if KINDS[self.running.kind].speaks == "keys" else None
 
     @property
     def protocol(self) -> SqlProtocol:
-        """The protocol of SQL statements; `mysql` for a key-value store, which has its own protocol."""
+        """The protocol of SQL statements; `mysql` for a key-value store, which takes none."""
         speaks = KINDS[self.running.kind].speaks
         return "mysql" if speaks == "keys" else speaks
 
@@ -341,15 +344,16 @@ class ConnectedServer:
         certificates = self.started.certificates
         if certificates is None:
             return None
-        # Over a socket, forwarded or not, the server has no address.
+        # Over a Unix socket, forwarded or not, the server has no address.
         return Trust(str(certificates.ca), self.endpoint.host or "localhost")
 
     @property
     def target(self) -> Target:
         """The address that the engine connects to."""
-        return target_of(self.endpoint)
+        return endpoint_target(self.endpoint)
 
     def service_endpoint(self) -> ServiceEndpoint:
+        """The server as an application reaches it."""
         running, started = self.running, self.started
         return ServiceEndpoint(
             service=Service(
@@ -366,43 +370,44 @@ class ConnectedServer:
             count_keys=None if self.store is None else self.store.count_keys,
         )
 
-    def observed(self, role: str) -> tuple[Observed, ...]:
+    def observed_processes(self, role: str) -> tuple[Observed, ...]:
+        """The server's process with this role, if its PID is known, and the hops'."""
         hops = (Observed(role="forwarder", pid=hop.process.pid) for hop in self.endpoint.hops)
         if self.running.pid == NO_PID:
             return tuple(hops)
         return (Observed(role=role, pid=self.running.pid), *hops)
 
     def begin(self, stack: ExitStack) -> None:
-        """Start counting the load, after the laboratory's own queries over the path."""
+        """Start counting the load, after the laboratory's own queries over the path have ended."""
         self.mark_load_start()
         self._watch = self.watch_hops(self.endpoint.hops)
         stack.callback(self._watch.finish)
 
     def mark_load_start(self) -> None:
-        """Take the present counters of hops and server as those at the beginning of the load. Raises LabError."""
+        """Remember the present counters of hops and server as those at the beginning of the load. Raises LabError."""
         self._carried_before = {
             hop.label: hop.read_counters() for hop in self.endpoint.hops if hop.read_counters is not None
         }
         self.before = self.running.snapshot()
 
     def mismatches(self, session: Receipt | None) -> tuple[str, ...]:
-        """Differences between the path and what was requested, according to the server and, if its `session` is given, the engine."""
-        violations = view_violations(self.endpoint, self.view, self.started.spec)
-        return (
-            violations
-            if session is None
-            else (*session_violations(self.endpoint, session, self.started.spec), *violations)
-        )
+        """Differences between the path and the request, according to the server and, if the engine's `session` is given, the
+        engine."""
+        spec = self.started.spec
+        violations = () if session is None else session_violations(self.endpoint, session, spec)
+        return (*violations, *view_violations(self.endpoint, self.view, spec))
 
-    def proof(self, session: Receipt | None, commits: int | None = None, connections: int | None = None) -> ServerProof:
-        """The server's part of the receipt, after the load. `connections`: the load's maximum number of simultaneous connections; None
+    def collect_proof(
+        self, session: Receipt | None, commits: int | None = None, connections: int | None = None
+    ) -> ServerProof:
+        """The server's part of the receipt, after the load. `connections`: maximum number of the load's simultaneous connections; None
         if unknown. Raises LabError if a hop died."""
         violations = [*self.mismatches(session)]
         forwarder: HopsReceipt | None = None
         hop_violations: tuple[str, ...] = ()
         if self.endpoint.hops and self.running.alive():  # if the server has died, its receipt below reports that
             forwarder, hop_violations = self._collect_hops_proof(connections)
-        server, mismatches = self.running.receipt(self.before, commits)
+        server, mismatches = self.running.collect_receipt(self.before, commits)
         violations += [*mismatches, *hop_violations]
         server.session_view = view_receipt(self.view)
         if self.started.certificates is not None:
@@ -411,23 +416,22 @@ class ConnectedServer:
 
     def _collect_hops_proof(self, connections: int | None) -> tuple[HopsReceipt, tuple[str, ...]]:
         """The hops' part of the receipt, and violations if they did not carry the load. Raises LabError."""
-        assert self._watch is not None, "begin() comes first"
+        assert self._watch is not None, "begin() has been called"
         maxima = self._watch.finish()
         max_processes = {hop.label: maxima[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
         labels = [hop.label for hop in self.endpoint.hops]
         receipt = HopsReceipt.model_validate(self.endpoint.facts)
         receipt.hops, receipt.processes_most, receipt.connections = labels, max_processes, connections
         violations = [*fork_violations(max_processes, connections)]
-        dead = [
-            hop.label for hop in self.endpoint.hops if hop.process.poll() is not None
-        ]  # the label names a lost host
+        # A label also names the host if that was lost.
+        dead = [hop.label for hop in self.endpoint.hops if hop.process.poll() is not None]
         if dead:
             raise LabError(f"a forwarder died during the trial: {', '.join(dead)}", "Check whether memory ran out.")
         carried = {
             hop.label: self._counters_since_load(hop) for hop in self.endpoint.hops if hop.read_counters is not None
         }
-        for label, counted in carried.items():
-            violations += carried_violations(label, counted, connections)
+        for label, counts in carried.items():
+            violations += carried_violations(label, counts, connections)
         if carried:
             receipt.carried = carried
         peak_counts = {
@@ -442,24 +446,24 @@ class ConnectedServer:
 
     def _counters_since_load(self, hop: Hop) -> dict[str, int]:
         """A hop's counters since the load began. Raises LabError."""
-        assert hop.read_counters is not None, "the caller looked"
+        assert hop.read_counters is not None, "the caller has checked that the hop has counters"
         before, now = self._carried_before[hop.label], hop.read_counters()
         return {name: count if name.endswith("_most") else count - before[name] for name, count in now.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BasePathContext(ABC):
-    """The part of a `howfar.paths.PathContext` that is the same for namespaces and for the user's hosts."""
+    """The part of a `howfar.paths.PathContext` that namespaces and the user's hosts have in common."""
 
     running: PathServer
     stack: ExitStack
-    """Closes everything that was started, in reverse order."""
+    """Stops everything that was started for the path, in reverse order."""
     user: str = ""
     password: str = field(default="", repr=False)
     database: str = ""
 
     @abstractmethod
-    def log_of(self, process: PathProcess, log: str) -> str:
+    def read_log(self, process: PathProcess, log: str) -> str:
         """The output of a program on the path."""
 
     @property
@@ -494,14 +498,14 @@ class BasePathContext(ABC):
         program = FilePath(log).stem
         while True:
             if not process.alive():
-                output = self.log_of(process, log).strip()[-500:]
+                output = self.read_log(process, log).strip()[-500:]
                 if self.password:  # some programs print their configuration
                     output = output.replace(self.password, "(the password)")
                 code = process.poll() or 0
-                message = f"{program} ended before it was ready ({how_ended(code)}): {output or 'it printed nothing'}"
+                message = f"{program} ended before it was ready ({describe_exit_status(code)}): {output or 'it printed nothing'}"
                 if code < 0 or code > _SHELL_SIGNAL_OFFSET:
                     raise LabError(message, "It was killed: check whether memory ran out.")
-                # It ended by itself, and would do so in every trial.
+                # It ended by itself, so it would end in every trial.
                 raise MissingError(
                     message, "Does it work outside howfar? --hop-binary NAME=PATH gives another program."
                 )
@@ -518,62 +522,51 @@ class BasePathContext(ABC):
 class LabPathContext(BasePathContext):
     """One running server and the hosts of a laboratory; implements `howfar.paths.PathContext`."""
 
-    ends: PathEndpoints
+    endpoints: PathEndpoints
     client_address: str = CLIENT_ADDRESS
     server_address: str = SERVER_ADDRESS
 
     @property
     def work(self) -> FilePath:
-        return self.ends.work
+        return self.endpoints.work
 
     @property
     def hop_port(self) -> int:
         return KINDS[self.running.kind].port if self.running.port is None else self.running.port + 1
 
-    def within(self, side: Side, function: Callable[[], Result]) -> Result:
-        return (self.ends.client if side == "client" else self.ends.server).within(function)
+    def run_on(self, side: Side, function: Callable[[], Result]) -> Result:
+        return (self.endpoints.client if side == "client" else self.endpoints.server).run(function)
 
     def certificates(self) -> CertificatePaths:
-        return self.ends.certificates()
+        return self.endpoints.certificates()
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> PathProcess:
-        launcher = self.ends.client_launcher if side == "client" else self.ends.server_launcher
+        launcher = self.endpoints.client_launcher if side == "client" else self.endpoints.server_launcher
         with (self.work / log).open("wb") as file:
             wrapped_command = as_other_user(command, as_user) if as_user else command
             process = ManagedProcess(launcher, wrapped_command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         self.stack.callback(process.end)
         return process
 
-    def log_of(self, process: PathProcess, log: str) -> str:
+    def read_log(self, process: PathProcess, log: str) -> str:
         return (self.work / log).read_text(errors="replace")
 
-    def listens(self, process: PathProcess, at: int | FilePath) -> bool:
-        return listens(process.pid, at)
-
-    def output(self, side: Side, command: Sequence[str]) -> str:
-        return output_of(command)
+    def listens(self, process: PathProcess, port_or_socket: int | FilePath) -> bool:
+        return listens(process.pid, port_or_socket)
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
-        return tcp_bytes(self.ends.server, port)
+        return tcp_bytes(self.endpoints.server, port)
 
     def write(self, side: Side, name: str, text: str) -> FilePath:
         return write_private_file(self.work / name, text)
 
 
-def output_of(command: Sequence[str]) -> str:
-    """The output of a program; empty if the program does not exist."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout
-    except FileNotFoundError:
-        return ""
-
-
 def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
-    """Bytes carried by the TCP connections to `port`; see `howfar.paths.PathContext`. Raises LabError."""
+    """Bytes that the open TCP connections to `port` have carried; see `howfar.paths.PathContext`. Raises LabError."""
     try:
-        diag = Diag(host, port, "server")
+        diag = SocketDiag(host, port, "server")
         with closing(diag):
-            connections = parse_connections(diag.ask()).values()
+            connections = parse_connections(diag.query()).values()
     except OSError as error:
         raise LabError(f"the kernel does not tell about TCP connections: {error}") from error
     return {
@@ -602,28 +595,28 @@ def name_hops_in_errors(path: Path) -> Iterator[None]:
         raise LabError(message, error.advice or "Does that program pass on what it gets?") from error
 
 
-def connect_server(started: StartedServer, path: Path, ends: PathEndpoints, stack: ExitStack) -> ConnectedServer:
+def connect_server(started: StartedServer, path: Path, endpoints: PathEndpoints, stack: ExitStack) -> ConnectedServer:
     """Open the path to a server and record the server's view of it. Raises LabError."""
     running, spec = started.running, started.spec
-    assert isinstance(running, ServerProcess), "a laboratory's server runs here"
-    endpoint = path.open(LabPathContext(running=running, stack=stack, ends=ends, **started.account))
+    assert isinstance(running, ServerProcess), "a laboratory's server is a process of this machine"
+    endpoint = path.open(LabPathContext(running=running, stack=stack, endpoints=endpoints, **started.account))
     certificates = started.certificates
     tls_context = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     if path.shows_sessions:
         with name_hops_in_errors(path):
-            view = running.session_view(target_of(endpoint), ends.client, tls_context)
+            view = running.session_view(endpoint_target(endpoint), endpoints.client, tls_context)
         return ConnectedServer(started, endpoint, view)
-    return ConnectedServer(started, endpoint, hops_view(running))
+    return ConnectedServer(started, endpoint, query_hop_view(running))
 
 
-def hops_view(running: RunningServer) -> SessionView:
-    """The server's view of the session, for a path whose programs do not pass the query for it: the address that the server's list of
-    clients shows. Raises LabError."""
+def query_hop_view(running: RunningServer) -> SessionView:
+    """The server's view of a hop's own connection, for a path over which the server cannot be queried: the address in the server's
+    list of clients. Raises LabError."""
     store = cast(KeyStore, running)
-    # The program connects as it starts to listen; the server lists only connections that it has accepted.
+    # The hop connects when it starts to listen; the server lists only connections that it has accepted.
     deadline = time.monotonic() + _ACCEPT_TIMEOUT_S
     while (
-        not (client_hosts := sorted({address.partition(":")[0] for address in store.others()}))
+        not (client_hosts := sorted({address.partition(":")[0] for address in store.other_clients()}))
         and time.monotonic() < deadline
     ):
         time.sleep(_POLL_S)

@@ -1,44 +1,44 @@
-"""Compares the counts of a load's clients with those of the server: if both are known, they must agree. No I/O."""
+"""Compares the counts of the load's clients with those of the server; if both are known, they must agree. No I/O."""
 
 from __future__ import annotations
 
 from howfar.contract.messages import ServiceName
-from howfar.contract.receipt import BothCounts
+from howfar.contract.receipt import StatementCounts
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts
 
 _ALLOWED_SHARE = 0.005
 _ALLOWED_DIFFERENCE = 1
-"""Difference that is always allowed, because `_ALLOWED_SHARE` of a small count is less than one."""
+"""Difference that is always allowed: `_ALLOWED_SHARE` of a small count is less than one."""
 NOT_COUNTED = "not counted"
 
 
-def both_counts(
-    name: ServiceName, metrics: ServerMetrics, load: LoadFacts, alone: bool
-) -> tuple[BothCounts | str, tuple[str, ...]]:
-    """Both counts for the receipt, and a sentence if they differ. `metrics`: of the server `name`, since the load began. `alone`:
-    whether only the load's clients send it statements."""
+def compare_counts(
+    name: ServiceName, metrics: ServerMetrics, load: LoadFacts, is_exclusive: bool
+) -> tuple[StatementCounts | str, tuple[str, ...]]:
+    """Both counts for the receipt, and a sentence if they differ. `metrics`: growth of the counters of server `name` since the load
+    began. `is_exclusive`: whether only the load's clients send it statements."""
     for quantity, server_count, client_count, is_exact in (
-        ("statements", metrics.statements, load.answered, alone),
+        ("statements", metrics.statements, load.answered_statements, is_exclusive),
         # Logins and prepares are transactions too.
-        ("transactions", metrics.transactions, load.ended, False),
+        ("transactions", metrics.transactions, load.ended_transactions, False),
         # The clients do not report pages that began outside the window.
         ("requests", metrics.requests, load.round_trips.get(name), False),
     ):
         if server_count is None or client_count is None:
             continue
         rule = "equal" if is_exact else "at least"
-        counted = BothCounts(of=quantity, clients=client_count, server=server_count, rule=rule)
+        counts = StatementCounts(of=quantity, clients=client_count, server=server_count, rule=rule)
         allowed = _ALLOWED_SHARE * server_count + _ALLOWED_DIFFERENCE
         if client_count - server_count <= allowed and (server_count - client_count <= allowed or not is_exact):
-            return counted, ()
-        return counted, (f"the clients had answers to {client_count} {quantity}, the server counted {server_count}",)
+            return counts, ()
+        return counts, (f"the clients had answers to {client_count} {quantity}, the server counted {server_count}",)
     return NOT_COUNTED, ()
 
 
-def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
-    """Sentences for counts of the server that are lower than what the load sent. `metrics`: the server's, since the load began; counts
-    that are None are not checked."""
+def low_count_violations(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
+    """Violations, each after the service's name, if the server counted less than the load sent. `metrics`: growth of the server's
+    counters since the load began; counters that are None are not checked."""
     sentences = []
     requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
     if metrics.requests is not None and metrics.requests < requests:
@@ -48,4 +48,4 @@ def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> 
         sentences.append(f"it looked for {hits + misses} keys, the pages reported at least {keys}")
     if keys and misses:
         sentences.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
-    return tuple(sentences)
+    return tuple(f"{name}: {sentence}" for sentence in sentences)

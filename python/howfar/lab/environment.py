@@ -1,4 +1,4 @@
-"""Facts about this machine for the run file, limits for many connections, and the machine's other load during a trial."""
+"""Facts about this machine for the run file, limits for many connections, the machine's load during a trial, and fsync times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _US_PER_S = 1_000_000
 
 
-def _read(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -30,7 +30,7 @@ def _read(path: str) -> str | None:
 
 def _value_in_file(path: str, start: str, separator: str) -> str | None:
     """The text after `separator` in the first line that begins with `start`; None if there is none."""
-    for line in (_read(path) or "").splitlines():
+    for line in (_read_text(path) or "").splitlines():
         if line.startswith(start):
             return line.partition(separator)[2].strip()
     return None
@@ -44,26 +44,26 @@ def memory_bytes(field: str) -> int:
 
 def machine_facts() -> MachineFacts:
     """Facts about the machine, always with the same keys; None for a fact that this kernel does not report."""
-    cpuinfo = _read("/proc/cpuinfo") or ""
+    cpuinfo = _read_text("/proc/cpuinfo") or ""
     return MachineFacts(
         kernel=platform.release(),
-        boot_id=_read("/proc/sys/kernel/random/boot_id"),
+        boot_id=_read_text("/proc/sys/kernel/random/boot_id"),
         architecture=platform.machine(),
         distribution=(_value_in_file("/etc/os-release", "PRETTY_NAME=", "=") or "").strip('"') or None,
         cpu_model=_value_in_file("/proc/cpuinfo", "model name", ":"),
         cpu_count=os.cpu_count(),
         cpus_usable=sorted(os.sched_getaffinity(0)),
-        governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        governor=_read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         virtual_machine=" hypervisor" in cpuinfo if cpuinfo else None,
         memory_bytes=memory_bytes("MemTotal") or None,
-        congestion_control_default=_read("/proc/sys/net/ipv4/tcp_congestion_control"),
-        clock_source=_read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        congestion_control_default=_read_text("/proc/sys/net/ipv4/tcp_congestion_control"),
+        clock_source=_read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         python=platform.python_version(),
     )
 
 
 def _pressure_us(resource: str) -> int | None:
-    """Total time in which some tasks waited for a resource, in µs: the `some` line of the kernel's pressure stall information."""
+    """Total time, in µs, in which some tasks waited for a resource: the `some` line of the kernel's pressure stall information."""
     value = _value_in_file(f"/proc/pressure/{resource}", "some", "total=")
     return None if value is None else int(value)
 
@@ -73,16 +73,15 @@ _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class CpuTicks(NamedTuple):
-    """Counters of a line of /proc/stat, since boot, in ticks. Busy time is not read but computed as the time that remains: most
-    kernels measure idle time exactly, but sample busy time at timer ticks, which miss a process that wakes at a tick and sleeps before
-    the next."""
+    """Counters of a line of /proc/stat, since boot, in ticks. Busy time is computed from idle time: most kernels measure idle time
+    exactly, but sample busy time at timer ticks, and so miss a process that wakes after one tick and sleeps before the next."""
 
     idle: int
     """Idle time, including waits for a disk."""
     stolen: int
-    """Time in which the hypervisor ran something else."""
+    """Time in which the hypervisor did not run this CPU although it had work."""
     total: int
-    """Sum of all counters. If it does not grow, the kernel does not count."""
+    """Sum of all counters. It does not grow if the kernel does not count."""
 
 
 def cpu_ticks(stat: str | None) -> CpuTicks | None:
@@ -95,7 +94,7 @@ def cpu_ticks(stat: str | None) -> CpuTicks | None:
 
 
 def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: int, cpus: int) -> float | None:
-    """Number of busy CPUs of `cpus`: neither idle, nor waiting for a disk, nor stolen. None if the kernel counted nothing."""
+    """Mean number of busy CPUs among `cpus`: neither idle, nor waiting for a disk, nor stolen. None if the kernel counted nothing."""
     if after.total == before.total:
         return None
     not_busy_s = (after.idle - before.idle + after.stolen - before.stolen) / ticks_per_s
@@ -108,14 +107,14 @@ class LoadWatch:
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._cpu, self._io = _pressure_us("cpu"), _pressure_us("io")
-        self._ticks = cpu_ticks(_read("/proc/stat"))
+        self._ticks = cpu_ticks(_read_text("/proc/stat"))
 
     def finish(self) -> MachineLoad:
         elapsed_s = max(time.monotonic() - self._start, 1e-6)
-        ticks = cpu_ticks(_read("/proc/stat"))
+        ticks = cpu_ticks(_read_text("/proc/stat"))
 
-        def share(before: int | None, after: int | None, per_s: float) -> float | None:
-            return None if before is None or after is None else (after - before) / per_s / elapsed_s
+        def share(before: int | None, after: int | None, units_per_s: float) -> float | None:
+            return None if before is None or after is None else (after - before) / units_per_s / elapsed_s
 
         cpus = os.cpu_count() or 1
         busy = busy_cpus(self._ticks, ticks, elapsed_s, _TICKS_PER_S, cpus) if self._ticks and ticks else None
@@ -128,28 +127,28 @@ class LoadWatch:
         )
 
 
-SIZES = (512, 16_384)
-"""Sizes of the writes to time: a block of a log, and a page."""
+WRITE_SIZES = (512, 16_384)
+"""Sizes of the timed writes, in bytes: a block of a log, and a page."""
 _FILE_BYTES = 1 << 20
 _MAX_WRITES = 48
-_MAX_TIME_NS = 1_000_000_000
+_MAX_DURATION_NS = 1_000_000_000
 """Maximum time to spend on each size; on a slow disk, fewer than `_MAX_WRITES` writes are timed."""
 
 
-def data_fsync_ns(directory: Path) -> dict[str, QuantilesNs] | None:
-    """For each size of a write: number of timed writes, median and p99 of write plus fsync. None if not possible in `directory`."""
+def measure_fsync_ns(directory: Path) -> dict[str, QuantilesNs] | None:
+    """Time writes with fsync in `directory`; returns number, median and p99 for each size. None if that is not possible there."""
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix="fsync-", buffering=0) as file:
             file.write(bytes(_FILE_BYTES))
             os.fsync(file.fileno())
-            return {str(size): _summarize(_time_writes(file.fileno(), size)) for size in SIZES}
+            return {str(size): _summarize(_time_writes(file.fileno(), size)) for size in WRITE_SIZES}
     except OSError:
         return None
 
 
 def _time_writes(descriptor: int, size: int) -> list[int]:
     block, start_ns, times_ns = os.urandom(size), time.monotonic_ns(), list[int]()
-    while len(times_ns) < _MAX_WRITES and time.monotonic_ns() - start_ns < _MAX_TIME_NS:
+    while len(times_ns) < _MAX_WRITES and time.monotonic_ns() - start_ns < _MAX_DURATION_NS:
         write_start_ns = time.monotonic_ns()
         os.pwrite(descriptor, block, len(times_ns) * size)
         os.fsync(descriptor)
@@ -166,16 +165,15 @@ def _summarize(times_ns: list[int]) -> QuantilesNs:
 
 
 _OTHER_DESCRIPTORS = 8192
-"""Descriptors of a server in addition to those for its clients: for logs and tables, each of which may be open more than once."""
+"""Descriptors that a server needs besides those for its clients: for logs and tables, each of which may be open more than once."""
 MIN_QUEUE = 4096
-"""The default somaxconn of current kernels; older ones have 128."""
+"""The default somaxconn of current kernels; older kernels have 128."""
 _PORTS = "10000 65535"
 """Local port range of clients; the servers' ports are below it."""
 
 
 def allow_descriptors(connections: int) -> int:
-    """Raise the limit of file descriptors per process so that it suffices for this number of connections. Returns the limit in
-    force."""
+    """Raise the limit of file descriptors per process as far as needed for this number of connections. Returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = 2 * connections + _OTHER_DESCRIPTORS
     if soft >= target:
@@ -189,12 +187,9 @@ def allow_descriptors(connections: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def open_queues(network: Network, connections: int) -> dict[str, int | str]:
-    """Lengthen the hosts' listen queues so that `connections` clients can connect at once, and let them reuse ports soon after
-    closing.
-
-    Returns the settings in force. Raises LabError if the queues stay too short.
-    """
+def lengthen_queues(network: Network, connections: int) -> dict[str, int | str]:
+    """Lengthen the hosts' listen queues so that `connections` clients can connect at once, and let clients reuse ports soon after
+    closing. Returns the settings in force. Raises LabError if the queues stay too short."""
     queue_length = max(MIN_QUEUE, connections)
     facts: dict[str, int | str] = {}
     for host in (network.client, network.server):
@@ -202,7 +197,7 @@ def open_queues(network: Network, connections: int) -> dict[str, int | str]:
             if int(_read_sysctl(host, name)) < queue_length:
                 host.write_sysctl(name, str(queue_length))
             facts[f"{host.name}_{Path(name).name}"] = int(_read_sysctl(host, name))
-        # A closed connection's port stays in TIME_WAIT for a minute; with one connection per transaction, all ports would soon be.
+        # A closed connection's port stays in TIME_WAIT for a minute; with one connection per transaction, ports would soon run out.
         host.write_sysctl("net/ipv4/ip_local_port_range", _PORTS)
         host.write_sysctl("net/ipv4/tcp_tw_reuse", "1")
         facts[f"{host.name}_ports"] = " ".join(_read_sysctl(host, "net/ipv4/ip_local_port_range").split())
@@ -218,12 +213,12 @@ def open_queues(network: Network, connections: int) -> dict[str, int | str]:
 
 def _read_sysctl(host: Host, name: str) -> str:
     try:
-        return host.within(Path("/proc/sys", name).read_text).strip()
+        return host.run(Path("/proc/sys", name).read_text).strip()
     except OSError:
         return "0"
 
 
-def listen_queue(host: Host, port: int) -> int | None:
+def read_listen_queue(host: Host, port: int) -> int | None:
     """Maximum number of connections that may wait to be accepted at `port`, according to the kernel; None if not reported."""
 
     def run_ss() -> str:
@@ -231,7 +226,7 @@ def listen_queue(host: Host, port: int) -> int | None:
         return subprocess.run(command, capture_output=True, text=True).stdout
 
     try:
-        fields = host.within(run_ss).split()
+        fields = host.run(run_ss).split()
     except OSError:
         return None
     return int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else None

@@ -1,8 +1,8 @@
-"""CPU idle states: what a CPU does while nothing runs on it, and how to keep CPUs out of the states that take time to leave.
+"""CPU idle states: measures them, and keeps CPUs out of the states that take time to leave.
 
-In a closed loop of small messages CPUs go idle between two messages, and each message is then delayed by waking a CPU: 1 to 100 µs,
-longest on virtual machines, where an idle CPU exits to the hypervisor. That is a property of the machine and its settings, so it is a
-factor of a plan, recorded in each trial.
+In a closed loop of small messages CPUs go idle between two messages, and waking a CPU then delays each message: by 1 to 100 µs, most
+on virtual machines, where an idle CPU exits to the hypervisor. That depends on the machine and its settings, so it is a factor of a
+plan, and recorded in each trial.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ DEVICE = Path("/dev/cpu_dma_latency")
 """The kernel's file for limits on the exit latency of idle states, in µs (Documentation/power/pm_qos_interface.rst). A limit holds
 while its writer keeps the file open; the smallest limit of all programs applies."""
 _SYSTEM = Path("/sys/devices/system/cpu")
-_LIMIT = struct.Struct("=i")
-_POLL = "POLL"
-"""The name of the state in which a CPU does not sleep (drivers/cpuidle/poll_state.c)."""
+_LIMIT_FORMAT = struct.Struct("=i")
+_POLLING_STATE = "POLL"
+"""The kernel's name for the idle state in which a CPU polls and does not sleep (drivers/cpuidle/poll_state.c)."""
 
 
-def cannot_poll() -> str | None:
+def polling_obstacle() -> str | None:
     """The reason why idle CPUs cannot be kept polling on this machine; None if they can."""
-    states = [_states(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+    states = [_idle_states(cpu) for cpu in sorted(os.sched_getaffinity(0))]
     if not all(states):
         return "this kernel has no idle driver whose states a limit could forbid (/sys/devices/system/cpu/cpuidle)"
-    if not all(_POLL in names.values() for names in states):
+    if not all(_POLLING_STATE in names.values() for names in states):
         return "this kernel's idle driver has no state in which a CPU polls"
     try:
         os.close(os.open(DEVICE, os.O_WRONLY))
@@ -44,41 +44,45 @@ def cannot_poll() -> str | None:
 
 
 @contextmanager
-def polling() -> Iterator[None]:
-    """Make idle CPUs poll during the block. Even after SIGKILL the limit ends, together with the descriptor. Raises LabError."""
+def keep_polling() -> Iterator[None]:
+    """Make idle CPUs poll during the block. The limit ends with the descriptor, also after SIGKILL. Raises LabError."""
     try:
         descriptor = os.open(DEVICE, os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
         raise LabError(
-            f"idle CPUs cannot be kept polling: {cannot_poll() or error}", 'Measure with idle = "as-found".'
+            f"idle CPUs cannot be kept polling: {polling_obstacle() or error}", 'Measure with idle = "as-found".'
         ) from error
     try:
-        os.write(descriptor, _LIMIT.pack(0))
+        os.write(descriptor, _LIMIT_FORMAT.pack(0))
         yield
     finally:
         os.close(descriptor)
 
 
 @dataclass(frozen=True)
-class Halts:
-    """How often each CPU has halted since boot, as of one moment: entered a state from which it must be woken."""
+class HaltCounts:
+    """Number of halts of each CPU since boot, at one moment. A CPU halts when it enters a state from which it must be woken."""
 
     at_ns: int
     counts: Mapping[int, int]
 
     @classmethod
-    def now(cls, cpus: Sequence[int]) -> Halts:
-        """The counts at this moment, without the CPUs whose halts the kernel does not count."""
+    def sample(cls, cpus: Sequence[int]) -> HaltCounts:
+        """The present counts, without the CPUs whose halts the kernel does not count."""
         counts: dict[int, int] = {}
         for cpu in cpus:
             with suppress(OSError, ValueError):
-                usage = [int((state / "usage").read_text()) for state, name in _states(cpu).items() if name != _POLL]
+                usage = [
+                    int((state / "usage").read_text())
+                    for state, name in _idle_states(cpu).items()
+                    if name != _POLLING_STATE
+                ]
                 if usage:
                     counts[cpu] = sum(usage)
         return cls(time.monotonic_ns(), counts)
 
-    def per_s(self, before: Halts) -> dict[int, float]:
-        """Halts per second of each CPU since `before`."""
+    def rates_per_s(self, before: HaltCounts) -> dict[int, float]:
+        """Halts per second of each CPU since the sample `before`."""
         elapsed_s = (self.at_ns - before.at_ns) / 1e9
         return {
             cpu: round((count - before.counts[cpu]) / elapsed_s, 1)
@@ -88,18 +92,18 @@ class Halts:
 
 
 class IdleWatch:
-    """Records one trial's idle states: call `begin` when the load begins, and `receipt` when it has ended."""
+    """Records a trial's idle states: call `begin` when the load begins, and `collect_receipt` when it has ended."""
 
     def __init__(self, level: str, cpus: Sequence[int]) -> None:
         self._level = level
         self._cpus = cpus
-        self._before = Halts.now(cpus)
+        self._before = HaltCounts.sample(cpus)
 
     def begin(self) -> None:
-        self._before = Halts.now(self._cpus)
+        self._before = HaltCounts.sample(self._cpus)
 
-    def receipt(self) -> IdleReceipt:
-        halts = Halts.now(self._cpus).per_s(self._before)
+    def collect_receipt(self) -> IdleReceipt:
+        halts = HaltCounts.sample(self._cpus).rates_per_s(self._before)
         driver, governor = idle_driver()
         return IdleReceipt(
             level=self._level,
@@ -113,16 +117,16 @@ class IdleWatch:
 def idle_driver() -> tuple[str | None, str | None]:
     """The kernel's driver and governor of idle states; None if it has none or does not report it."""
 
-    def read(file: str) -> str | None:
+    def read_name(file: str) -> str | None:
         with suppress(OSError):
             text = (_SYSTEM / "cpuidle" / file).read_text().strip()
             return None if text == "none" else text
         return None
 
-    return read("current_driver"), read("current_governor")
+    return read_name("current_driver"), read_name("current_governor")
 
 
-def _states(cpu: int) -> dict[Path, str]:
+def _idle_states(cpu: int) -> dict[Path, str]:
     """Directory and name of each idle state of `cpu`."""
     states = {}
     with suppress(OSError):
@@ -138,6 +142,6 @@ def _limit_us() -> int | None:
     except OSError:
         return None
     try:
-        return int(_LIMIT.unpack(os.read(descriptor, _LIMIT.size))[0])
+        return int(_LIMIT_FORMAT.unpack(os.read(descriptor, _LIMIT_FORMAT.size))[0])
     finally:
         os.close(descriptor)

@@ -26,18 +26,18 @@ def die_with_parent() -> None:
     _check_result(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
-def _in_thread(function: Callable[[], _Result]) -> _Result:
+def _run_in_thread(function: Callable[[], _Result]) -> _Result:
     """Run `function` in a separate thread: a network namespace belongs to a thread, and the caller's must not change."""
     results: list[_Result] = []
     errors: list[BaseException] = []
 
-    def body() -> None:
+    def call_function() -> None:
         try:
             results.append(function())
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=body, name="network namespace")
+    thread = threading.Thread(target=call_function, name="network namespace")
     thread.start()
     thread.join()
     if errors:
@@ -46,20 +46,20 @@ def _in_thread(function: Callable[[], _Result]) -> _Result:
 
 
 def new_network_namespace() -> int:
-    """Create a network namespace; only the returned descriptor keeps it alive."""
+    """Create a network namespace, which exists as long as the returned descriptor is open."""
 
-    def make() -> int:
+    def unshare() -> int:
         _check_result(_libc.unshare(_CLONE_NEWNET), "unshare(CLONE_NEWNET)")
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
-    return _in_thread(make)
+    return _run_in_thread(unshare)
 
 
 def in_network_namespace(descriptor: int, function: Callable[[], _Result]) -> _Result:
-    """Run `function` in the network namespace of `descriptor`, to which its sockets and the /proc/sys/net it sees then belong."""
+    """Run `function` in the network namespace of `descriptor`; its sockets and its view of /proc/sys/net belong to that namespace."""
 
     def enter() -> _Result:
         _check_result(_libc.setns(descriptor, _CLONE_NEWNET), "setns")
         return function()
 
-    return _in_thread(enter)
+    return _run_in_thread(enter)

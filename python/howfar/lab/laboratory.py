@@ -1,4 +1,4 @@
-"""The laboratory: work directory, hosts, link, server and its data, set up in this order and removed in reverse.
+"""The laboratory: work directory, hosts, link, and server with its data, set up in this order and removed in reverse order.
 
 `open_laboratory` builds the laboratory that a request describes (`request.py`). Each trial then gets its own environment
 (`trial_environment.py`): one path to newly started servers (`server_group.py`).
@@ -19,8 +19,8 @@ from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.certificates import make_certificates
 from howfar.lab.connected_server import ConnectedServer, PathEndpoints, StartedServer, connect_server
-from howfar.lab.environment import allow_descriptors, data_fsync_ns, machine_facts, open_queues
-from howfar.lab.idle import IdleWatch, polling
+from howfar.lab.environment import allow_descriptors, lengthen_queues, machine_facts, measure_fsync_ns
+from howfar.lab.idle import IdleWatch, keep_polling
 from howfar.lab.link import Link, LinkSpec, open_link
 from howfar.lab.link.backends import SHAPING
 from howfar.lab.link.receipt import rest_warnings
@@ -40,13 +40,13 @@ from howfar.lab.network import (
     usable_cpus,
 )
 from howfar.lab.php.php_fpm import PhpApplication, find_php_fpm, php_application
-from howfar.lab.replicated_group import Replication, replicates
+from howfar.lab.replicated_group import Replication, is_replicated
 from howfar.lab.replication import ReplicaSetContext
 from howfar.lab.request import LabRequest, ReplicasSpec
-from howfar.lab.server_group import AuxiliaryServers, ServerGroup, standalone
+from howfar.lab.server_group import AuxiliaryServers, ServerGroup, open_standalone
 from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import KINDS
-from howfar.lab.trial_environment import LabTrialEnvironment, observed
+from howfar.lab.trial_environment import LabTrialEnvironment, observed_processes
 from howfar.lab.window import WatchTargets
 from howfar.paths import Path as NetworkPath
 from howfar.paths import check_programs, find_path, reason_not_carried
@@ -60,13 +60,13 @@ OnStep = Callable[[str], None]
 
 
 class Lab:
-    """One laboratory; implements `howfar.testbed.Testbed`. Made by `open_laboratory`."""
+    """One laboratory; implements `howfar.testbed.Testbed`. Created by `open_laboratory`."""
 
     def __init__(self, request: LabRequest, stack: ExitStack, on_step: OnStep) -> None:
         self.request = request
         self.warnings: list[str] = []
         self.shares: Shares = share_cpus(usable_cpus())
-        if self.shares.shared:
+        if self.shares.overlap:
             self.warnings.append("one CPU only: client and server share it on every path")
         self.store: Store | None = None
         if request.server != "none":
@@ -77,14 +77,14 @@ class Lab:
                 check_programs(path)
         data_bytes = self.store.data_bytes() if self.store else 0
         self.work: Path = stack.enter_context(work_directory(data_bytes, request.copies))
-        self._fsync_ns = data_fsync_ns(self.work)
+        self._fsync_ns = measure_fsync_ns(self.work)
         self._certificates: CertificatePaths | None = None
         self._capacity = Capacity(descriptors=allow_descriptors(request.connections))
         self.network: Network | None = None
         if sandbox.inside():
             self.network = build_network(stack, request.link.mtu, request.congestion_control)
             self.network.shares = self.shares
-            queues = open_queues(self.network, request.connections)
+            queues = lengthen_queues(self.network, request.connections)
             self._capacity = self._capacity.updated(Capacity.model_validate(queues))
         self.client_host = self.network.client if self.network else Host("client", None)
         self.server_host = self.network.server if self.network else Host("server", None)
@@ -97,14 +97,14 @@ class Lab:
         self._data = DataFacts()
         if self.store is not None:
             on_step(self.store.preparation())
-            self._data = self.store.prepare(self._context())
+            self._data = self.store.prepare(self._server_context())
             if request.replicas is not None and not request.replicas.also_standalone:
-                self.store.discard()  # only the template is needed: each replica set copies it for itself
+                self.store.discard()  # only the template is needed, which each replica set copies
         self.auxiliary_servers = AuxiliaryServers(
-            request.auxiliary_servers, self.store.kind if self.store else None, self._context()
+            request.auxiliary_servers, self.store.kind if self.store else None, self._server_context()
         )
-        sql: ServiceName = KINDS[self.store.kind].service if self.store else "mysql"
-        self._php = find_php_fpm(sql) if request.application else None
+        sql_service: ServiceName = KINDS[self.store.kind].service if self.store else "mysql"
+        self._php = find_php_fpm(sql_service) if request.application else None
         if request.replicas is not None:
             on_step("connecting the hosts of the replicas")
         self._replication = self._open_replication(stack)
@@ -119,7 +119,7 @@ class Lab:
         if self.network:
             self.warnings += self.network.warnings
 
-    def _context(self) -> ServerContext:
+    def _server_context(self) -> ServerContext:
         return ServerContext(
             work=self.work,
             host=self.server_host,
@@ -145,8 +145,8 @@ class Lab:
         return Replication(context, self.store.program, tables, replicas, stack)
 
     def _open_link(self, calibrations: Mapping[LinkSpec, LinkCalibration]) -> Link:
-        """Open a link after closing the previous one: two emulators between the same hosts would carry each packet twice. The new link
-        starts from the `calibrations` of the previous one."""
+        """Open a link, after closing the previous one: two emulators between the same hosts would carry each packet twice. The new
+        link starts from the `calibrations` of the previous one."""
         assert self.network is not None
         self._link_stack.close()
         spec = self.request.link
@@ -164,20 +164,18 @@ class Lab:
         )
 
     def size_buffers(self, bdp_bytes: int) -> None:
-        """Size TCP's buffers by the preset, for a link with this bandwidth-delay product. Buffers only grow."""
+        """Size TCP's buffers by the preset for a link with this bandwidth-delay product; buffers never shrink."""
         assert self.network is not None
         self._buffers = size_buffers(self.network, bdp_bytes, self.request.tcp)
         warning = tcp_memory_warning(bdp_bytes) if self.request.tcp == "tuned" else None
         if warning and warning not in self.warnings:
             self.warnings.append(warning)
 
-    def tcp(self) -> TcpSettings:
+    def tcp_settings(self) -> TcpSettings:
         """The TCP settings in force on the hosts, for receipts."""
         assert self.network is not None
         return TcpSettings(
-            preset=self.request.tcp,
-            buffers=dict(self._buffers),
-            congestion_control=self.network.congestion_control,
+            preset=self.request.tcp, buffers=dict(self._buffers), congestion_control=self.network.congestion_control
         )
 
     def server(self) -> tuple[str, str]:
@@ -194,7 +192,7 @@ class Lab:
             data=self._data,
             capacity=self._capacity,
             tcp_buffers=self._buffers,
-            tcp=self.tcp() if self.link else None,
+            tcp=self.tcp_settings() if self.link else None,
             auxiliary_servers=self.auxiliary_servers.environment(),
             application=None if self._php is None else f"PHP-FPM {self._php.version}",
             link_backend=self.request.backend if self.link else None,
@@ -205,13 +203,13 @@ class Lab:
         ).updated(RunEnvironment.model_validate(machine_facts().as_json()))
 
     def client_cpus(self, path: NetworkPath, placement: str) -> Cpus:
-        """CPUs of a path's client. Placement `isolated`: clients always have their own CPUs. `machines`: a client on the server's host
-        runs on the server's CPUs."""
+        """CPUs of a path's client. Placement `isolated`: clients always have their own CPUs; `machines`: a client on the server's host
+        runs on the server's CPUs. Raises PlanError."""
         if placement not in PLACEMENTS:
             raise PlanError(f"no placement is called {placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
         return self.shares.server if path.machines == 1 and placement == "machines" else self.shares.client
 
-    def client_host_of(self, path: NetworkPath) -> Host:
+    def client_host_for(self, path: NetworkPath) -> Host:
         return self.server_host if path.machines == 1 else self.client_host
 
     def begin_block(self, block: int) -> None:
@@ -226,12 +224,12 @@ class Lab:
         placement = str(factors.get("placement", self.request.placement))
         cpus = self.client_cpus(path, placement)
         link = self._shape_link(factors) if path.crosses_link else None
-        client_host = self.client_host_of(path)
+        client_host = self.client_host_for(path)
         spec = session_spec(factors)
         with ExitStack() as stack:
-            idle = IDLE.of(factors)
+            idle = IDLE.level_in(factors)
             if idle == "polling":
-                stack.enter_context(polling())
+                stack.enter_context(keep_polling())
             server_group = stack.enter_context(self._open_server_group(factors, path, spec))
             client_launcher = self.client_host.launcher(self.shares.client)
             server_launcher = self.server_host.launcher(self.shares.server)
@@ -247,7 +245,7 @@ class Lab:
                 for started, work in self._start_servers(server_group, path, spec, stack)
             )
             auxiliary_servers = tuple(auxiliaries)
-            rtt_at_rest = link.at_rest() if link else None
+            rtt_at_rest = link.measure_rtt_at_rest() if link else None
             if link:
                 if link.spec.has_effects:
                     link.arm()
@@ -255,10 +253,10 @@ class Lab:
             server_group.begin()
             for server in (main, *auxiliary_servers):
                 server.begin(stack)
-            application = self._application(factors, client_host.launcher(cpus), (main, *auxiliary_servers), stack)
-            observed_processes = observed(main, auxiliary_servers, link) + (
-                () if application is None else (application.observed,)
+            application = self._start_application(
+                factors, client_host.launcher(cpus), (main, *auxiliary_servers), stack
             )
+            application_processes = () if application is None else (application.observed_process,)
             yield LabTrialEnvironment(
                 target=main.target,
                 protocol=main.protocol,
@@ -266,15 +264,19 @@ class Lab:
                 password=main.started.password,
                 database=main.started.database,
                 client=client_host.launcher(cpus),
-                observe=(*observed_processes, *server_group.observed()),
+                observe=(
+                    *observed_processes(main, auxiliary_servers, link),
+                    *application_processes,
+                    *server_group.observed_processes(),
+                ),
                 trust=main.trust,
                 server_group=server_group,
                 main=main,
                 auxiliary_servers=auxiliary_servers,
                 link=link,
-                at_rest=rtt_at_rest,
-                tcp=self.tcp() if link else TcpSettings(),
-                connections=connections(factors),
+                rtt_at_rest=rtt_at_rest,
+                tcp=self.tcp_settings() if link else TcpSettings(),
+                connections=connection_count(factors),
                 targets=WatchTargets(
                     client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot
                 ),
@@ -285,7 +287,7 @@ class Lab:
     def _start_servers(
         self, server_group: ServerGroup, path: NetworkPath, spec: SessionSpec, stack: ExitStack
     ) -> Iterator[tuple[StartedServer, Path]]:
-        """The environment's servers, the main one first, each with its directory; starts the auxiliary ones."""
+        """Start the auxiliary servers; yields the environment's servers, the main one first, each with its directory."""
         assert self.store is not None
         store = self.store
         yield (
@@ -295,16 +297,16 @@ class Lab:
             self.work,
         )
         for started in self.auxiliary_servers.start(path, self.certificates() if spec.tls else None, spec, stack):
-            yield started, AuxiliaryServers.work(self.work, started.running.kind)
+            yield started, AuxiliaryServers.directory(self.work, started.running.kind)
 
-    def _application(
+    def _start_application(
         self,
         factors: Mapping[str, Level],
         client_launcher: Launcher,
         servers: tuple[ConnectedServer, ...],
         stack: ExitStack,
     ) -> PhpApplication | None:
-        """A real application on the load's host and CPUs, if the cell requests one."""
+        """Start a real application on the load's host and CPUs if the cell requests one."""
         if factors.get("application") != "php":
             return None
         if self._php is None:
@@ -318,8 +320,8 @@ class Lab:
         if self.store is None:
             raise PlanError("an environment needs a server, this laboratory has none", "Ask for a server.")
         prepare = self.request.prepare
-        if not replicates(factors):
-            return standalone(self.store, path, self.certificates() if spec.tls else None, spec, prepare)
+        if not is_replicated(factors):
+            return open_standalone(self.store, path, self.certificates() if spec.tls else None, spec, prepare)
         if self._replication is None:
             raise PlanError("this laboratory has no replicas", "Ask for them when building it.")
         return self._replication.open_group(factors, spec, prepare)
@@ -347,16 +349,14 @@ class Lab:
 @contextmanager
 def open_laboratory(request: LabRequest, on_step: OnStep = lambda step: None) -> Iterator[Lab]:
     """Build the laboratory of `request`. Call in the sandbox; outside it, only local paths work. `on_step` is called with a
-    description before each step that takes some time.
-
-    Raises SandboxForbidden, ServerMissing, ServerCrashed, LinkFailed, LabError, EngineError.
-    """
+    description before each step that takes some time. Raises SandboxForbidden, ServerMissing, ServerCrashed, LinkFailed, LabError,
+    EngineError."""
     with ExitStack() as stack:
         yield Lab(request, stack, on_step)
 
 
-def connections(factors: Mapping[str, Level]) -> int | None:
-    """Number of connections that the load keeps open. None for pages, which open connections on first use and may close them at their
+def connection_count(factors: Mapping[str, Level]) -> int | None:
+    """Number of connections that the load keeps open; None for pages, which open connections on first use and may close them at their
     end."""
     if factors.get("page", "none") != "none" or "threads" not in factors:
         return None

@@ -1,4 +1,4 @@
-"""Hosts as network namespaces with a share of the CPUs, and the veth cables between them: interfaces, addresses, routes, buffers."""
+"""Hosts, which are network namespaces with a share of the CPUs, and the veth cables between them: addresses, routes, TCP buffers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LinkAddresses:
 
 def link_addresses(number: int) -> LinkAddresses:
     """The devices and addresses of link `number`: 0 joins client (c) and server (s), the others a replica (r) and its primary (p)."""
-    assert 0 <= number <= MAX_LINKS, "names have one digit"
+    assert 0 <= number <= MAX_LINKS, "a link's number is one hexadecimal digit"
     names = tuple(f"{prefix}{number:x}" for prefix in ("r", "p", "lr", "lp")) if number else ("c0", "s0", "lc", "ls")
     client, server, client_middle, server_middle = names
     return LinkAddresses(
@@ -73,19 +73,19 @@ Cpus = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shares:
-    """CPUs of each host. A single CPU is shared by both; of an odd number of CPUs, one is left to other processes."""
+    """CPUs of each host. Both hosts share a single CPU; of an odd number of CPUs, neither host gets the last one."""
 
     client: Cpus
     server: Cpus
 
     @property
-    def shared(self) -> bool:
+    def overlap(self) -> bool:
         return bool(set(self.client) & set(self.server))
 
 
 def share_cpus(cpus: Sequence[int]) -> Shares:
     """Equal halves of `cpus`, in the given order, so that adjacent ones stay together."""
-    assert cpus, "a process always may run somewhere"
+    assert cpus, "a process may run on at least one CPU"
     if len(cpus) == 1:
         return Shares(client=tuple(cpus), server=tuple(cpus))
     half = len(cpus) // 2
@@ -93,9 +93,9 @@ def share_cpus(cpus: Sequence[int]) -> Shares:
 
 
 def usable_cpus() -> Cpus:
-    """CPUs that this process may use, with threads of one physical core adjacent, so that hosts do not share a core needlessly."""
+    """CPUs that this process may use, those of one physical core adjacent, so that hosts do not share a core needlessly."""
 
-    def physical_core(cpu: int) -> tuple[int, int, int]:
+    def core_order(cpu: int) -> tuple[int, int, int]:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
         try:
             package = int((topology / "physical_package_id").read_text())
@@ -104,7 +104,7 @@ def usable_cpus() -> Cpus:
             package, core = 0, cpu
         return package, core, cpu
 
-    return tuple(sorted(os.sched_getaffinity(0), key=physical_core))
+    return tuple(sorted(os.sched_getaffinity(0), key=core_order))
 
 
 def cpus_of(pid: int | None) -> list[int] | None:
@@ -135,27 +135,27 @@ def format_cpus(cpus: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Host:
-    """A named network namespace. `network` is its file descriptor; None for the current namespace."""
+    """A named network namespace. `namespace_fd` is its file descriptor; None for the current namespace."""
 
     name: str
-    network: int | None
+    namespace_fd: int | None
 
     def launcher(self, cpus: Sequence[int], *, foreground: bool = False) -> Launcher:
-        """A launcher of processes on this host. `foreground`: they share our terminal and receive Ctrl-C; otherwise each has its own
-        session."""
+        """A launcher of processes on this host. `foreground`: processes share our terminal and receive Ctrl-C; otherwise each has its
+        own session."""
         prefix: list[str] = [] if foreground else ["setsid"]
-        if self.network is None:
+        if self.namespace_fd is None:
             prefix += ["setpriv", "--pdeathsig", "KILL", "--"]
         else:
-            prefix += ["nsenter", f"--net=/proc/self/fd/{self.network}", "--"]
+            prefix += ["nsenter", f"--net=/proc/self/fd/{self.namespace_fd}", "--"]
         prefix += ["taskset", "-c", format_cpus(cpus)]
-        return Launcher(prefix=tuple(prefix), pass_fds=() if self.network is None else (self.network,))
+        return Launcher(prefix=tuple(prefix), pass_fds=() if self.namespace_fd is None else (self.namespace_fd,))
 
-    def within(self, function: Callable[[], _Result]) -> _Result:
+    def run(self, function: Callable[[], _Result]) -> _Result:
         """Run `function` in a thread in this network namespace."""
-        if self.network is None:
+        if self.namespace_fd is None:
             return function()
-        return kernel.in_network_namespace(self.network, function)
+        return kernel.in_network_namespace(self.namespace_fd, function)
 
     def ip(self, batch: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
         """Run lines of `ip -batch` on this host. Raises LabError."""
@@ -176,7 +176,7 @@ class Host:
             )
 
         try:
-            result = self.within(run)
+            result = self.run(run)
         except FileNotFoundError as error:
             raise LabError(f"the program {program} was not found", "Install iproute2.") from error
         if result.returncode != 0:
@@ -192,7 +192,7 @@ class Host:
                 return False
             return True
 
-        return self.within(write)
+        return self.run(write)
 
 
 class ManagedProcess:
@@ -221,20 +221,21 @@ SERVER_ADDRESS = CLIENT_LINK.server_address
 SERVER_ADDRESS6 = CLIENT_LINK.server_address6
 MTU = 1500
 CONGESTION_CONTROL = "cubic"
-"""Default of Debian's kernels; set per route, because a child network namespace may not set its own default."""
+"""Default of Debian's kernels. It is set for each route, because a child network namespace may not set its own default."""
 TcpPreset = Literal["stock", "tuned"]
 TCP_PRESETS: tuple[TcpPreset, ...] = ("tuned", "stock")
 """`tuned`: TCP buffers of up to four bandwidth-delay products, at most 1 GiB, never less than the kernel's own maximum. `stock`: the
-kernel's defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s. That is a result of these settings, not an error of the link."""
+kernel's defaults, with which a link of 10 Gb/s and 85 ms carries about 0.3 Gb/s; the settings cause that, not the link."""
 _MAX_BUFFER_BYTES = 1 << 30
 _LOOPBACK_ROUTE = "route replace local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1"
 _QUIET_IPV6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "router_solicitations": "0", "addr_gen_mode": "1"}
-"""Settings that keep the kernel's own packets off the link: no solicitation, no duplicate address detection, no link-local address."""
+"""Settings that keep the kernel's own packets off the link: no router solicitation, no duplicate address detection, no link-local
+address."""
 
 
 @dataclass
 class Network:
-    """Two hosts of a sandbox; a link's back-end cables them."""
+    """Two hosts of a sandbox. The back-end of a link cables them."""
 
     base: Host
     """The sandbox's own network, in which emulators and bridges between the hosts run."""
@@ -250,7 +251,16 @@ class Network:
     shares: Shares | None = None
     """CPUs of the hosts, for processes that carry packets between them; None for any CPUs."""
     ends: LinkAddresses = CLIENT_LINK
+    """Devices and addresses of the link between the hosts."""
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def namespace_fds(self) -> tuple[int, int]:
+        """Descriptors of the client's and the server's namespace."""
+        assert self.client.namespace_fd is not None and self.server.namespace_fd is not None, (
+            "both hosts are namespaces"
+        )
+        return self.client.namespace_fd, self.server.namespace_fd
 
 
 def middle_batch(client_fd: int, server_fd: int, mtu: int = MTU, ends: LinkAddresses = CLIENT_LINK) -> list[str]:
@@ -308,7 +318,7 @@ def build_network(stack: ExitStack, mtu: int = MTU, congestion_control: str = CO
     client, server = _create_host("client", stack), _create_host("server", stack)
     network = Network(base, client, server, mtu, congestion_control)
     for host in (client, server):
-        _set_up_loopback(network, host)
+        _configure_with_congestion_control(network, host, loopback_batch)
     return network
 
 
@@ -317,12 +327,12 @@ def join_replica(network: Network, stack: ExitStack, number: int, shares: Shares
     because it opens the connection: the primary's data goes `to_client`, acknowledgements go `to_server`. Raises LinkFailed."""
     replica = _create_host(f"replica{number}", stack)
     replica_network = join_hosts(network, replica, network.server, number, shares)
-    _set_up_loopback(replica_network, replica)
+    _configure_with_congestion_control(replica_network, replica, loopback_batch)
     return replica_network
 
 
 def join_hosts(network: Network, client: Host, server: Host, number: int, shares: Shares | None) -> Network:
-    """Link `number` between two existing hosts, not cabled yet."""
+    """The network of link `number` between two existing hosts, not cabled yet."""
     return replace(
         network, client=client, server=server, ipv6=False, shares=shares, warnings=[], ends=link_addresses(number)
     )
@@ -356,12 +366,9 @@ def _create_host(name: str, stack: ExitStack) -> Host:
 
 
 def _disable_ipv6(host: Host) -> None:
+    """Disable IPv6 on all interfaces; `_enable_ipv6` enables it on the link's."""
     for scope in ("all", "default"):
         host.write_sysctl(f"net/ipv6/conf/{scope}/disable_ipv6", "1")
-
-
-def _set_up_loopback(network: Network, host: Host) -> None:
-    _configure_with_congestion_control(network, host, loopback_batch)
 
 
 def _configure_with_congestion_control(
@@ -383,10 +390,10 @@ def _fall_back_to_kernel_default(network: Network, requested: str, error: LabErr
 
     Raises LinkFailed if the user requested another than our default.
     """
-    kernel_default = network.client.within(Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text).strip()
+    kernel_default = network.client.run(Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text).strip()
     reason = error.message.splitlines()[0]
     if requested != CONGESTION_CONTROL:
-        available = network.base.within(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text).strip()
+        available = network.base.run(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text).strip()
         raise LinkFailed(
             f"congestion control {requested} cannot be chosen: {reason}",
             f"This kernel knows {available}; the default here is {kernel_default}.",
@@ -402,9 +409,7 @@ def _fall_back_to_kernel_default(network: Network, requested: str, error: LabErr
 @contextmanager
 def cable_through_middle(network: Network) -> Iterator[None]:
     """Lay a cable from each host to the base network; remove both on leaving. Raises LinkFailed."""
-    client_fd, server_fd = network.client.network, network.server.network
-    assert client_fd is not None and server_fd is not None
-    ends = network.ends
+    ends, (client_fd, server_fd) = network.ends, network.namespace_fds
     _create_cable(network, middle_batch(client_fd, server_fd, network.mtu, ends))
     with ExitStack() as stack:
         stack.callback(network.base.ip, [f"link del dev {ends.client_middle}", f"link del dev {ends.server_middle}"])
@@ -415,8 +420,7 @@ def cable_through_middle(network: Network) -> Iterator[None]:
 @contextmanager
 def cable_directly(network: Network) -> Iterator[None]:
     """Connect the hosts by one cable; remove it on leaving. Raises LinkFailed."""
-    client_fd, server_fd = network.client.network, network.server.network
-    assert client_fd is not None and server_fd is not None
+    client_fd, server_fd = network.namespace_fds
     mtu, ends = network.mtu, network.ends
     client, server = ends.client_device, ends.server_device
     peer = f"type veth peer name {server} mtu {mtu} address {ends.server_mac}"
@@ -435,18 +439,17 @@ def cable_directly(network: Network) -> Iterator[None]:
 
 
 def _create_cable(network: Network, batch: list[str]) -> None:
-    client_fd, server_fd = network.client.network, network.server.network
-    assert client_fd is not None and server_fd is not None
     try:
-        network.base.ip(batch, pass_fds=(client_fd, server_fd))
+        network.base.ip(batch, pass_fds=network.namespace_fds)
     except LabError as error:
-        refused = sandbox.lacking_capabilities()
-        advice = sandbox.network_remedy() if refused else "Is the kernel's veth module available?"
+        advice = (
+            sandbox.network_remedy() if sandbox.lacking_capabilities() else "Is the kernel's veth module available?"
+        )
         raise LinkFailed(error.message, f"{advice} Paths without a link still work.") from error
 
 
 def _configure_ends(network: Network) -> None:
-    """Set addresses and routes of both ends."""
+    """Set addresses and routes at both ends of the link."""
     ends = network.ends
     network.ipv6 = _enable_ipv6(network.client, ends.client_device) and _enable_ipv6(network.server, ends.server_device)
     for role, host in (("client", network.client), ("server", network.server)):
@@ -455,7 +458,7 @@ def _configure_ends(network: Network) -> None:
 
 
 def _enable_ipv6(host: Host, device: str) -> bool:
-    """Enable IPv6 on this interface only. Returns False if the kernel has no IPv6."""
+    """Enable IPv6 on one interface only. Returns False if the kernel has no IPv6."""
     accepted = [host.write_sysctl(f"net/ipv6/conf/{device}/{name}", value) for name, value in _QUIET_IPV6.items()]
     return all(accepted) and host.write_sysctl(f"net/ipv6/conf/{device}/disable_ipv6", "0")
 
@@ -467,7 +470,7 @@ def size_buffers(network: Network, bdp_bytes: int, preset: TcpPreset = "tuned") 
     for host in (network.client, network.server):
         for name in ("tcp_rmem", "tcp_wmem"):
             file = Path("/proc/sys/net/ipv4", name)
-            minimum, default, maximum = (int(word) for word in host.within(file.read_text).split())
+            minimum, default, maximum = (int(word) for word in host.run(file.read_text).split())
             target = min(max(maximum, 4 * bdp_bytes), _MAX_BUFFER_BYTES) if preset == "tuned" else maximum
             if target > maximum and host.write_sysctl(f"net/ipv4/{name}", f"{minimum} {default} {target}"):
                 maximum = target

@@ -1,6 +1,7 @@
-"""A primary with its replicas under a load: started for each trial over links that outlive the trial, and verified before and after.
+"""A primary with its replicas under a load: started for each trial, over links that outlive it, and verified before and after the
+load.
 
-The statements for the servers are in `replication/`. Faults are in `runner/fault/`.
+The servers' replication is in `replication/`, faults are in `runner/fault/`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from howfar.contract.environment import ReplicationEnvironment
-from howfar.contract.messages import (
-    LinkStats,
-    Observed,
-    RttResult,
+from howfar.contract.messages import LinkStats, Observed, RttResult
+from howfar.contract.receipt import (
+    MEAN_MAX_SHARE,
+    LatenessLimits,
+    LinkCalibration,
+    LinkCounters,
+    LinkReceipt,
+    ReplicationReceipt,
+    Snapshot,
+    TrialReceipt,
 )
-from howfar.contract.receipt import LinkCalibration, ReplicationReceipt, Snapshot, TrialReceipt
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, LinkSpec
-from howfar.lab.link.receipt import MEAN_MAX_SHARE, RUN_LIMITS, LatenessLimits, limits_for_trial
+from howfar.lab.link.receipt import RUN_LIMITS, limits_for_trial
 from howfar.lab.replication import (
     Durability,
     Mode,
@@ -32,13 +38,13 @@ from howfar.lab.replication import (
     open_replication_links,
 )
 from howfar.lab.replication.links import FOREVER_MS, Compression, EmulatedReplicationLink
-from howfar.lab.replication.proof import latency_violation, violations, window_receipt
+from howfar.lab.replication.proof import latency_violation, window_receipt, window_violations
 from howfar.lab.replication.watch import CommitWatch, LagSample, LagWatch
 from howfar.lab.request import ReplicasSpec
 from howfar.lab.server_group import ServerGroup
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
-from howfar.plan.agreement import agreement_s, read_s
+from howfar.plan.agreement import agreement_s, read_wait_s
 from howfar.plan.distances import pairs
 from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC, Level, node_rtts_ns
 from howfar.plan.sessions import SessionSpec
@@ -47,35 +53,35 @@ from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import CollectedReceipt, LoadFacts, WindowWatch
 from howfar.units import format_duration_ns
 
-SERVERS_TIMEOUT_MS = 10_000
-"""How long a semi-synchronous commit waits before the primary continues without its replica: the default of MySQL and MariaDB."""
+DEFAULT_ACK_TIMEOUT_MS = 10_000
+"""Time after which a semi-synchronous primary continues without its replica: the default of MySQL and MariaDB."""
 ASYNCHRONOUS_LIMITS = LatenessLimits(strict_rtt=False, p999_ns=20_000_000, p999_share=0.5, mean_ns=None)
-"""Bounds for the link of an asynchronous replica: late packets do not delay any client, they only add to the lag."""
-HANGS_S, _HANGS_RTTS = 5.0, 20
+"""Bounds for the link of an asynchronous replica: late packets delay no client, they only add to the lag."""
+HANG_TIMEOUT_S, _HANG_TIMEOUT_RTTS = 5.0, 20
 """Commits hang if none is acknowledged for this many seconds plus this many RTTs."""
 
 
-def replicates(factors: Mapping[str, Level]) -> bool:
+def is_replicated(factors: Mapping[str, Level]) -> bool:
     return factors.get("replication", ORDINARY["replication"]) != "off"
 
 
 def replication_spec(factors: Mapping[str, Level]) -> ReplicationSpec:
-    """The replication that a cell's levels request. Factors that the cell does not name have their level in `ORDINARY`."""
-    level = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
-    mode = str(level["replication"])
-    compression = str(level["replica_compression"])
+    """The replication that a cell's levels request; a factor that the cell does not name has its level in `ORDINARY`."""
+    levels = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
+    mode = str(levels["replication"])
+    compression = str(levels["replica_compression"])
     return ReplicationSpec(
         mode="semi_sync" if mode in SEMI_SYNC else "async" if mode == COMMIT_OFF else cast(Mode, mode),
-        replicas=0 if mode == "none" else int(level["replicas"]),
+        replicas=0 if mode == "none" else int(levels["replicas"]),
         wait_point=cast(WaitPoint, SEMI_SYNC.get(mode, "AFTER_SYNC")),
-        wait_for=int(level["wait_for"]),
-        timeout_ms=SERVERS_TIMEOUT_MS if level["fault"] == "replica-leaves" else FOREVER_MS,
-        durability=cast(Durability, level["durability"]),
+        wait_for=int(levels["wait_for"]),
+        timeout_ms=DEFAULT_ACK_TIMEOUT_MS if levels["fault"] == "replica-leaves" else FOREVER_MS,
+        durability=cast(Durability, levels["durability"]),
         flushes=mode != COMMIT_OFF,
-        tls=level["replica_tls"] == "on",
+        tls=levels["replica_tls"] == "on",
         compression=None if compression == "off" else cast(Compression, compression),
-        consistency=str(level["consistency"]),
-        everywhere=level["writers"] != "one",
+        consistency=str(levels["consistency"]),
+        everywhere=levels["writers"] != "one",
     )
 
 
@@ -103,10 +109,10 @@ class Replication:
     def _open_links(self, calibrations: Mapping[str, Mapping[LinkSpec, LinkCalibration]]) -> None:
         """Replace the links by new ones, which start from the `calibrations` of the old ones."""
         self._stack.close()
-        opened = open_replication_links(
+        links = open_replication_links(
             self._context, self._spec.max_replicas, self._spec.link, calibrations, mesh=self._spec.mesh
         )
-        self.links = self._stack.enter_context(opened)
+        self.links = self._stack.enter_context(links)
 
     def begin_batch(self) -> None:
         """Start a batch: each link is calibrated again when it is next used."""
@@ -123,7 +129,7 @@ class Replication:
     def open_group(
         self, factors: Mapping[str, Level], session: SessionSpec, prepare: tuple[str, ...]
     ) -> Iterator[ReplicatedGroup]:
-        """A verified replica set as a cell requests it. Raises LabError, PlanError."""
+        """Start a replica set as a cell requests it, and verify it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
         links = self._shape_links(factors)
         tables = Tables(self._tables.count, self._tables.size, (session.content,))
@@ -135,13 +141,14 @@ class Replication:
             yield prepare_group(replica_set, replica_set.certificates if encrypted else None, factors, prepare, stack)
 
     def _shape_links(self, factors: Mapping[str, Level]) -> tuple[EmulatedReplicationLink, ...]:
-        """The links that the cell needs, set as it requests. If an emulator died in the previous trial, all links are replaced."""
-        links = node_links(factors)
-        if links and not all(link.link.alive() for link in self.links):
+        """Set the links that the cell needs as it requests, and return them. If an emulator died in the previous trial, all links are
+        replaced."""
+        specs = node_links(factors)
+        if specs and not all(link.link.alive() for link in self.links):
             self._open_links({link.name: link.link.calibrations for link in self.links})
-        used = tuple(link for link in self.links if link.nodes in links)
+        used = tuple(link for link in self.links if link.nodes in specs)
         for link in used:
-            link.shape(links[link.nodes])
+            link.shape(specs[link.nodes])
         return used
 
 
@@ -152,11 +159,11 @@ def prepare_group(
     prepare: tuple[str, ...],
     stack: ExitStack,
 ) -> ReplicatedGroup:
-    """The group of a verified replica set, after the `prepare` statements have been applied on all its members. Raises LabError."""
+    """The group of a verified replica set, after all its members have applied the statements `prepare`. Raises LabError."""
     if prepare:
         replica_set.primary.write(*prepare, timeout_s=replica_set.timeout_s)
     for replica in replica_set.replicas:
-        replica_set.await_caught_up(replica)
+        replica_set.wait_until_caught_up(replica)
     watches_commits = factors.get("fault", ORDINARY["fault"]) == "none"
     group = ReplicatedGroup(replica_set, certificates, watches_commits=watches_commits)
     stack.callback(group.finish)
@@ -164,101 +171,99 @@ def prepare_group(
 
 
 class ReplicatedGroup(ServerGroup):
-    """A primary with its replicas. Made by `prepare_group`."""
+    """A primary with its replicas. Created by `prepare_group`."""
 
     replica_set: ReplicaSet
 
     def __init__(
         self, replica_set: ReplicaSet, certificates: CertificatePaths | None, *, watches_commits: bool
     ) -> None:
-        """`watches_commits`: whether a hanging commit ends the load; False if a fault is tested."""
+        """`watches_commits`: whether a hanging commit ends the load; False for tests of a fault."""
         super().__init__(replica_set.primary.server, replica_set.primary.server.password, certificates)
         self.replica_set = replica_set
         self._watches_commits = watches_commits
-        self._at_rest: tuple[RttResult, ...] = ()
+        self._rtts_at_rest: tuple[RttResult, ...] = ()
         """RTT of each link before the load."""
         self._before: Snapshot | None = None
         self._commits: CommitWatch | None = None
         self._lag: LagWatch | None = None
         self._link_stats: tuple[LinkStats | None, ...] = ()
 
-    def observed(self) -> tuple[Observed, ...]:
+    def observed_processes(self) -> tuple[Observed, ...]:
         replicas = [Observed(role="replica", pid=replica.server.pid) for replica in self.replica_set.replicas]
         emulators = (link.pid() for link in self.replica_set.links)
         return (*replicas, *(Observed(role="replica_link", pid=pid) for pid in emulators if pid is not None))
 
     def begin(self) -> None:
-        self._at_rest = tuple(link.begin() for link in self.replica_set.links)
-        links_with_rtts = zip(self.replica_set.links, self._at_rest, strict=True)
+        self._rtts_at_rest = tuple(link.prepare_load() for link in self.replica_set.links)
+        links_with_rtts = zip(self.replica_set.links, self._rtts_at_rest, strict=True)
         self.replica_set.facts.rtt_at_rest_ns = {link.name: rtt.p50_ns for link, rtt in links_with_rtts}
         self._before = self.replica_set.snapshot()
         if self._watches_commits:
             rtt_s = max((link.rtt_ns for link in self.replica_set.links), default=0) / 1e9
-            self._commits = CommitWatch(self.replica_set, HANGS_S + _HANGS_RTTS * rtt_s)
+            self._commits = CommitWatch(self.replica_set, HANG_TIMEOUT_S + _HANG_TIMEOUT_RTTS * rtt_s)
 
     def watch(self, window: WindowWatch) -> WindowWatch:
-        """Sample the replicas' lag in the window only. If commits wait for a replica, no heartbeat is written: it would be one more
-        connection, whose commits share waits and group commits with the measured ones."""
+        """Sample the replicas' lag too, in the window only. If commits wait for a replica, no heartbeat is written: its commits would
+        share waits and group commits with the measured commits."""
         if not self.replica_set.replicas:
             return window
-        self._lag = LagWatch(self.replica_set, beats=not self.replica_set.spec.needed)
-        return _WindowWithLag(window, self._lag, time.monotonic_ns())
+        self._lag = LagWatch(self.replica_set, with_heartbeat=not self.replica_set.spec.acknowledgements_needed)
+        return _WindowWatchWithLag(window, self._lag, time.monotonic_ns())
 
-    def mismatches(self, limits: LatenessLimits, crossed: Sequence[LinkStats | None] | None = None) -> list[str]:
-        """Differences between the links and what was requested: at rest, and by their counters (`crossed`; if None, read now)."""
-        crossed = [link.counters() for link in self.replica_set.links] if crossed is None else crossed
-        return [
-            f"{link.name}: {sentence}"
-            for link, rtt, stats in zip(self.replica_set.links, self._at_rest, crossed, strict=True)
-            for sentence in (*link.violations(rtt, stats, limits), *_outage_violations(stats))
-        ]
+    def link_violations(self) -> list[str]:
+        """Differences between the links and the request, at rest and by their present counters."""
+        return link_violations(self._link_receipts([link.counters() for link in self.replica_set.links]), RUN_LIMITS)
+
+    def _link_receipts(self, link_stats: Sequence[LinkStats | None]) -> dict[str, LinkReceipt]:
+        return {
+            link.name: link.build_receipt(rtt, stats)
+            for link, rtt, stats in zip(self.replica_set.links, self._rtts_at_rest, link_stats, strict=True)
+        }
 
     def finish(self) -> None:
-        """End the threads that watch these servers."""
+        """End the threads that watch the servers."""
         if self._commits is not None:
             self._commits.finish()
         if self._lag is not None:
             self._lag.finish()
 
     def precheck(self) -> CollectedReceipt:
-        receipts = {
-            link.name: link.receipt(rtt, link.counters() if link.alive() else None)
-            for link, rtt in zip(self.replica_set.links, self._at_rest, strict=True)
-        }
-        violations = self.mismatches(RUN_LIMITS, [None] * len(self.replica_set.links))
+        links = self.replica_set.links
+        receipts = self._link_receipts([link.counters() if link.alive() else None for link in links])
+        violations = (
+            f"{name}: {sentence}" for name, link in receipts.items() for sentence in link.rtt_violations(RUN_LIMITS)
+        )
         return CollectedReceipt(TrialReceipt(replication=ReplicationReceipt(links=receipts)), tuple(violations))
 
     def collect_receipt(self, load: LoadFacts) -> CollectedReceipt:
-        """Check that replication was as the cell requests, by the counters of both ends and by the commits' duration. Raises
+        """Check by the counters of both ends and by the commits' duration that replication was as the cell requests. Raises
         LabError."""
         self.finish()
-        if self._commits is not None and self._commits.hung is not None:
-            raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
-        assert self._before is not None, "begin() comes first"
+        if self._commits is not None and self._commits.kill_reason is not None:
+            raise LabError(self._commits.kill_reason, "The receipt of the replica's link says what crossed it.")
+        assert self._before is not None, "begin() has been called"
         replica_set, after = self.replica_set, self.replica_set.snapshot()
-        rtts_at_rest = self._at_rest[: len(replica_set.replicas)]
-        violations = contradictions(replica_set.spec, self._before, after, load, rtts_at_rest)
+        rtts_at_rest = self._rtts_at_rest[: len(replica_set.replicas)]
+        violations = replication_violations(replica_set.spec, self._before, after, load, rtts_at_rest)
         self._link_stats = tuple(link.counters() for link in replica_set.links)
-        waited_ns = load.commit_p50_ns or load.round_trip_ns
-        reads_wait = bool(rtts_at_rest) and waited_ns >= min(rtt.min_ns for rtt in rtts_at_rest)
+        wait_ns = load.commit_p50_ns or load.round_trip_ns
+        reads_wait = bool(rtts_at_rest) and wait_ns >= min(rtt.min_ns for rtt in rtts_at_rest)
         limits = (
-            limits_for_trial(waited_ns)
-            if replica_set.spec.needed and (load.commits or reads_wait)
+            limits_for_trial(wait_ns)
+            if replica_set.spec.acknowledgements_needed and (load.commits or reads_wait)
             else ASYNCHRONOUS_LIMITS
         )
         if replica_set.spec.cluster and limits.mean_ns is not None:
             node_pairs = pairs(replica_set.spec.replicas + 1)  # in the order of the links
             rtts_ns = {nodes: float(link.rtt_ns) for nodes, link in zip(node_pairs, replica_set.links, strict=True)}
-            late_ns = {
+            lateness_ns = {
                 nodes: _mean_lateness_ns(stats) for nodes, stats in zip(node_pairs, self._link_stats, strict=True)
             }
-            violations += agreement_violation(replica_set.spec, rtts_ns, late_ns, waited_ns, reads=not load.commits)
+            violations += agreement_violations(replica_set.spec, rtts_ns, lateness_ns, wait_ns, reads=not load.commits)
             limits = replace(limits, mean_ns=None)
-        violations += self.mismatches(limits, self._link_stats)
-        receipts = {
-            link.name: link.receipt(rtt, stats)
-            for link, rtt, stats in zip(replica_set.links, self._at_rest, self._link_stats, strict=True)
-        }
+        receipts = self._link_receipts(self._link_stats)
+        violations += link_violations(receipts, limits)
         receipt = replica_set.facts.model_copy()
         receipt.rtt_at_rest_ns = {name: link.rest_rtt_ns for name, link in receipts.items()}
         receipt.window = window_receipt(self._before, after)
@@ -273,43 +278,43 @@ class ReplicatedGroup(ServerGroup):
         )
 
 
-def contradictions(
-    spec: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
+def replication_violations(
+    spec: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, rtts_at_rest: Sequence[RttResult]
 ) -> list[str]:
-    """Differences between replication and what a cell requests: by the counters of both ends, and by the commits' duration. `at_rest`:
-    the round trip of each link."""
-    differences = [*violations(spec, before, after, load.commits)]
-    if spec.needed and load.commit_p50_ns is not None:
+    """Violations of the requested replication, by the counters of both ends and by the commits' duration. `rtts_at_rest`: the RTT of
+    each link."""
+    violations = [*window_violations(spec, before, after, load.commits)]
+    if spec.acknowledgements_needed and load.commit_p50_ns is not None:
         # A commit that needs n acknowledgements cannot end before a round trip to the n-th nearest replica.
-        rtt_ns = sorted(rtt.min_ns for rtt in at_rest)[spec.needed - 1]
+        rtt_ns = sorted(rtt.min_ns for rtt in rtts_at_rest)[spec.acknowledgements_needed - 1]
         too_fast = latency_violation(spec, load.commit_p50_ns, rtt_ns)
-        differences += [] if too_fast is None else [too_fast]
-    return differences
+        violations += [] if too_fast is None else [too_fast]
+    return violations
 
 
-def agreement_violation(
+def agreement_violations(
     spec: ReplicationSpec,
     rtts_ns: Mapping[tuple[int, int], float],
-    late_ns: Mapping[tuple[int, int], float],
-    waited_ns: float,
+    lateness_ns: Mapping[tuple[int, int], float],
+    wait_ns: float,
     *,
     reads: bool,
 ) -> list[str]:
-    """Violation if the links' mean lateness changed how long a cluster's commits, or reads, waited.
+    """Violation if the links' mean lateness changed how long a cluster's commits (or `reads`) waited.
 
     With a single leader the model of the agreement predicts the change, so links that no commit waits for do not count. Otherwise a
-    commit waits for the slowest of several paths. The sum of the three largest mean latenesses is an upper bound on that; the model,
-    which uses mean times, is not. `waited_ns`: time of one commit or read; `rtts_ns` and `late_ns`: RTT and mean lateness of a round
-    trip, by pair of nodes.
+    commit waits for the slowest of several paths: the sum of the three largest mean latenesses is an upper bound on that change, the
+    model, which uses mean times, is not. `wait_ns`: duration of one commit or read; `rtts_ns` and `lateness_ns`: RTT and mean
+    lateness of a round trip, by pair of nodes.
     """
-    wait_time_s = read_s if reads else agreement_s
-    expected_s = wait_time_s(spec.mode, spec.consistency, rtts_ns)
-    late_rtts_ns = {nodes: rtt_ns + late_ns[nodes] for nodes, rtt_ns in rtts_ns.items()}
-    change_ns = wait_time_s(spec.mode, spec.consistency, late_rtts_ns) - expected_s
-    if expected_s and spec.mode != "group-leader":
-        latest_first = sorted((max(ns, 0.0) for ns in late_ns.values()), reverse=True)
+    predict_wait_ns = read_wait_s if reads else agreement_s
+    expected_ns = predict_wait_ns(spec.mode, spec.consistency, rtts_ns)
+    late_rtts_ns = {nodes: rtt_ns + lateness_ns[nodes] for nodes, rtt_ns in rtts_ns.items()}
+    change_ns = predict_wait_ns(spec.mode, spec.consistency, late_rtts_ns) - expected_ns
+    if expected_ns and spec.mode != "group-leader":
+        latest_first = sorted((max(ns, 0.0) for ns in lateness_ns.values()), reverse=True)
         change_ns = max(change_ns, sum(latest_first[:_LINKS_PER_PATH]))
-    allowed_ns = MEAN_MAX_SHARE * waited_ns
+    allowed_ns = MEAN_MAX_SHARE * wait_ns
     if abs(change_ns) <= allowed_ns:
         return []
     operation, longer_or_shorter = "read" if reads else "commit", "longer" if change_ns > 0 else "shorter"
@@ -321,7 +326,7 @@ def agreement_violation(
 
 
 _LINKS_PER_PATH = 3
-"""Maximum number of links that a commit crosses one after the other."""
+"""Maximum number of links that a commit crosses in sequence."""
 
 
 def _mean_lateness_ns(stats: LinkStats | None) -> float:
@@ -330,10 +335,19 @@ def _mean_lateness_ns(stats: LinkStats | None) -> float:
     return sum(mean for mean in means if mean is not None)
 
 
-def _outage_violations(stats: LinkStats | None) -> list[str]:
-    """Violations for outages of a link. No cell requests outages, and the servers' counters do not show commits that stalled and then
+def link_violations(receipts: Mapping[str, LinkReceipt], limits: LatenessLimits) -> list[str]:
+    """Violations of the links of a replica set, by name."""
+    return [
+        f"{name}: {sentence}"
+        for name, receipt in receipts.items()
+        for sentence in (*receipt.violations(limits), *_outage_violations(receipt.counters))
+    ]
+
+
+def _outage_violations(counters: LinkCounters | None) -> list[str]:
+    """Violations for outages of a link: no cell requests outages, and the servers' counters do not show commits that stalled and then
     continued."""
-    segments_lost = {} if stats is None else {name: getattr(stats, name).drops.outage for name in DIRECTIONS}
+    segments_lost = {} if counters is None else {name: getattr(counters, name).drops.outage for name in DIRECTIONS}
     return [
         f"the link {name.replace('_', ' ')} was cut for a while: {segments} segments were lost to that"
         for name, segments in segments_lost.items()
@@ -342,29 +356,29 @@ def _outage_violations(stats: LinkStats | None) -> list[str]:
 
 
 @dataclass
-class _WindowWithLag:
-    """A watch that adds the replicas' lag to another watch's window."""
+class _WindowWatchWithLag:
+    """A watch that adds the replicas' lag to the window of another watch."""
 
     window: WindowWatch
     lag: LagWatch
-    began_ns: int
+    start_ns: int
 
     def finish(self) -> Window | None:
         record, samples = self.window.finish(), self.lag.finish()
         if record is None:
             return None
-        return record.model_copy(update={"lag": lag_records(samples, self.began_ns, record.length_ns)})
+        return record.model_copy(update={"lag": lag_records(samples, self.start_ns, record.length_ns)})
 
 
-def lag_records(samples: tuple[LagSample, ...], began_ns: int, length_ns: int) -> tuple[LagRecord, ...]:
+def lag_records(samples: tuple[LagSample, ...], start_ns: int, length_ns: int) -> tuple[LagRecord, ...]:
     """The lag samples within the window, with times since its beginning."""
     return tuple(
         LagRecord(
-            at_ns=sample.at_ns - began_ns,
+            at_ns=sample.at_ns - start_ns,
             replica=sample.replica,
             behind=sample.behind,
             heartbeat_ns=sample.heartbeat_ns,
         )
         for sample in samples
-        if 0 <= sample.at_ns - began_ns <= length_ns
+        if 0 <= sample.at_ns - start_ns <= length_ns
     )

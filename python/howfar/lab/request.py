@@ -1,4 +1,4 @@
-"""The request for a laboratory: which servers, paths, link and replicas it must have."""
+"""The request for a laboratory: the servers, paths, link and replicas that it must have."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from howfar.plan.factors import Content
 
 @dataclass(frozen=True)
 class ReplicasSpec:
-    """The replicas that environments with replication may have, each over its own link."""
+    """The replicas of environments with replication, each with its own link."""
 
     max_replicas: int
-    """Maximum number of replicas; 0: only primaries, which write a binary log."""
+    """Maximum number of replicas; 0 for primaries only, which write a binary log."""
     link: LinkSpec
-    """The replicas' first link settings, which are calibrated before any trial."""
+    """The first settings of the replicas' links, which are calibrated before any trial."""
     mesh: bool = False
-    """Whether some environments have a cluster, in which there is a link between every two nodes."""
+    """Whether some environments have a cluster, which needs a link between every two nodes."""
     also_standalone: bool = False
     """Whether some environments have a server that does not replicate."""
 
 
 @dataclass(frozen=True)
 class LabRequest:
-    """The laboratory to build. `server` is a kind, a path to a program, or `none`; `paths` names the paths that environments may
-    use."""
+    """The laboratory to build. `server` is a kind, a path to a program, or `none`; `paths` are the names of the paths that
+    environments may use."""
 
     server: str = "mariadb"
     tables: int = 10
     table_size: int = 100_000
     link: LinkSpec = LOCAL_NETWORK
-    """The link's first settings, which are calibrated before any trial. A cell's round trip time and rate replace those given here."""
+    """The link's first settings, which are calibrated before any trial. A cell's RTT and rate replace those of this link."""
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
     congestion_control: str = CONGESTION_CONTROL
@@ -42,22 +42,23 @@ class LabRequest:
     """Whether calibration also measures the goodput, which takes seconds."""
     placement: str = "isolated"
     connections: int = 64
-    """Maximum number of connections that the load will have open at once."""
+    """Maximum number of connections that the load opens at once."""
     paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
     contents: tuple[Content, ...] = ("digits",)
-    """Kinds of content that the tables may have; each has its own data directory."""
+    """The contents that the tables may have, each in its own data directory."""
     replicas: ReplicasSpec | None = None
     """The replicas of environments with replication; None if there are no such environments."""
     prepare: tuple[str, ...] = ()
     """SQL to run on each environment's server before the load, for example to create an empty table."""
     auxiliary_servers: tuple[str, ...] = ()
-    """Kinds or programs of each environment's auxiliary servers, on the main server's host and CPUs: `redis`, `memcached`."""
+    """Kinds (`redis`, `memcached`) or programs of each environment's auxiliary servers, which run on the main server's host and
+    CPUs."""
     application: bool = False
-    """Whether some environments have a real application, which queries these servers."""
+    """Whether some environments have a real application, which queries the servers."""
 
     @property
     def paths_over_link(self) -> tuple[str, ...]:
-        """The paths over the link."""
+        """Names of the paths that cross the link."""
         return tuple(name for name in self.paths if find_path(name).crosses_link)
 
     @property
@@ -66,7 +67,7 @@ class LabRequest:
 
     @property
     def copies(self) -> int:
-        """Memory needed besides one server's buffer pool, as a multiple of the size of one content's data. With replicas, each server
-        has its own files and buffer pool."""
+        """Memory needed besides one server's buffer pool, as a multiple of one content's data. With replicas, each server has its own
+        files and buffer pool."""
         standalone_copies = len(self.contents) if self.replicas is None or self.replicas.also_standalone else 0
         return standalone_copies + (0 if self.replicas is None else 2 * (1 + self.replicas.max_replicas))

@@ -1,9 +1,9 @@
 """The sandbox: this program started again, as the first process of its own PID, mount and network namespaces.
 
-Everything that the laboratory creates is in the sandbox. When its first process ends, for whatever reason, the kernel removes every
-process, mount and interface with it. Three mechanisms make it end with the process that started it: `unshare` dies with its parent,
-the first process dies with `unshare`, and a pipe (the lifeline), whose other end closes when the starting process ends, covers the
-time until those two are in force. Start at `run_inside`.
+Everything that the laboratory creates is in the sandbox. When its first process ends, for whatever reason, the kernel removes all its
+processes, mounts and interfaces. Three mechanisms make the sandbox end with the process that started it: `unshare` dies with its
+parent; the first process dies with `unshare`; and a pipe (the lifeline), whose other end closes when the starting process ends, covers
+the time until those two are in force. Start reading at `run_inside`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from howfar.errors import LabError, MissingError, SandboxForbidden, shell_code
+from howfar.errors import LabError, MissingError, SandboxForbidden, shell_exit_code
 from howfar.lab.kernel import die_with_parent
-from howfar.stopping import is_repeated
+from howfar.stopping import is_repeated_request
 
 _MARK = "HOWFAR_SANDBOX"
 _LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
 TCP_MEMORY = "HOWFAR_TCP_MEM"
-"""Environment variable with the machine's net.ipv4.tcp_mem: a limit for the entire machine, not visible in a network namespace."""
+"""Environment variable with net.ipv4.tcp_mem, a limit of the entire machine that a network namespace does not show."""
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
@@ -42,16 +42,17 @@ _SYSCTLS = (
     ("user/max_user_namespaces", "0", "10000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
 )
-"""Kernel switches, with the value that forbids user namespaces and one that permits them."""
+"""Kernel settings, each with the value that forbids user namespaces and a value that permits them."""
 _is_set_up = False
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM in the sandbox: like Ctrl-C, but no other process received it."""
+    """SIGTERM in the sandbox. Unlike Ctrl-C it reached only this process."""
 
 
 def inside() -> bool:
-    """Whether this process is the sandbox's first one. If so, the first call also makes it end with the process that started it."""
+    """Whether this process is the sandbox's first process. If so, the first call also makes it end with the process that started
+    it."""
     if os.getpid() != 1 or os.environ.get(_MARK) != "1":
         return False
     _set_up_inside()
@@ -71,10 +72,10 @@ def _set_up_inside() -> None:
             os._exit(1)
         threading.Thread(target=_watch_lifeline, args=(descriptor,), name="lifeline", daemon=True).start()
     # The first process of a PID namespace receives only signals for which it has a handler: without this, SIGTERM would be lost.
-    heed_signals()
+    install_signal_handlers()
 
 
-def heed_signals() -> None:
+def install_signal_handlers() -> None:
     """Make SIGTERM raise `Terminated`, and SIGINT and SIGHUP, unless ignored, KeyboardInterrupt; unblock the signals if
     `run_forwarding_signals` blocked them."""
     signal.signal(signal.SIGTERM, _interrupt)
@@ -85,14 +86,15 @@ def heed_signals() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle a request to end. A second signal soon after the first (the same signal, sent to the process group and forwarded too, or
-    a second Ctrl-C) must neither disturb the cleanup nor change the exit code of a command that received the first."""
-    if is_repeated():
+    """Handle a request to end. A second signal soon after the first (a forwarded signal that was also sent to the process group, or a
+    second Ctrl-C) must neither disturb the cleanup nor change the exit code of a command that received the first signal."""
+    if is_repeated_request():
         return
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _is_lifeline_cut(descriptor: int, timeout_ms: int | None) -> bool:
+    """Whether the starting process has ended; waits for that up to `timeout_ms` (None: forever)."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(timeout_ms))
@@ -104,7 +106,7 @@ def _watch_lifeline(descriptor: int) -> None:
 
 
 def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
-    """The options with which `unshare` works on this machine, found by trying. Raises SandboxForbidden, MissingError."""
+    """The options with which `unshare` works on this machine, found by trial. Raises SandboxForbidden, MissingError."""
     base_flags = _FLAGS if network else tuple(flag for flag in _FLAGS if flag != "--net")
     attempts = [base_flags, (*base_flags, *_USER_FLAGS)] if os.geteuid() == 0 else [(*base_flags, *_USER_FLAGS)]
     output = ""
@@ -132,7 +134,7 @@ def remedy(proc_sys: Path = Path("/proc/sys")) -> str:
 
 
 def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str:
-    """The first advice for a machine that forbids namespaces: for users, to run as root; for root, the privilege that is missing."""
+    """The first advice for a machine that forbids namespaces: for users, to run as root; for root, the missing privilege."""
     if not is_root:
         return "Run as root"
     if lacking:
@@ -171,10 +173,8 @@ def _in_chroot() -> bool:
 
 
 def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> int:
-    """Run `argv` (default: this command itself) in the sandbox and return its exit code (128 + N for signal N).
-
-    Standard streams are shared. `network=False`: keep the machine's own network. Raises SandboxForbidden, MissingError.
-    """
+    """Run `argv` (default: this command itself) in the sandbox and return its exit code (128 + N for signal N). Standard streams are
+    shared. `network=False`: keep the machine's own network. Raises SandboxForbidden, MissingError."""
     command = list(argv) if argv is not None else [sys.executable, *sys.orig_argv[1:]]
     flags = namespace_flags(network=network)
     read_end, write_end = os.pipe()
@@ -195,8 +195,8 @@ def run_forwarding_signals(
 ) -> int:
     """Run a program such as `unshare`, whose only child runs in other namespaces; returns the exit code (128 + N for signal N).
 
-    Signals are forwarded to that child as SIGTERM, except those from a terminal, which reach it directly. `block_signals`: the program
-    itself would die of a signal, so it starts with signals blocked, and the child calls `heed_signals` to unblock them.
+    Signals are forwarded to that child as SIGTERM, except signals from a terminal, which reach it directly. `block_signals`: a signal
+    would kill the program itself, so it starts with signals blocked, and the child calls `install_signal_handlers` to unblock them.
     """
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     try:
@@ -210,7 +210,11 @@ def run_forwarding_signals(
         )
         code, forwarded_signal = _wait(process)
         # The child received the signal as SIGTERM, and exits as after Ctrl-C.
-        return 128 + forwarded_signal if forwarded_signal and shell_code(code) == _INTERRUPTED else shell_code(code)
+        return (
+            128 + forwarded_signal
+            if forwarded_signal and shell_exit_code(code) == _INTERRUPTED
+            else shell_exit_code(code)
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
@@ -230,10 +234,10 @@ def _tie_to_parent(parent: int, mask: set[int]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
-    """Wait until the program ends, and forward signals to its child as SIGTERM. Returns the exit status, and the first signal that was
-    forwarded, or 0."""
+    """Wait until the program ends, and forward signals to its child as SIGTERM. Returns the exit status, and the first forwarded
+    signal or 0."""
+    # `is_pending`: a signal must still be forwarded, because the child or its handler did not exist yet.
     is_pending, forwarded_signal = False, 0
-    """`is_pending`: a signal is still to be forwarded, because the child or its handler did not exist yet."""
     while True:
         code = process.poll()
         if code is not None:
@@ -250,8 +254,8 @@ def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
 
 
 def _must_forward(number: int, code: int) -> bool:
-    """Whether a signal must be forwarded to the child. Ctrl-C reaches it directly; SIGHUP from a lost terminal may not, because the
-    kernel does not deliver it to a first process without a handler. Under nohup SIGHUP is to be ignored, but `sigtimedwait` still
+    """Whether a signal must be forwarded to the child. Ctrl-C reaches the child directly; SIGHUP from a lost terminal may not, because
+    the kernel does not deliver it to a first process without a handler. Under nohup SIGHUP must be ignored, but `sigtimedwait` still
     returns it, because it is blocked."""
     if number == signal.SIGHUP:
         return signal.getsignal(number) is not signal.SIG_IGN
@@ -299,13 +303,13 @@ def as_other_user(command: Sequence[str], user: int = _NOBODY) -> list[str]:
     return ["unshare", "--user", "--ipc", f"--map-user={user}", f"--map-group={user}", "--", *command]
 
 
-def mount_memory(where: Path, size_bytes: int, mode: str = "0700") -> None:
-    """Mount a tmpfs over the directory `where`; only the sandbox sees it. Raises LabError."""
-    assert inside(), "a mount outside the sandbox would outlive us"
+def mount_memory(directory: Path, size_bytes: int, mode: str = "0700") -> None:
+    """Mount a tmpfs over `directory`; only the sandbox sees it. Raises LabError."""
+    assert inside(), "a tmpfs is mounted in the sandbox only, where the kernel removes it"
     result = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"mode={mode},size={size_bytes}", "howfar", str(where)],
+        ["mount", "-t", "tmpfs", "-o", f"mode={mode},size={size_bytes}", "howfar", str(directory)],
         capture_output=True,
         text=True,
     )
     if result.returncode != 0:
-        raise LabError(f"mounting a tmpfs on {where} failed: {result.stderr.strip()}", "Run `howfar lab` as root.")
+        raise LabError(f"mounting a tmpfs on {directory} failed: {result.stderr.strip()}", "Run `howfar lab` as root.")

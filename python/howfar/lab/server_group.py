@@ -1,5 +1,5 @@
-"""The servers of an environment: one server alone, or a primary with its replicas (`replicated_group.py`); and auxiliary servers, such
-as a cache, on the same host."""
+"""The servers of an environment: a single main server, or a primary with its replicas (`replicated_group.py`); and auxiliary servers,
+such as a cache, on the same host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from howfar.testbed import CollectedReceipt, LoadFacts, WindowWatch
 
 
 class ServerGroup:
-    """The main server of one trial, alone. The subclass `ReplicatedGroup` adds replicas."""
+    """The main server of one trial. The subclass `ReplicatedGroup` adds replicas."""
 
     replica_set: ReplicaSet | None = None
     """The primary and its replicas; None without replication."""
@@ -33,19 +33,19 @@ class ServerGroup:
         self.password = password
         self.certificates = certificates
 
-    def observed(self) -> tuple[Observed, ...]:
-        """Further processes that the server's replies depend on, such as replicas."""
+    def observed_processes(self) -> tuple[Observed, ...]:
+        """Processes, besides the main server's, that its replies depend on, such as replicas."""
         return ()
 
     def begin(self) -> None:
         """Called right before the load. Raises LabError."""
 
     def watch(self, window: WindowWatch) -> WindowWatch:
-        """Called when the measured window begins. Returns `window`, which already watches it, or a watch that adds to it."""
+        """Called when the measured window begins. Returns `window`, the watch of the environment, or a watch that adds to it."""
         return window
 
     def precheck(self) -> CollectedReceipt:
-        """The part of `collect_receipt` that needs no running server: links at rest."""
+        """The part of `collect_receipt` that needs no running server: the links at rest."""
         return CollectedReceipt()
 
     def collect_receipt(self, load: LoadFacts) -> CollectedReceipt:
@@ -60,7 +60,7 @@ class ServerGroup:
 def start_store(
     store: Store, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec
 ) -> ServerProcess:
-    """Start a new server as path and sessions require; it gets `certificates` if sessions are encrypted. Raises ServerCrashed,
+    """Start a server as path and sessions require, with `certificates` only if sessions are encrypted. Raises ServerCrashed,
     LabError."""
     return store.start(
         networking=path.networking,
@@ -71,14 +71,10 @@ def start_store(
 
 
 @contextmanager
-def standalone(
-    store: Store,
-    path: NetworkPath,
-    certificates: CertificatePaths | None,
-    spec: SessionSpec,
-    prepare: tuple[str, ...],
+def open_standalone(
+    store: Store, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec, prepare: tuple[str, ...]
 ) -> Iterator[ServerGroup]:
-    """A newly started server, stopped on leaving. Raises ServerCrashed, LabError."""
+    """Start a server, and stop it on leaving. Raises ServerCrashed, LabError."""
     running = start_store(store, path, certificates, spec)
     try:
         for statement in prepare:
@@ -89,7 +85,7 @@ def standalone(
 
 
 class AuxiliaryServers:
-    """The programs and directories of the auxiliary servers, prepared once for a laboratory."""
+    """The auxiliary servers' programs and directories, which are prepared once for a laboratory."""
 
     def __init__(self, servers: Sequence[str], main: str | None, context: ServerContext) -> None:
         """`servers`: kinds, or names or paths of programs; `main`: kind of the main server. Raises PlanError, ServerMissing."""
@@ -105,14 +101,14 @@ class AuxiliaryServers:
             if service in used_services:
                 raise PlanError(f"two servers would be the application's {service}", "Name only one of them.")
             used_services.add(service)
-            work = self.work(context.work, store.kind)
-            check_name(work)
-            work.mkdir()
-            store.prepare(replace(context, work=work))
+            directory = self.directory(context.work, store.kind)
+            check_name(directory)
+            directory.mkdir()
+            store.prepare(replace(context, work=directory))
             self._stores.append(store)
 
     @staticmethod
-    def work(parent: Path, kind: str) -> Path:
+    def directory(parent: Path, kind: str) -> Path:
         """Directory for an auxiliary server's sockets and logs, below the laboratory's own directory `parent`."""
         return parent / KINDS[kind].service
 
@@ -141,5 +137,5 @@ class AuxiliaryServers:
 
 def store_session_spec(spec: SessionSpec, path: NetworkPath) -> SessionSpec:
     """A cell's session settings for a key-value store: never compressed, and not encrypted over a Unix socket."""
-    plain = replace(spec, algorithm=None, level=None)
-    return replace(plain, tls=None, resumption=False) if path.by_socket else plain
+    uncompressed = replace(spec, algorithm=None, level=None)
+    return replace(uncompressed, tls=None, resumption=False) if path.by_socket else uncompressed

@@ -1,7 +1,7 @@
 """Samples hosts, link and server during the measured window, in a separate thread, and returns the samples as a `Window`.
 
-It reads open files four times a second and parses them only at the end: sampling must not disturb what is measured. Whatever cannot be
-read is left out; a watch never makes a trial fail.
+The thread reads open files four times a second and parses their contents only at the end, so that it hardly disturbs the measurement.
+Values that cannot be read are omitted; a watch never makes a trial fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from howfar.lab.environment import CpuTicks, busy_cpus, cpu_ticks
 from howfar.lab.link import Link
 from howfar.lab.network import Host
 from howfar.lab.servers import GAUGES
-from howfar.lab.window_network import HostFiles, InterfaceKind, NetworkReading, ProcFile, samples
+from howfar.lab.window_network import HostFiles, InterfaceKind, NetworkReading, ProcFile, network_samples
 from howfar.store.records import TcpRecord, Window
 
 _CPU_FIELD = 36
@@ -43,25 +43,24 @@ def busy_shares(before: bytes, after: bytes, elapsed_s: float, ticks_per_s: int)
 
 
 def _ticks_by_cpu(stat: bytes) -> dict[int, CpuTicks]:
-    ticks_of = {}
+    ticks_by_cpu = {}
     for line in stat.decode().splitlines():
         name = line.partition(" ")[0]
         ticks = cpu_ticks(line)
         if name[:3] == "cpu" and name[3:].isdigit() and ticks is not None:
-            ticks_of[int(name[3:])] = ticks
-    return ticks_of
+            ticks_by_cpu[int(name[3:])] = ticks
+    return ticks_by_cpu
 
 
-def processor(stat: bytes) -> int:
-    """The CPU in a thread's /proc/…/stat. The thread's name may contain any characters, including parentheses."""
+def last_cpu(stat: bytes) -> int:
+    """The CPU on which a thread last ran, from its /proc/…/stat. The thread's name in it may contain any characters, also
+    parentheses."""
     return int(stat.rpartition(b")")[2].split()[_CPU_FIELD])
 
 
 class ThreadClocks:
-    """CPU time of a process's threads, by CPU. The time between two samples counts for the CPU on which the thread is at the second.
-
-    Empty without a process.
-    """
+    """CPU time of a process's threads, by CPU. The time between two samples counts for the CPU on which the thread is at the second
+    sample. Empty if `pid` is None."""
 
     def __init__(self, pid: int | None) -> None:
         self._files: list[tuple[ProcFile, ProcFile]] = []
@@ -81,10 +80,10 @@ class ThreadClocks:
         for index, (_, stat) in enumerate(self._files):
             with suppress(OSError):  # the thread has ended
                 cpu_ns = self._cpu_ns(index)
-                self._used_ns[processor(stat.read())] += max(cpu_ns - self._last_ns[index], 0)
+                self._used_ns[last_cpu(stat.read())] += max(cpu_ns - self._last_ns[index], 0)
                 self._last_ns[index] = cpu_ns
 
-    def taken_ns(self) -> Mapping[int, int]:
+    def cpu_ns_by_cpu(self) -> Mapping[int, int]:
         return dict(sorted(self._used_ns.items()))
 
     def close(self) -> None:
@@ -106,7 +105,7 @@ _DIAG_MESSAGE_BYTES = 72
 """Size of `struct inet_diag_msg`, which the attributes follow."""
 _COOKIE_OFFSET = 44
 _PEER_OFFSET, _LOOPBACK = 24, 127
-"""Offset of the peer's IPv4 address, and the first byte of loopback addresses."""
+"""Offset of the peer's IPv4 address in `struct inet_diag_msg`, and the first byte of loopback addresses."""
 _BUFFER_BYTES = 1 << 18
 _TIMEOUT_S = 5.0
 
@@ -114,12 +113,12 @@ _RTT_US, _TOTAL_RETRANS, _BYTES_ACKED, _BYTES_RECEIVED = 68, 100, 120, 128
 _SEGS_OUT, _SEGS_IN, _MIN_RTT_US, _BUSY_US, _RWND_LIMITED_US, _SNDBUF_LIMITED_US = 136, 140, 148, 168, 176, 184
 """Offsets of fields of `struct tcp_info`; new kernels only append fields to it."""
 _NO_MIN_RTT = 2**32 - 1
-_FRAME_HEADERS = 66
+_FRAME_HEADER_BYTES = 66
 
 
 @dataclass(frozen=True)
 class ConnectionCounts:
-    """Counts of one TCP connection since it began; None if this kernel does not report them."""
+    """Counts of one TCP connection since it began; None for a count that this kernel does not report."""
 
     rtt_ns: int
     min_rtt_ns: int | None
@@ -137,21 +136,19 @@ Connections = Mapping[bytes, ConnectionCounts]
 """Connections by the kernel's socket cookie, which is unique since boot."""
 
 
-class Diag:
-    """Queries a host's kernel (sock_diag) for established connections to a server's `port`, seen from the given side.
-
-    Raises OSError if the kernel cannot be queried.
-    """
+class SocketDiag:
+    """Queries a host's kernel (sock_diag) for the established connections to a server's `port`, on the host of the given side.
+    Raises OSError if the kernel cannot be queried."""
 
     def __init__(self, host: Host, port: int, side: Literal["client", "server"]) -> None:
         source, destination = (port, 0) if side == "server" else (0, port)
         self._request = _build_request(source, destination)
-        self._socket = host.within(
+        self._socket = host.run(
             lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
         )
         self._socket.settimeout(_TIMEOUT_S)
 
-    def ask(self) -> tuple[bytes, ...]:
+    def query(self) -> tuple[bytes, ...]:
         """Query the kernel; returns the raw netlink messages of its reply. Raises OSError."""
         self._socket.send(self._request)
         parts = []
@@ -186,10 +183,10 @@ def _last_message_type(part: bytes) -> int:
     return message_type
 
 
-def parse_connections(answer: tuple[bytes, ...], *, loopback: bool = True) -> dict[bytes, ConnectionCounts]:
-    """The connections in a reply of `Diag.ask`, by cookie. `loopback`: include those of a host with itself."""
+def parse_connections(reply: tuple[bytes, ...], *, loopback: bool = True) -> dict[bytes, ConnectionCounts]:
+    """The connections in a reply of `SocketDiag.query`, by cookie. `loopback`: include those of a host with itself."""
     connections = {}
-    for part in answer:
+    for part in reply:
         offset = 0
         while offset + _HEADER.size <= len(part):
             length, message_type = _HEADER.unpack_from(part, offset)[:2]
@@ -197,7 +194,7 @@ def parse_connections(answer: tuple[bytes, ...], *, loopback: bool = True) -> di
                 message = part[offset + _HEADER.size : offset + length]
                 info = _attribute(message[_DIAG_MESSAGE_BYTES:], _INET_DIAG_INFO)
                 if info is not None and (loopback or message[_PEER_OFFSET] != _LOOPBACK):
-                    connections[message[_COOKIE_OFFSET : _COOKIE_OFFSET + 8]] = connection(info)
+                    connections[message[_COOKIE_OFFSET : _COOKIE_OFFSET + 8]] = parse_tcp_info(info)
             offset += max(_align(length), _HEADER.size)
     return connections
 
@@ -212,8 +209,8 @@ def _attribute(attributes: bytes, requested_type: int) -> bytes | None:
     return None
 
 
-def connection(info: bytes) -> ConnectionCounts:
-    """A connection's counts from `struct tcp_info`, as far as this kernel has the fields."""
+def parse_tcp_info(info: bytes) -> ConnectionCounts:
+    """A connection's counts from `struct tcp_info`, which may lack the last fields."""
 
     def read_number(offset: int, struct_format: Literal["=I", "=Q"], unit: int = 1) -> int | None:
         if offset + struct.calcsize(struct_format) > len(info):
@@ -236,15 +233,15 @@ def connection(info: bytes) -> ConnectionCounts:
     )
 
 
-_COUNTED = Literal[
+_CountField = Literal[
     "retransmits", "segments_out", "segments_in", "bytes_acked", "bytes_received", "busy_ns", "rwnd_limited_ns",
     "sndbuf_limited_ns",
 ]  # fmt: skip
 
 
-def _growth_of_count(before: Connections, after: Connections, name: _COUNTED) -> int | None:
-    """Growth of a count, summed over the connections open at the end. Those not open at the beginning started at zero. None if
-    unknown."""
+def _count_growth(before: Connections, after: Connections, name: _CountField) -> int | None:
+    """Growth of a count, summed over the connections that are open at the end; a connection that was not open at the beginning started
+    at zero. None if unknown."""
     total = 0
     for cookie, connection in after.items():
         value_after, value_before = getattr(connection, name), getattr(before.get(cookie), name, 0)
@@ -264,23 +261,23 @@ def tcp_record(host: Literal["client", "server"], before: Connections, after: Co
         connections=len(after),
         rtt_p50_ns=round(statistics.median(connection.rtt_ns for connection in after.values())),
         min_rtt_ns=min(min_rtts_ns, default=None),
-        retransmits=_growth_of_count(before, after, "retransmits") or 0,
-        segments_out=_growth_of_count(before, after, "segments_out"),
-        busy_ns=_growth_of_count(before, after, "busy_ns"),
-        rwnd_limited_ns=_growth_of_count(before, after, "rwnd_limited_ns"),
-        sndbuf_limited_ns=_growth_of_count(before, after, "sndbuf_limited_ns"),
+        retransmits=_count_growth(before, after, "retransmits") or 0,
+        segments_out=_count_growth(before, after, "segments_out"),
+        busy_ns=_count_growth(before, after, "busy_ns"),
+        rwnd_limited_ns=_count_growth(before, after, "rwnd_limited_ns"),
+        sndbuf_limited_ns=_count_growth(before, after, "sndbuf_limited_ns"),
     )
 
 
 def share_to_server(before: Connections, after: Connections) -> float | None:
     """Share of the bytes, headers included, that went to the server, from the counts of its connections. None if there were no bytes
     or no counts."""
-    names: tuple[_COUNTED, ...] = ("bytes_received", "segments_in", "bytes_acked", "segments_out")
-    growths = [_growth_of_count(before, after, name) for name in names]
+    names: tuple[_CountField, ...] = ("bytes_received", "segments_in", "bytes_acked", "segments_out")
+    growths = [_count_growth(before, after, name) for name in names]
     if None in growths:
         return None
     in_bytes, in_segments, out_bytes, out_segments = (value or 0 for value in growths)
-    to_server, to_client = in_bytes + _FRAME_HEADERS * in_segments, out_bytes + _FRAME_HEADERS * out_segments
+    to_server, to_client = in_bytes + _FRAME_HEADER_BYTES * in_segments, out_bytes + _FRAME_HEADER_BYTES * out_segments
     return to_server / (to_server + to_client) if to_server + to_client else None
 
 
@@ -288,17 +285,17 @@ _SAMPLE_INTERVAL_S = 0.25
 _END_MARGIN_NS = 20_000_000
 _END_MARGIN_SHARE = 0.01
 """The last sample precedes the window's end by this share of the window, or by `_END_MARGIN_NS` if that is less: after the window the
-engine closes its connections, and the kernel forgets their counts."""
+engine closes its connections, and the kernel discards their counts."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SIDES: tuple[Literal["client", "server"], ...] = ("client", "server")
 SAMPLE_COUNTS = {"requests": 1, "running": 1}
-"""What a sample itself adds to the server's counters."""
+"""The amounts by which a sample itself increases the server's counters."""
 
 
 @dataclass(frozen=True)
 class WatchTargets:
-    """What to watch. `port`: the main server's TCP port that the load uses; None if the load does not use TCP. Connections to
-    auxiliary servers are not watched individually, but the interface's counters include their bytes."""
+    """The hosts, port, link and server to watch. `port`: the main server's TCP port that the load uses; None without TCP. Connections
+    to auxiliary servers are not watched individually, but the interface's counters include their bytes."""
 
     client: Host
     server: Host
@@ -314,7 +311,7 @@ class WatchTargets:
         return "" if self.port is None else "lo"
 
     @property
-    def kind(self) -> InterfaceKind:
+    def interface_kind(self) -> InterfaceKind:
         return "loopback" if self.link is None else "ethernet"
 
     def host(self, side: Literal["client", "server"]) -> Host:
@@ -323,10 +320,10 @@ class WatchTargets:
 
 @dataclass
 class _Readings:
-    """The raw contents and counters that the samples have read."""
+    """Raw file contents and counters of all samples."""
 
-    began_ns: int = 0
-    ended_ns: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
     network: list[NetworkReading] = field(default_factory=list)
     stat: list[bytes] = field(default_factory=list)
     tcp: dict[str, list[tuple[bytes, ...]]] = field(default_factory=lambda: {side: [] for side in SIDES})
@@ -337,7 +334,7 @@ class _Readings:
 
 
 class LabWindowWatch:
-    """Watches a window, which begins when this is constructed; implements `testbed.WindowWatch`."""
+    """Watches a window, which begins at construction; implements `testbed.WindowWatch`."""
 
     def __init__(self, targets: WatchTargets, length_ns: int) -> None:
         self._targets = targets
@@ -349,24 +346,26 @@ class LabWindowWatch:
         self._thread.start()
 
     def finish(self) -> Window | None:
-        """End the watch if it has not ended by itself. Returns None if there are not at least two samples."""
+        """End the watch if it has not ended by itself. Returns None if there are fewer than two samples."""
         self._stop.set()
         self._thread.join()
-        return _build_window(self._targets, self._readings, {} if self._clocks is None else self._clocks.taken_ns())
+        return _build_window(
+            self._targets, self._readings, {} if self._clocks is None else self._clocks.cpu_ns_by_cpu()
+        )
 
     def _watch(self) -> None:
-        # A watched process may die meanwhile. The measurement reports that; this watch then just ends early.
+        # If a watched process dies meanwhile, this watch just ends early; the measurement itself reports the death.
         with suppress(HowfarError, OSError, ValueError), ExitStack() as stack:
             samplers = _Samplers(self._targets, stack)
             self._clocks = samplers.clocks
-            self._readings.began_ns = time.monotonic_ns()
+            self._readings.start_ns = time.monotonic_ns()
             samplers.sample_edges(self._readings)
             while (remaining_ns := self._last_sample_ns - time.monotonic_ns()) > 0:
                 if self._stop.wait(min(remaining_ns / 1e9, _SAMPLE_INTERVAL_S)):
                     break
                 if self._last_sample_ns > time.monotonic_ns():
                     samplers.sample(self._readings)
-            self._readings.ended_ns = time.monotonic_ns()
+            self._readings.end_ns = time.monotonic_ns()
             samplers.sample_edges(self._readings)
         self._readings.cost_ns = time.thread_time_ns()
 
@@ -381,14 +380,14 @@ class _Samplers:
         self.clocks = ThreadClocks(None if targets.link is None else targets.link.pid)
         stack.callback(self.clocks.close)
         self._files: HostFiles | None = None
-        self._diags: dict[str, Diag] = {}
+        self._diags: dict[str, SocketDiag] = {}
         if targets.port is None:
             return
         self._files = HostFiles.open(targets.server, targets.client)
         stack.callback(self._files.close)
         for side in SIDES:
             with suppress(OSError):  # a kernel without sock_diag
-                self._diags[side] = Diag(targets.host(side), targets.port, side)
+                self._diags[side] = SocketDiag(targets.host(side), targets.port, side)
                 stack.callback(self._diags[side].close)
 
     def sample(self, readings: _Readings) -> None:
@@ -399,15 +398,15 @@ class _Samplers:
         self.clocks.sample()
 
     def sample_edges(self, readings: _Readings) -> None:
-        """Take the first or the last sample, which also read connections, CPUs, timeouts and the server's counters; the server last,
-        because it may be slow."""
+        """Take the first or the last sample, which also reads connections, CPUs, timeouts and the server's counters. The server comes
+        last, because it may be slow."""
         for side, diag in list(self._diags.items()):
             try:
-                readings.tcp[side].append(diag.ask())
+                readings.tcp[side].append(diag.query())
             except OSError:
                 del self._diags[side]
         readings.stat.append(self._stat.read())
-        readings.timeouts.append(None if self._files is None else self._files.timeouts())
+        readings.timeouts.append(None if self._files is None else self._files.read_timeouts())
         self.sample(readings)
         readings.server.append(self._targets.snapshot())
 
@@ -417,48 +416,50 @@ class _Samplers:
 
 
 def _build_window(targets: WatchTargets, readings: _Readings, link_cpu_ns: Mapping[int, int]) -> Window | None:
-    length_ns = readings.ended_ns - readings.began_ns
+    length_ns = readings.end_ns - readings.start_ns
     if length_ns <= 0 or len(readings.stat) < 2:
         return None
     # With a link, connections over the loopback do not count: a program on the path may use the server's port number there too.
-    tcp, share = _tcp_records(readings, loopback=targets.link is None)
+    tcp, share_to_server = _tcp_records(readings, loopback=targets.link is None)
     return Window(
         length_ns=length_ns,
         interface=targets.interface,
-        network=samples(readings.network, targets.interface, targets.kind, share) if len(readings.network) > 1 else (),
+        network=network_samples(readings.network, targets.interface, targets.interface_kind, share_to_server)
+        if len(readings.network) > 1
+        else (),
         tcp=tcp,
         server=server_growth(*readings.server) if len(readings.server) == 2 else {},
         cpus_busy=busy_shares(readings.stat[0], readings.stat[-1], length_ns / 1e9, _TICKS_PER_S),
         link_cpu_ns=dict(link_cpu_ns),
         looks_cpu_ns=readings.cost_ns,
-        timeouts=_growth_of_readings(readings.timeouts),
+        timeouts=_reading_growth(readings.timeouts),
     )
 
 
-def _growth_of_readings(counts: Sequence[int | None]) -> int | None:
+def _reading_growth(counts: Sequence[int | None]) -> int | None:
     first, last = (counts[0], counts[-1]) if len(counts) > 1 else (None, None)
     return None if first is None or last is None else last - first
 
 
 def _tcp_records(readings: _Readings, *, loopback: bool) -> tuple[tuple[TcpRecord, ...], float | None]:
-    """The record of each host, and the share of the bytes that went to the server; None if unknown."""
+    """The record of each host, and the share of the bytes that went to the server (None if unknown)."""
     records, share = [], None
     for side in SIDES:
         if len(readings.tcp[side]) != 2:
             continue
-        before, after = (parse_connections(answer, loopback=loopback) for answer in readings.tcp[side])
-        record_of_host = tcp_record(side, before, after)
-        if record_of_host is not None:
-            records.append(record_of_host)
+        before, after = (parse_connections(reply, loopback=loopback) for reply in readings.tcp[side])
+        record = tcp_record(side, before, after)
+        if record is not None:
+            records.append(record)
         if side == "server":
-            # On a busy machine the load may have closed its connections before the last sample: then use the share up to the first.
+            # On a busy machine the load may close its connections before the last sample; then use the counts of the first sample.
             share = share_to_server(before, after)
             share = share_to_server({}, before) if share is None else share
     return tuple(records), share
 
 
 def server_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Growth of each counter, without what our own samples added; for a gauge, its value at the end."""
+    """Growth of each counter, minus the amount that our own samples added; for a gauge, its value at the end."""
     return {
         name: max(value - (0 if name in GAUGES else before[name]) - SAMPLE_COUNTS.get(name, 0), 0)
         for name, value in after.items()

@@ -1,6 +1,6 @@
 """Traffic of an interface and TCP's retransmissions, from files of /proc/net that are opened once, read often and parsed afterwards.
 
-The link's own counters are in `crates/link`. Start at `samples`.
+The link's own counters are in `crates/link`. Start reading at `network_samples`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from howfar.lab.network import Host
 from howfar.store.records import NetworkSample
 
 _MAX_FILE_BYTES = 1 << 16
-"""Maximum bytes to read from a file of /proc; the files read here have a few hundred to a few thousand bytes."""
+"""Maximum bytes to read from a file of /proc. The files read here have some hundreds or thousands of bytes."""
 _ETHERNET_HEADER_BYTES = 14
 _IP_AND_TCP_HEADER_BYTES = 52
 """Headers of a segment: IPv4 and TCP with time stamps."""
 
 InterfaceKind = Literal["ethernet", "loopback"]
-"""Kind of an interface, which determines the headers that it counts. On the loopback every packet is a segment."""
+"""Kind of an interface, which determines the headers in its byte count. On the loopback every packet is a segment."""
 
 
 class ProcFile:
@@ -40,9 +40,9 @@ class ProcFile:
             os.close(self._descriptor)
 
 
-def open_in(host: Host, name: str) -> ProcFile:
+def open_net_file(host: Host, name: str) -> ProcFile:
     """Open `name` of the host's /proc/net. Raises OSError."""
-    return host.within(lambda: ProcFile(Path("/proc/thread-self/net", name)))
+    return host.run(lambda: ProcFile(Path("/proc/thread-self/net", name)))
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Segments:
     retransmitted: int
 
 
-def traffic(dev: bytes, interface: str) -> Traffic | None:
+def parse_traffic(dev: bytes, interface: str) -> Traffic | None:
     """An interface's counters from /proc/net/dev; None if it does not exist."""
     for line in dev.decode().splitlines():
         name, colon, numbers = line.partition(":")
@@ -74,7 +74,7 @@ def traffic(dev: bytes, interface: str) -> Traffic | None:
     return None
 
 
-def segments(snmp: bytes) -> Segments:
+def parse_segments(snmp: bytes) -> Segments:
     """Counters from /proc/net/snmp, in which a line of names precedes each line of values. OutSegs excludes retransmissions."""
     lines = [line.split()[1:] for line in snmp.decode().splitlines() if line.startswith("Tcp:")]
     values = dict(zip(lines[0], (int(word) for word in lines[1]), strict=False)) if len(lines) == 2 else {}
@@ -82,7 +82,7 @@ def segments(snmp: bytes) -> Segments:
     return Segments(values.get("OutSegs", 0) + retransmitted, retransmitted)
 
 
-def timeouts(netstat: bytes) -> int | None:
+def parse_timeouts(netstat: bytes) -> int | None:
     """Number of retransmission timeouts, from /proc/net/netstat, which has snmp's format; None if not reported."""
     lines = [line.split()[1:] for line in netstat.decode().splitlines() if line.startswith("TcpExt:")]
     values = dict(zip(lines[0], lines[1], strict=False)) if len(lines) == 2 else {}
@@ -106,7 +106,7 @@ class NetworkReading:
 
 @dataclass
 class HostFiles:
-    """The files behind a `NetworkReading`."""
+    """The open files that a `NetworkReading` is read from."""
 
     dev: ProcFile
     server_snmp: ProcFile
@@ -118,13 +118,13 @@ class HostFiles:
     @staticmethod
     def open(server: Host, client: Host) -> HostFiles:
         """Open the files of both hosts. Raises OSError."""
-        is_same_host = client.network == server.network
+        is_same_host = client.namespace_fd == server.namespace_fd
         return HostFiles(
-            dev=open_in(server, "dev"),
-            server_snmp=open_in(server, "snmp"),
-            client_snmp=None if is_same_host else open_in(client, "snmp"),
-            client_dev=None if is_same_host else open_in(client, "dev"),
-            netstats=_netstats(server, client),
+            dev=open_net_file(server, "dev"),
+            server_snmp=open_net_file(server, "snmp"),
+            client_snmp=None if is_same_host else open_net_file(client, "snmp"),
+            client_dev=None if is_same_host else open_net_file(client, "dev"),
+            netstats=_open_netstats(server, client),
         )
 
     def read(self, at_ns: int, queues: tuple[int | None, int | None] | None) -> NetworkReading:
@@ -132,10 +132,10 @@ class HostFiles:
         client, client_dev = (None if file is None else file.read() for file in (self.client_snmp, self.client_dev))
         return NetworkReading(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client, client_dev)
 
-    def timeouts(self) -> int | None:
+    def read_timeouts(self) -> int | None:
         """Retransmission timeouts of all hosts together; None if not reported."""
-        counts = [timeouts(file.read()) for file in self.netstats]
-        return None if not counts or None in counts else sum(number or 0 for number in counts)
+        counts = [parse_timeouts(file.read()) for file in self.netstats]
+        return None if not counts or None in counts else sum(count or 0 for count in counts)
 
     def close(self) -> None:
         for file in (self.dev, self.server_snmp, self.client_snmp, self.client_dev, *self.netstats):
@@ -143,31 +143,28 @@ class HostFiles:
                 file.close()
 
 
-def _netstats(server: Host, client: Host) -> tuple[ProcFile, ...]:
-    hosts = (server,) if client.network == server.network else (server, client)
-    opened: list[ProcFile] = []
+def _open_netstats(server: Host, client: Host) -> tuple[ProcFile, ...]:
+    hosts = (server,) if client.namespace_fd == server.namespace_fd else (server, client)
+    files: list[ProcFile] = []
     try:
         for host in hosts:
-            opened.append(open_in(host, "netstat"))
+            files.append(open_net_file(host, "netstat"))
     except OSError:
-        for file in opened:
+        for file in files:
             file.close()
         return ()
-    return tuple(opened)
+    return tuple(files)
 
 
-def samples(
+def network_samples(
     readings: Sequence[NetworkReading], interface: str, kind: InterfaceKind, share_to_server: float | None
 ) -> tuple[NetworkSample, ...]:
-    """Growth of the counters from the first reading to each later one.
-
-    The loopback counts both directions together: `share_to_server` of its bytes and packets is attributed to the server. If that
-    share is None, a loopback yields no samples.
-    """
+    """Growth of the counters from the first reading to each later one. The loopback counts both directions together: the share
+    `share_to_server` of its bytes and packets is attributed to that direction; if it is None, a loopback yields no samples."""
     if kind == "loopback" and share_to_server is None:
         return ()
-    row_of = _row_reader(interface, kind, share_to_server or 0.0)
-    rows = [row_of(reading) for reading in readings]
+    read_row = _row_reader(interface, kind, share_to_server or 0.0)
+    rows = [read_row(reading) for reading in readings]
     if None in rows:
         return ()
     first, *later = [row for row in rows if row is not None]
@@ -192,11 +189,11 @@ _Row = tuple[int, int, int, int, int]
 
 def _row_reader(interface: str, kind: InterfaceKind, share_to_server: float) -> Callable[[NetworkReading], _Row | None]:
     def read_row(reading: NetworkReading) -> _Row | None:
-        traffic_counts = traffic(reading.dev, interface)
+        traffic_counts = parse_traffic(reading.dev, interface)
         if traffic_counts is None:
             return None
-        server = segments(reading.server_snmp)
-        client = server if reading.client_snmp is None else segments(reading.client_snmp)
+        server = parse_segments(reading.server_snmp)
+        client = server if reading.client_snmp is None else parse_segments(reading.client_snmp)
         if kind == "loopback":
             to_server = round(traffic_counts.received_bytes * share_to_server)
             packets = round(traffic_counts.received_packets * share_to_server)
@@ -211,21 +208,21 @@ def _row_reader(interface: str, kind: InterfaceKind, share_to_server: float) -> 
             client.sent - segments_to_self(reading.client_dev),
             server.sent - segments_to_self(reading.dev),
         )
-        in_bytes, in_packets = as_frames(traffic_counts.received_bytes, traffic_counts.received_packets, in_sent)
-        out_bytes, out_packets = as_frames(traffic_counts.sent_bytes, traffic_counts.sent_packets, out_sent)
+        in_bytes, in_packets = count_frames(traffic_counts.received_bytes, traffic_counts.received_packets, in_sent)
+        out_bytes, out_packets = count_frames(traffic_counts.sent_bytes, traffic_counts.sent_packets, out_sent)
         return in_bytes, out_bytes, in_packets, out_packets, client.retransmitted + server.retransmitted
 
     return read_row
 
 
 def segments_to_self(dev: bytes | None) -> int:
-    """Segments that a host sent to itself, for example to a program on the path."""
-    loopback = None if dev is None else traffic(dev, "lo")
+    """Number of segments that a host sent to itself, for example to a program on the path."""
+    loopback = None if dev is None else parse_traffic(dev, "lo")
     return 0 if loopback is None else loopback.sent_packets
 
 
-def as_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:
-    """Bytes and frames as a network card would count them, from an interface that counts super-packets: with headers for each of the
-    `sent` segments."""
+def count_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:
+    """Bytes and frames as a network card would count them, computed from an interface that counts super-packets: with headers for each
+    of the `sent` segments."""
     frames = max(sent, counted_packets)
     return counted_bytes + (_ETHERNET_HEADER_BYTES + _IP_AND_TCP_HEADER_BYTES) * (frames - counted_packets), frames

@@ -59,7 +59,7 @@ class Options:
         default = BY_NAME[name].default_of(self.dialect)
         return None if default is None else _read_value(BY_NAME[name], default)
 
-    def given(self, name: str) -> bool:
+    def is_given(self, name: str) -> bool:
         return name in self.values
 
 
@@ -109,8 +109,8 @@ def _find_option(name: str, arguments: Sequence[str]) -> Option:
     suggestion = did_you_mean(
         normalized, (option.name for option in OPTIONS if option.treatment == "used" and not option.same_as)
     )
-    described = f"--{name}" if _WORD.fullmatch(name) else "of that form"
-    raise unknown_option_error(described, arguments, suggestion.replace("mean ", "mean --"), HELP)
+    shown_name = f"--{name}" if _WORD.fullmatch(name) else "of that form"
+    raise unknown_option_error(shown_name, arguments, suggestion.replace("mean ", "mean --"), HELP)
 
 
 _PASSWORD_NAME = re.compile(r"pass(?!word-file)|pwd")
@@ -134,7 +134,7 @@ def _parse_positional(positional: list[str], values: Mapping[str, OptionValue], 
     kind: str | None = None
     action: str | None = None
     for argument in positional:
-        if (workload := _workload(argument)) is not None and kind is None:
+        if (workload := _workload_named(argument)) is not None and kind is None:
             kind = workload
         elif looks_like_target(argument) and not argument.endswith((".lua", ".toml")) and dsn is None:
             dsn = argument
@@ -149,7 +149,7 @@ def _parse_positional(positional: list[str], values: Mapping[str, OptionValue], 
     return Options(dsn, kind, {"prewarm": "warmup", None: "run"}.get(action, action or "run"), values, tuple(notes))
 
 
-def _workload(argument: str) -> str | None:
+def _workload_named(argument: str) -> str | None:
     """The workload that an argument names, directly or by the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`.
 
     None for all else: a file elsewhere is a different script, even if it has the same name.
@@ -250,7 +250,7 @@ def _as_ps_mode(value: str) -> list[str]:
     return [f"--db-ps-mode={_PS_MODES[value]}"]
 
 
-WITH_VALUE: Mapping[str, Callable[[str], list[str]]] = {
+PGBENCH_VALUE_OPTIONS: Mapping[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("-c", "--client"), _as_option("threads")),
     **dict.fromkeys(("-j", "--jobs"), _as_option("engine-threads")),
     "-T": _as_option("time"),
@@ -263,7 +263,7 @@ WITH_VALUE: Mapping[str, Callable[[str], list[str]]] = {
 }
 """pgbench's options that take a value -> their equivalents here."""
 
-BARE: Mapping[str, tuple[str, ...]] = {
+PGBENCH_SWITCHES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("-S", "--select-only"), ("select-only",)),
     **dict.fromkeys(("-N", "--skip-some-updates"), ("simple-update",)),
     "-C": ("--connect=per-transaction",),
@@ -284,7 +284,7 @@ _ADDRESS_OPTIONS = {
 }
 """Other programs' options that name the server -> ours, without the prefix `mysql-` or `pgsql-`."""
 
-NEAR: Mapping[str, str] = {
+ALTERNATIVES: Mapping[str, str] = {
     **dict.fromkeys(
         ("-t", "--transactions"),
         "--events, which counts the transactions of all connections together: N times --threads",
@@ -335,14 +335,14 @@ def translate(argument: str, remaining: list[str]) -> list[str] | None:
     if is_long:
         name, equals, value = argument.partition("=")
         has_value = bool(equals)
-    if name in WITH_VALUE:
+    if name in PGBENCH_VALUE_OPTIONS:
         if not value and not has_value:
             if not remaining:
                 raise UsageError(f"{name} needs a value", f"Write {name} VALUE.")
             value = remaining.pop(0)
-        return WITH_VALUE[name](value)
-    if name in BARE:
-        return [*BARE[name], *([f"-{value}"] if value and not is_long else [])]  # `-SC`: several letters
+        return PGBENCH_VALUE_OPTIONS[name](value)
+    if name in PGBENCH_SWITCHES:
+        return [*PGBENCH_SWITCHES[name], *([f"-{value}"] if value and not is_long else [])]  # `-SC`: several letters
     if is_long or argument == "-" or not argument.startswith("-"):
         return None
     raise unknown_option_error(name, remaining)
@@ -357,8 +357,8 @@ def unknown_option_error(
         suggestion += "For a password: --password-file or --ask-password. " if option == "-p" else ""
     elif "pass" in option or option == "-a":
         suggestion = f"{PASSWORD_ADVICE} "
-    elif option in NEAR:
-        suggestion = f"Use {NEAR[option]}. "
+    elif option in ALTERNATIVES:
+        suggestion = f"Use {ALTERNATIVES[option]}. "
     return UsageError(f"unknown option {option}", f"{suggestion}{advice}".strip())
 
 

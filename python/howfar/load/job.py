@@ -6,8 +6,8 @@ An error in a workload names the file, the line and the key.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, TypedDict
@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 
 from howfar.address import Login, ServerAddress, libpq
-from howfar.address.parameters import parse_algorithm, parse_port, parse_switch, ssl_mode
+from howfar.address.parameters import parse_algorithm, parse_port, parse_ssl_mode, parse_switch
 from howfar.contract.messages import (
     LONGEST_NS,
     Arrivals,
@@ -34,7 +34,7 @@ from howfar.contract.messages import (
     UnixTarget,
     Workload,
 )
-from howfar.engine.tls import tls_of
+from howfar.engine.tls import tls_settings
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, OPTIONS, RANDOM_NUMBERS, STATEMENT_MIX, TABLES
@@ -106,7 +106,7 @@ def _address_from_pgsql_options(options: Options) -> ServerAddress:
             port=parse_port(options.value("pgsql-port") or str(libpq.PORT)),
             user=options.value("pgsql-user") or DEFAULT_NAME,
             database=options.value("pgsql-db") or DEFAULT_NAME,
-            ssl_mode=None if mode is None else libpq.ssl_mode(mode),  # type: ignore[arg-type]
+            ssl_mode=None if mode is None else libpq.parse_ssl_mode(mode),  # type: ignore[arg-type]
             allow_cleartext_password=options.value("allow-cleartext-password"),
         )
     except ValueError as error:
@@ -120,7 +120,7 @@ def _ssl_mode(options: Options) -> Any:
     with suppress(ValueError):
         return "REQUIRED" if parse_switch(text) else "DISABLED"
     try:
-        mode = ssl_mode(text)
+        mode = parse_ssl_mode(text)
         if mode == "PREFERRED":
             raise ValueError("it leaves open what is measured: use REQUIRED or DISABLED")
         return mode
@@ -157,64 +157,81 @@ def check_sources(has_target: bool, address: ServerAddress) -> ServerAddress:
     return address
 
 
+_FIELD_OPTIONS = {option.field.partition(".")[2]: option.name for option in OPTIONS if option.field} | {
+    "measure_ns": "time",
+    "warmup_ns": "warmup-time",
+    "interval_ns": "interval",
+    "rate_per_s": "rate",
+    "seed": "rand-seed",
+    "ignore_errors": "mysql-ignore-errors",
+}
+
+
+@contextmanager
+def _translate_validation_errors() -> Iterator[None]:
+    """Report the first validation error of a job as an error of the option that caused it. Raises UsageError."""
+    try:
+        yield
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
+        name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
+        value = "" if isinstance(problem["input"], dict) else f"={problem['input']}"
+        message = problem["msg"].removeprefix("Value error, ")
+        message = f"{message[:1].lower()}{message[1:]}"
+        raise UsageError(f"--{name}{value}: {message}" if name else message, HELP) from error
+
+
+@_translate_validation_errors()
 def build_session(address: ServerAddress, options: Options) -> Session:
     """The session that address and options request. Raises UsageError."""
     mode = address.ssl_mode or "DISABLED"
     tls = None
-    try:
-        if mode == "DISABLED":
-            tls_parameters = [
-                name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(address, name)
-            ]
-            if address.ssl_mode is None and (tls_parameters or address.tls_versions is not None):
-                raise UsageError(
-                    f"{', '.join(tls_parameters).replace('_', '-') or 'tls-version'} given without ssl-mode, "
-                    "whose default is DISABLED",
-                    "Add ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY: TLS is used only when requested.",
-                )
-        else:
-            tls = tls_of(address, mode)
-        compression = None
-        if address.compression is not None:
-            compression = Compression(algorithm=address.compression, level=address.compression_level)
-        return Session(
-            tls=tls,
-            compression=compression,
-            server_key_file=address.server_key_file,
-            fetch_server_key=address.fetch_server_key is True,
-            allow_cleartext_password=address.allow_cleartext_password is True,
-            options=address.options or "",
-            connect="per_transaction" if options.value("connect") == "per-transaction" else "persistent",
-            **fields(options, "session"),
-        )
-    except ValidationError as error:
-        raise _usage_error(error) from error
+    if mode == "DISABLED":
+        tls_parameters = [name for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_cipher") if getattr(address, name)]
+        if address.ssl_mode is None and (tls_parameters or address.tls_versions is not None):
+            raise UsageError(
+                f"{', '.join(tls_parameters).replace('_', '-') or 'tls-version'} given without ssl-mode, "
+                "whose default is DISABLED",
+                "Add ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY: TLS is used only when requested.",
+            )
+    else:
+        tls = tls_settings(address, mode)
+    compression = None
+    if address.compression is not None:
+        compression = Compression(algorithm=address.compression, level=address.compression_level)
+    return Session(
+        tls=tls,
+        compression=compression,
+        server_key_file=address.server_key_file,
+        fetch_server_key=address.fetch_server_key is True,
+        allow_cleartext_password=address.allow_cleartext_password is True,
+        options=address.options or "",
+        connect="per_transaction" if options.value("connect") == "per-transaction" else "persistent",
+        **fields(options, "session"),
+    )
 
 
+@_translate_validation_errors()
 def build_workload(options: Options, custom: Custom | None) -> Workload:
     """The workload that the options request. Raises UsageError."""
     if custom is not None:
         return (
             custom.model_copy(update={"db_ps_mode": options.value("db-ps-mode")})
-            if options.given("db-ps-mode")
+            if options.is_given("db-ps-mode")
             else custom
         )
     if options.kind in PGBENCH_KINDS:
         # As in pgbench, the default is -M simple; but the simple query protocol allows no pipeline.
         default_mode = "auto" if options.value("pipeline") > 1 else "disable"
-        mode = options.value("db-ps-mode") if options.given("db-ps-mode") else default_mode
+        mode = options.value("db-ps-mode") if options.is_given("db-ps-mode") else default_mode
         return Pgbench(kind=options.kind, scale=options.value("scale"), db_ps_mode=mode)
     if options.kind in ONE_TABLE and options.value("tables") > 1:
         raise UsageError(
             f"--tables={options.value('tables')}: {options.kind} uses one table, as in sysbench", "Omit the option."
         )
-    try:
-        distribution = Distribution(**fields(options, "distribution"))
-        return Sysbench.model_validate(
-            {**fields(options, "workload"), "kind": options.kind, "distribution": distribution}
-        )
-    except ValidationError as error:
-        raise _usage_error(error) from error
+    distribution = Distribution(**fields(options, "distribution"))
+    return Sysbench.model_validate({**fields(options, "workload"), "kind": options.kind, "distribution": distribution})
 
 
 def options_without_effect(options: Options) -> tuple[str, ...]:
@@ -227,7 +244,7 @@ def options_without_effect(options: Options) -> tuple[str, ...]:
 
 
 class _LoginFields(TypedDict):
-    """The fields of a job that say where and as whom it runs."""
+    """The fields of a job for its server, account and session."""
 
     protocol: SqlProtocol
     target: Target
@@ -248,63 +265,57 @@ def _login_fields(options: Options, login: LoadLogin) -> _LoginFields:
     }
 
 
+@_translate_validation_errors()
 def build_load_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> LoadJob:
     """The engine's job for a load. Raises UsageError."""
     time_ns, rate, ignored = (options.value(name) for name in ("time", "rate", "mysql-ignore-errors"))
-    if login.address.protocol == "postgresql" and not options.given("mysql-ignore-errors"):
+    if login.address.protocol == "postgresql" and not options.is_given("mysql-ignore-errors"):
         ignored = POSTGRES_IGNORED
     if time_ns == 0 and options.value("events") == 0:
         raise UsageError("--time=0 without --events would never end", "Give --time or --events.")
-    try:
-        return LoadJob(
-            **_login_fields(options, login),
-            **fields(options, "job"),
-            workload=workload,
-            seed=seed,
-            arrivals=arrivals(options, rate) if rate else None,
-            warmup_ns=max(options.value("warmup-time"), options.value("ramp")),
-            measure_ns=time_ns or LONGEST_NS,
-            interval_ns=options.value("interval") or options.value("report-interval") or SECOND_NS,
-            ignore_errors="all" if ignored == ("all",) else _codes(ignored),
-        )
-    except ValidationError as error:
-        raise _usage_error(error) from error
+    return LoadJob(
+        **_login_fields(options, login),
+        **fields(options, "job"),
+        workload=workload,
+        seed=seed,
+        arrivals=arrivals(options, rate) if rate else None,
+        warmup_ns=max(options.value("warmup-time"), options.value("ramp")),
+        measure_ns=time_ns or LONGEST_NS,
+        interval_ns=options.value("interval") or options.value("report-interval") or SECOND_NS,
+        ignore_errors="all" if ignored == ("all",) else _parse_error_codes(ignored),
+    )
 
 
 def arrivals(options: Options, rate: float) -> Arrivals:
     return Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
 
 
+@_translate_validation_errors()
 def build_tables_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> TablesJob:
     """The engine's job for tables. Raises UsageError."""
     action: Any = options.action
     connections = options.value("threads")
-    try:
-        return TablesJob(
-            action=action,
-            **_login_fields(options, login),
-            workload=workload,
-            seed=seed,
-            connections=connections if options.kind == "bulk_insert" else min(connections, MAX_LOADERS),
-            connect_timeout_ns=options.value("thread-init-timeout"),
-        )
-    except ValidationError as error:
-        raise _usage_error(error) from error
+    return TablesJob(
+        action=action,
+        **_login_fields(options, login),
+        workload=workload,
+        seed=seed,
+        connections=connections if options.kind == "bulk_insert" else min(connections, MAX_LOADERS),
+        connect_timeout_ns=options.value("thread-init-timeout"),
+    )
 
 
+@_translate_validation_errors()
 def repeat_job(
     login: LoadLogin, options: Options, statements: Sequence[str], read_only: bool, pages: Sequence[RepeatPage]
 ) -> RepeatJob:
     """The engine's job for repeating pages. Raises UsageError."""
-    try:
-        return RepeatJob(
-            **_login_fields(options, login), statements=tuple(statements), read_only=read_only, pages=tuple(pages)
-        )
-    except ValidationError as error:
-        raise _usage_error(error) from error
+    return RepeatJob(
+        **_login_fields(options, login), statements=tuple(statements), read_only=read_only, pages=tuple(pages)
+    )
 
 
-def _codes(codes: tuple[str, ...]) -> tuple[int | str, ...]:
+def _parse_error_codes(codes: tuple[str, ...]) -> tuple[int | str, ...]:
     """Error codes: MySQL's numbers have four digits, SQLSTATEs five digits or letters."""
     for code in codes:
         if not code.isdigit() and _SQLSTATE.fullmatch(code) is None:
@@ -315,27 +326,6 @@ def _codes(codes: tuple[str, ...]) -> tuple[int | str, ...]:
 
 
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
-
-
-_FIELD_OPTIONS = {option.field.partition(".")[2]: option.name for option in OPTIONS if option.field} | {
-    "measure_ns": "time",
-    "warmup_ns": "warmup-time",
-    "interval_ns": "interval",
-    "rate_per_s": "rate",
-    "seed": "rand-seed",
-    "ignore_errors": "mysql-ignore-errors",
-}
-
-
-def _usage_error(error: ValidationError) -> UsageError:
-    """The first validation error of a job, as an error of the option that caused it."""
-    problem = error.errors()[0]
-    field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
-    name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
-    value = "" if isinstance(problem["input"], dict) else f"={problem['input']}"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = f"{message[:1].lower()}{message[1:]}"
-    return UsageError(f"--{name}{value}: {message}" if name else message, HELP)
 
 
 def transport_line(login: LoadLogin, session: Session) -> str:
@@ -372,23 +362,25 @@ _SPARE_CONNECTIONS = 10
 
 def max_statements_per_connection(job: LoadJob) -> int:
     """The maximum number of statements that one connection prepares for this workload."""
-    work = job.workload
-    if isinstance(work, Custom):
-        return len(work.statements) if work.db_ps_mode == "auto" else 0
-    if not isinstance(work, Sysbench):
+    workload = job.workload
+    if isinstance(workload, Custom):
+        return len(workload.statements) if workload.db_ps_mode == "auto" else 0
+    if not isinstance(workload, Sysbench):
         return 0
-    if work.db_ps_mode != "auto" or work.kind in ("oltp_insert", "bulk_insert"):
+    if workload.db_ps_mode != "auto" or workload.kind in ("oltp_insert", "bulk_insert"):
         return 0
-    if work.kind in ("select_random_points", "select_random_ranges"):
+    if workload.kind in ("select_random_points", "select_random_ranges"):
         return 1
-    if work.kind in ("oltp_point_select", "oltp_update_index", "oltp_update_non_index", "oltp_delete"):
-        return work.tables
-    reads = [work.point_selects]
-    if work.range_selects:
-        reads += [work.simple_ranges, work.sum_ranges, work.order_ranges, work.distinct_ranges]
-    writes = [work.index_updates, work.non_index_updates, work.delete_inserts, work.delete_inserts]
-    counts = (reads if work.kind != "oltp_write_only" else []) + (writes if work.kind != "oltp_read_only" else [])
-    return work.tables * sum(count > 0 for count in counts) + (0 if work.skip_trx else 2)
+    if workload.kind in ("oltp_point_select", "oltp_update_index", "oltp_update_non_index", "oltp_delete"):
+        return workload.tables
+    reads = [workload.point_selects]
+    if workload.range_selects:
+        reads += [workload.simple_ranges, workload.sum_ranges, workload.order_ranges, workload.distinct_ranges]
+    writes = [workload.index_updates, workload.non_index_updates, workload.delete_inserts, workload.delete_inserts]
+    counts = (reads if workload.kind != "oltp_write_only" else []) + (
+        writes if workload.kind != "oltp_read_only" else []
+    )
+    return workload.tables * sum(count > 0 for count in counts) + (0 if workload.skip_trx else 2)
 
 
 def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
@@ -457,7 +449,7 @@ def parse_workload(source: str, text: str) -> Custom:
         elif problem["type"] == "missing":
             reason = "is missing"
         else:
-            reason = problem["msg"].removeprefix("Value error, ")
+            reason = problem["msg"]
         raise PlanError(f"{source}:{line_of(text, loc)}: {_format_loc(loc)}: {reason}", ADVICE) from error
     return workload
 
@@ -495,7 +487,7 @@ _POSTGRESQL = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_BORDER = re.compile(r"/\*|\*/")
+_COMMENT_DELIMITER = re.compile(r"/\*|\*/")
 
 
 def count_values(sql: str, protocol: ServiceName | None) -> int:
@@ -505,29 +497,29 @@ def count_values(sql: str, protocol: ServiceName | None) -> int:
     `/*!` contains. PostgreSQL's operator `?` is written `??`; `?` before a string, `?|` and `?&` are also operators.
     """
     rules = _POSTGRESQL if protocol == "postgresql" else _MYSQL
-    count, at = 0, 0
-    while (match := rules.search(sql, at)) is not None:
+    count, position = 0, 0
+    while (match := rules.search(sql, position)) is not None:
         count += match.lastgroup == "value"
-        at = match.end()
+        position = match.end()
         if match.lastgroup == "tag":
-            at += len(match["tag"])
+            position += len(match["tag"])
         elif match.lastgroup == "comment":
-            at = _end_of_comment(sql, at)
+            position = _end_of_comment(sql, position)
     return count
 
 
-def _end_of_comment(sql: str, at: int) -> int:
-    """The end of a PostgreSQL comment that begins before `at`; comments may be nested."""
+def _end_of_comment(sql: str, start: int) -> int:
+    """The end of a PostgreSQL comment whose text begins at `start`; comments may be nested."""
     depth = 1
-    for border in _BORDER.finditer(sql, at):
-        depth += 1 if border[0] == "/*" else -1
+    for delimiter in _COMMENT_DELIMITER.finditer(sql, start):
+        depth += 1 if delimiter[0] == "/*" else -1
         if depth == 0:
-            return border.end()
+            return delimiter.end()
     return len(sql)
 
 
 def _format_loc(loc: Loc) -> str:
-    """A location in words: `statements[1].sql`; items are counted from 1."""
+    """A location as text: `statements[1].sql`; items are counted from 1."""
     text = ""
     for part in loc:
         text += f"[{part + 1}]" if isinstance(part, int) else f".{part}"

@@ -30,7 +30,7 @@ _ERRORS = {
 _LABEL_WIDTH = 12
 
 
-def time(ns: float) -> str:
+def format_latency(ns: float) -> str:
     """A time with three digits: `45.2 µs`, `1.23 ms`, `2.00 s`."""
     for factor, unit, limit_ns in ((1.0, "ns", 1e3), (1e3, "µs", 1e6), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
         value = ns / factor
@@ -43,33 +43,33 @@ def time(ns: float) -> str:
 def report(result: Result, workload: str) -> list[str]:
     """The whole report: blocks of labelled lines, and tables of latencies."""
     blocks = (
-        _labelled("Verdict", _verdict(result)),
+        _label_lines("Verdict", _verdict_lines(result)),
         [
-            *_labelled("Load", [_load(result, workload)]),
-            *_labelled("Throughput", _throughput(result)),
+            *_label_lines("Load", [_load_line(result, workload)]),
+            *_label_lines("Throughput", _throughput_lines(result)),
         ],
-        _latencies(result),
-        _statements(result),
-        _labelled("Errors", _errors(result)),
+        _latency_lines(result),
+        _statement_lines(result),
+        _label_lines("Errors", _error_lines(result)),
         [
-            *_labelled("Receipt", [*_receipt(result.receipt), *result.notes]),
-            *_labelled("Client", _client(result)),
-            *_labelled("TCP", _tcp(result)),
+            *_label_lines("Receipt", [*_receipt_lines(result.receipt), *result.notes]),
+            *_label_lines("Client", _client_lines(result)),
+            *_label_lines("TCP", _tcp_lines(result)),
         ],
-        _labelled("Next", list(dict.fromkeys(_advice(result)))),
+        _label_lines("Next", list(dict.fromkeys(_next_steps(result)))),
     )
     return [line for block in blocks if block for line in ("", *block)][1:]
 
 
-def _labelled(label: str, texts: Iterable[str]) -> list[str]:
+def _label_lines(label: str, texts: Iterable[str]) -> list[str]:
     """Lines of text, with the label before the first one only."""
     return [f"{'' if number else label:<{_LABEL_WIDTH}}{text}".rstrip() for number, text in enumerate(texts)]
 
 
-def _verdict(result: Result) -> list[str]:
+def _verdict_lines(result: Result) -> list[str]:
     verdict = result.verdict
     lines = [", ".join(verdict.stamps)]
-    if verdict.has(Stamp.VOID):
+    if verdict.has_stamp(Stamp.VOID):
         lines.append(
             "VOID: the session obtained is not the one requested; the figures below do not describe the requested one."
         )
@@ -77,19 +77,19 @@ def _verdict(result: Result) -> list[str]:
     return lines + [f"not judged: {reason}" for reason in verdict.unknown]
 
 
-def _load(result: Result, workload: str) -> str:
+def _load_line(result: Result, workload: str) -> str:
     job, arrivals = result.job, result.job.arrivals
     loop = "closed loop"
     if arrivals is not None:
         shapes = {"poisson": "Poisson", "constant": "evenly spaced", "bursts": f"bursts of {arrivals.burst}"}
         loop = f"open loop, {arrivals.rate_per_s:,.6g} transactions/s due, {shapes[arrivals.shape]}"
     idle = f" and {job.idle_connections:,} idle ones" if job.idle_connections else ""
-    warm = f" after {job.warmup_ns / 1e9:.3g} s of warm-up" if job.warmup_ns else ", no warm-up"
+    warm_up = f" after {job.warmup_ns / 1e9:.3g} s of warm-up" if job.warmup_ns else ", no warm-up"
     connections = counted(job.connections, "connection", ",")
-    return f"{workload}, {connections}{idle}, {loop}, {result.seconds:.4g} s{warm}, seed {job.seed}"
+    return f"{workload}, {connections}{idle}, {loop}, {result.seconds:.4g} s{warm_up}, seed {job.seed}"
 
 
-def _throughput(result: Result) -> list[str]:
+def _throughput_lines(result: Result) -> list[str]:
     finished, classes, requests = result.finished, result.finished.classes, result.finished.open_loop
     rates = ", ".join(f"{name} {result.per_second(getattr(classes, name)):,.1f}" for name in ("read", "write", "other"))
     lines = [
@@ -105,7 +105,7 @@ def _throughput(result: Result) -> list[str]:
     return lines
 
 
-def _latencies(result: Result) -> list[str]:
+def _latency_lines(result: Result) -> list[str]:
     if result.open_loop:
         latencies: dict[str, LatencyHistogram | None] = {
             "response": result.transaction,
@@ -117,23 +117,23 @@ def _latencies(result: Result) -> list[str]:
         latencies = {"transaction": result.transaction}
         note = "finished transactions; a closed loop sends nothing while it waits, so a stall affects at most one per connection"
     rows = [(label, latency) for label, latency in latencies.items() if latency is not None]
-    return [*_table("Latency", rows), *_labelled("", [note, *_in_flight(result)])]
+    return [*_table("Latency", rows), *_label_lines("", [note, *_in_flight_lines(result)])]
 
 
-def _in_flight(result: Result) -> list[str]:
+def _in_flight_lines(result: Result) -> list[str]:
     """Lines on transactions in flight, if these would have raised the percentiles in a longer window."""
-    in_flight, p99 = result.in_flight, result.service_latency.at(0.99)
+    in_flight, p99 = result.in_flight, result.service_latency.percentile(0.99)
     if in_flight is None or not in_flight.count or (p99 is not None and in_flight.max_ns <= p99.low_ns):
         return []
     kind = "service" if result.open_loop else "transactions"
     age = f"longer than the p99 of {kind}" if p99 is not None else "none finished"
     return [
-        f"in flight at the end: {in_flight.count:,}, the oldest for {time(in_flight.max_ns)}: {age};",
+        f"in flight at the end: {in_flight.count:,}, the oldest for {format_latency(in_flight.max_ns)}: {age};",
         f"the figures of {kind} and statements cover answered requests only",
     ]
 
 
-def _statements(result: Result) -> list[str]:
+def _statement_lines(result: Result) -> list[str]:
     latencies = (*result.statements, *result.stages, *([result.connect] if result.connect is not None else []))
     rows = [(latency.kind.removeprefix("statement."), latency) for latency in latencies if latency.count]
     return _table("Statement", rows) if rows else []
@@ -144,7 +144,11 @@ def _table(title: str, rows: Sequence[tuple[str, LatencyHistogram]]) -> list[str
     lines = [[title, "count", "mean", *(name for name, _ in SHARES), "max"]]
     for label, latency in rows:
         mean = PercentileBounds(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
-        bounds = [mean if latency.count else None, *(latency.at(share) for _, share in SHARES), latency.at(1)]
+        bounds = [
+            mean if latency.count else None,
+            *(latency.percentile(share) for _, share in SHARES),
+            latency.percentile(1),
+        ]
         lines.append([label, f"{latency.count:,}", *map(_format_bound, bounds)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     widths[0] = max(widths[0], _LABEL_WIDTH - 2)
@@ -159,31 +163,31 @@ def _table(title: str, rows: Sequence[tuple[str, LatencyHistogram]]) -> list[str
 def _format_bound(bound: PercentileBounds | None) -> str:
     if bound is None:
         return "-"
-    return time(bound.low_ns) if bound.exact else f"≥ {time(bound.low_ns)}"
+    return format_latency(bound.low_ns) if bound.exact else f"≥ {format_latency(bound.low_ns)}"
 
 
-def _errors(result: Result) -> list[str]:
+def _error_lines(result: Result) -> list[str]:
     finished = result.finished
-    texts = [
+    counts = [
         f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
         for code, count in sorted(finished.errors.items())
     ]
-    texts += [counted(finished.reconnects, "reconnect", ",")] if finished.reconnects else []
+    counts += [counted(finished.reconnects, "reconnect", ",")] if finished.reconnects else []
     last_loss = [] if finished.lost is None else [f"last loss: {finished.lost.last.message}", finished.lost.last.advice]
-    return [", ".join(texts) or "none", *last_loss]
+    return [", ".join(counts) or "none", *last_loss]
 
 
-def _receipt(receipt: Receipt) -> list[str]:
+def _receipt_lines(receipt: Receipt) -> list[str]:
     """Lines on the session that was obtained."""
     login = f"login by {receipt.auth_plugin}, statements {receipt.protocol_mode}"
     return [
         f"{receipt.server_version}, connection {receipt.server_connection_id}, {login}",
-        _transport(receipt),
-        _layers(receipt),
+        _transport_line(receipt),
+        _layers_line(receipt),
     ]
 
 
-def _transport(receipt: Receipt) -> str:
+def _transport_line(receipt: Receipt) -> str:
     if receipt.address_family == "unix":
         pid = f", server process {receipt.peer_pid}" if receipt.peer_pid else ""
         return f"Unix socket {receipt.peer_address}{pid}"
@@ -196,7 +200,7 @@ def _transport(receipt: Receipt) -> str:
     return f"TCP over {family} to {receipt.peer_address}{_in_parentheses(facts)}"
 
 
-def _layers(receipt: Receipt) -> str:
+def _layers_line(receipt: Receipt) -> str:
     tls, compression = "no TLS", "no compression"
     if receipt.tls_client_version is not None:
         resumed = {True: "resumed", False: "not resumed", None: ""}[receipt.tls_resumed]
@@ -214,26 +218,30 @@ def _in_parentheses(facts: Iterable[str]) -> str:
     return f" ({joined})" if joined else ""
 
 
-def _client(result: Result) -> list[str]:
+def _client_lines(result: Result) -> list[str]:
     """The cost of the measuring client itself: CPU time and memory."""
-    use, finished = result.client, result.finished
-    if use is None:
+    cpu_use, finished = result.client, result.finished
+    if cpu_use is None:
         return []
-    share = f"{use.busiest_thread_ns / max(finished.elapsed_ns, 1):.0%} of the window"
-    busy = f"busiest of {use.threads} threads on a CPU {share}" if use.threads != 1 else f"its thread on a CPU {share}"
-    per_query = f"{time(use.cpu_ns / finished.queries)} CPU/query; " if finished.queries else ""
+    share = f"{cpu_use.busiest_thread_ns / max(finished.elapsed_ns, 1):.0%} of the window"
+    busy = (
+        f"busiest of {cpu_use.threads} threads on a CPU {share}"
+        if cpu_use.threads != 1
+        else f"its thread on a CPU {share}"
+    )
+    per_query = f"{format_latency(cpu_use.cpu_ns / finished.queries)} CPU/query; " if finished.queries else ""
     return [f"{per_query}{busy}; {format_size_bytes(finished.peak_memory_bytes)}; {result.ready.receipt.driver}"]
 
 
-def _tcp(result: Result) -> list[str]:
+def _tcp_lines(result: Result) -> list[str]:
     tcp = result.finished.tcp
     if result.client is None or tcp is None:
         return []
-    rtt = f"RTT p50 {time(tcp.rtt_p50_ns)}, max {time(tcp.rtt_max_ns)}"
+    rtt = f"RTT p50 {format_latency(tcp.rtt_p50_ns)}, max {format_latency(tcp.rtt_max_ns)}"
     return [f"{rtt}; {tcp.retransmits:,} segments retransmitted"]
 
 
-def _advice(result: Result) -> list[str]:
+def _next_steps(result: Result) -> list[str]:
     if result.verdict.findings:
         return [finding.advice for finding in result.verdict.findings]
     advice = ["Repeat it: one run says nothing about variation between runs."]
@@ -247,7 +255,7 @@ def _advice(result: Result) -> list[str]:
     return advice
 
 
-def partial(intervals: Sequence[Interval], reason: str = "interrupted") -> list[str]:
+def partial_report(intervals: Sequence[Interval], reason: str = "interrupted") -> list[str]:
     """The report after an interruption or a failure: the sum of the intervals so far, which is not a result."""
     seconds = sum(interval.length_ns for interval in intervals) / 1e9
     sums = (
@@ -255,7 +263,7 @@ def partial(intervals: Sequence[Interval], reason: str = "interrupted") -> list[
         for name in ("transactions", "queries", "errors")
     )
     totals = f"{', '.join(sums)} in the whole intervals until then"
-    return _labelled("Partial", [f"{reason} after {seconds:.4g} s of the window: not a result", totals])
+    return _label_lines("Partial", [f"{reason} after {seconds:.4g} s of the window: not a result", totals])
 
 
 def interval_line(interval: Interval, open_loop: bool) -> str:
@@ -271,12 +279,15 @@ def interval_line(interval: Interval, open_loop: bool) -> str:
 
 
 def _format_if_any(interval: Interval, ns: int) -> str:
-    return time(ns) if interval.transactions else "-"
+    return format_latency(ns) if interval.transactions else "-"
 
 
 def histogram(result: Result) -> list[str]:
     """Latencies of transactions in sysbench's buckets."""
-    return ["Latencies in ms, in sysbench's buckets", *histogram_lines(result.transaction.all_requests.pairs())]
+    return [
+        "Latencies in ms, in sysbench's buckets",
+        *sysbench_histogram_lines(result.transaction.all_requests.pairs()),
+    ]
 
 
 BUCKETS = 1024
@@ -297,7 +308,7 @@ def value_ms(index: int) -> float:
     return math.exp(index / _MULTIPLIER + _DEDUCT)
 
 
-def histogram_lines(pairs: Iterable[tuple[int, int]]) -> list[str]:
+def sysbench_histogram_lines(pairs: Iterable[tuple[int, int]]) -> list[str]:
     """The histogram as sysbench prints it, without its title; from (ns, count)."""
     counts: Counter[int] = Counter()
     for ns, count in pairs:
@@ -372,7 +383,7 @@ def sysbench_report(result: Result, dialect: str, percentile: int, histogram: bo
     """The lines that sysbench prints after the load."""
     lines = []
     if histogram:
-        histogram_rows = histogram_lines(result.transaction.all_requests.pairs())
+        histogram_rows = sysbench_histogram_lines(result.transaction.all_requests.pairs())
         lines += ["Latency histogram (values are in milliseconds)", *histogram_rows, " "]
     if result.job.workload.kind == "bulk_insert":
         lines.append("NOTE: transactions and events are INSERTs of 512 KiB here, where sysbench counts rows.")
@@ -426,7 +437,7 @@ def _sysbench_general(result: Result, dialect: str) -> list[str]:
 
 def _sysbench_latency(result: Result, percentile: int) -> list[str]:
     latency = result.transaction
-    bound = latency.at(percentile / 100) if percentile else None
+    bound = latency.percentile(percentile / 100) if percentile else None
     sum_ns = latency.mean_ns * latency.count
     lines = [
         "Latency (ms):",

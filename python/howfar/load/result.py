@@ -46,7 +46,7 @@ class ValueCounts:
     def count(self) -> int:
         return self.cumulative[-1] if self.cumulative else 0
 
-    def at(self, share: float) -> int | None:
+    def percentile(self, share: float) -> int | None:
         """The smallest value that at least `share` (0..1) of all values do not exceed; None if empty."""
         if not self.count:
             return None
@@ -58,12 +58,12 @@ class ValueCounts:
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(value, count) of each bucket in use."""
-        counts = (up_to - before for before, up_to in pairwise((0, *self.cumulative)))
+        counts = (cumulative - previous for previous, cumulative in pairwise((0, *self.cumulative)))
         return tuple(zip(self.values, counts, strict=True))
 
 
-def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> ValueCounts:
-    """A distribution from (value, count), values ascending."""
+def make_value_counts(pairs: Sequence[tuple[int, int]], max_ns: int) -> ValueCounts:
+    """Value counts from (value, count), values ascending."""
     nonempty = [(value, count) for value, count in pairs if count > 0]
     return ValueCounts(tuple(value for value, _ in nonempty), tuple(accumulate(count for _, count in nonempty)), max_ns)
 
@@ -73,15 +73,15 @@ def decode(histogram: Histogram) -> ValueCounts:
     if not histogram.count:
         return ValueCounts((), (), histogram.max_ns)
     by_bucket = hdr.decode(histogram.data).by_bucket
-    pairs = [(hdr.highest(bucket), int(by_bucket[bucket])) for bucket in np.flatnonzero(by_bucket).tolist()]
-    return distribution(pairs, histogram.max_ns)
+    pairs = [(hdr.bucket_max_ns(bucket), int(by_bucket[bucket])) for bucket in np.flatnonzero(by_bucket).tolist()]
+    return make_value_counts(pairs, histogram.max_ns)
 
 
-def subtract(whole: ValueCounts, part: ValueCounts) -> ValueCounts:
-    """`whole` less `part`, bucket by bucket: the answered requests."""
+def subtract(total: ValueCounts, part: ValueCounts) -> ValueCounts:
+    """`total` less `part`, bucket by bucket: the answered requests."""
     part_counts = dict(part.pairs())
-    return distribution(
-        [(value, max(count - part_counts.get(value, 0), 0)) for value, count in whole.pairs()], whole.max_ns
+    return make_value_counts(
+        [(value, max(count - part_counts.get(value, 0), 0)) for value, count in total.pairs()], total.max_ns
     )
 
 
@@ -97,9 +97,9 @@ class PercentileBounds:
         return self.high_ns is not None and self.high_ns <= self.low_ns * MAX_BOUND_RATIO
 
 
-def bound(all_requests: ValueCounts, answered: ValueCounts, share: float) -> PercentileBounds | None:
+def percentile_bounds(all_requests: ValueCounts, answered: ValueCounts, share: float) -> PercentileBounds | None:
     """The percentile `share` (0..1) of all requests; None when there was none."""
-    low = all_requests.at(share)
+    low = all_requests.percentile(share)
     if low is None:
         return None
     rank = max(math.ceil(share * all_requests.count - 1e-9), 1)
@@ -122,10 +122,10 @@ class LatencyHistogram:
     all_requests: ValueCounts
     answered: ValueCounts
 
-    def at(self, share: float) -> PercentileBounds | None:
+    def percentile(self, share: float) -> PercentileBounds | None:
         if share >= 1:
             return PercentileBounds(self.max_ns, self.max_ns if self.complete else None) if self.count else None
-        return bound(self.all_requests, self.answered, share)
+        return percentile_bounds(self.all_requests, self.answered, share)
 
     @property
     def complete(self) -> bool:
@@ -197,7 +197,7 @@ class Result:
         return count / self.seconds if self.seconds > 0 else 0.0
 
 
-def result_of(
+def make_result(
     job: LoadJob,
     ready: Ready,
     measuring: Measuring,
@@ -240,8 +240,8 @@ def result_of(
 
 
 def _percentile_ns(latency: LatencyHistogram | None, share: float) -> int | None:
-    limits = latency.at(share) if latency is not None else None
-    return None if limits is None else limits.low_ns
+    bounds = latency.percentile(share) if latency is not None else None
+    return None if bounds is None else bounds.low_ns
 
 
 def _latency(histogram: Histogram) -> LatencyHistogram:
@@ -297,8 +297,8 @@ def summary(result: Result) -> dict[str, object]:
         "format": VERSION,
         "stamps": [str(stamp) for stamp in result.verdict.stamps],
         "findings": [
-            {"stamp": str(each.stamp), "because": each.because, "advice": each.advice}
-            for each in result.verdict.findings
+            {"stamp": str(finding.stamp), "because": finding.because, "advice": finding.advice}
+            for finding in result.verdict.findings
         ],
         "not_judged": list(result.verdict.unknown),
         "mismatches": list(result.mismatches),
@@ -311,7 +311,7 @@ def summary(result: Result) -> dict[str, object]:
         "queries_per_second": result.per_second(finished.queries),
         "errors": finished.errors,
         "reconnects": finished.reconnects,
-        "latency_ns": {each.kind: _latency_as_dict(each) for each in result.shown if each.count},
+        "latency_ns": {latency.kind: _latency_as_dict(latency) for latency in result.shown if latency.count},
         "in_flight_ns": None if in_flight is None or not in_flight.count else _latency_as_dict(in_flight),
         "client_cpu_ns_per_query": client.cpu_ns / finished.queries
         if client is not None and finished.queries
@@ -328,9 +328,9 @@ def _latency_as_dict(latency: LatencyHistogram) -> dict[str, object]:
         "max": latency.max_ns,
     }
     for name, share in SHARES:
-        at = latency.at(share)
-        assert at is not None, "only histograms with values are shown"
-        figures[name] = {"at_least": at.low_ns, "at_most": at.high_ns}
+        bounds = latency.percentile(share)
+        assert bounds is not None, "only histograms with values are shown"
+        figures[name] = {"at_least": bounds.low_ns, "at_most": bounds.high_ns}
     return figures
 
 
@@ -379,26 +379,30 @@ def prometheus_text(result: Result, workload: str) -> str:
         cpu_s_per_query = result.client.cpu_ns / 1e9 / finished.queries
         family("client_cpu_seconds_per_query", "CPU time of this client.", [({}, cpu_s_per_query)])
     family("client_memory_bytes", "Peak memory of this client.", [({}, finished.peak_memory_bytes)])
-    family("stamp", "1: the result has this stamp.", [({"stamp": str(s)}, float(result.verdict.has(s))) for s in Stamp])
+    family(
+        "stamp",
+        "1: the result has this stamp.",
+        [({"stamp": str(s)}, float(result.verdict.has_stamp(s))) for s in Stamp],
+    )
     return "\n".join(lines) + "\n"
 
 
 def _quantiles(latency: LatencyHistogram) -> list[Sample]:
     samples: list[Sample] = []
     for _, share in SHARES:
-        at = latency.at(share)
-        if at is not None:
-            labels = {"kind": latency.kind, "quantile": f"{share:g}", "censored": str(not at.exact).lower()}
-            samples.append((labels, at.low_ns / 1e9))
+        bounds = latency.percentile(share)
+        if bounds is not None:
+            labels = {"kind": latency.kind, "quantile": f"{share:g}", "censored": str(not bounds.exact).lower()}
+            samples.append((labels, bounds.low_ns / 1e9))
     return samples
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    label_text = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+    label_text = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
     return f"{name}{{{label_text}}} {value:.12g}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from howfar.errors import QuantityError, UsageError
-from howfar.load.report_human import time
+from howfar.load.report_human import format_latency
 from howfar.load.result import Result
 from howfar.load.verdict import Stamp
 from howfar.units import format_duration_ns, parse_duration_ns
@@ -89,17 +89,17 @@ class SearchResult:
 
 def judge_trial(result: Result, goal: Goal, rate: float) -> RateTrial:
     """Whether a trial meets the goal: by the upper bound, so that unanswered requests count against it."""
-    bound = result.transaction.at(goal.share)
+    bound = result.transaction.percentile(goal.share)
     if bound is None:
         return RateTrial(rate, None, False, "nothing was answered")
-    reasons = [str(stamp) for stamp in (Stamp.FAILING, Stamp.OVERLOADED) if result.verdict.has(stamp)]
+    reasons = [str(stamp) for stamp in (Stamp.FAILING, Stamp.OVERLOADED) if result.verdict.has_stamp(stamp)]
     if bound.high_ns is None or bound.high_ns >= goal.limit_ns:
-        reasons.append(f"{'' if bound.exact else '≥ '}{time(bound.low_ns)}")
+        reasons.append(f"{'' if bound.exact else '≥ '}{format_latency(bound.low_ns)}")
         if bound.low_ns < goal.limit_ns:
             unanswered = result.transaction.all_requests.count - result.transaction.answered.count
             reasons.append(f"{unanswered} unanswered requests leave it open (a longer --time helps)")
     if reasons:
-        reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has(stamp)]
+        reasons += [str(stamp) for stamp in (Stamp.CLIENT_LIMITED, Stamp.LATE) if result.verdict.has_stamp(stamp)]
     return RateTrial(rate, bound.low_ns, not bound.exact, ", ".join(reasons))
 
 
@@ -109,21 +109,21 @@ def next_rate(trials: Sequence[RateTrial], low: float, high: float | None) -> fl
         return None
     if not trials:
         return low
-    best = _best(trials)
+    best = _best_rate(trials)
     lowest_failure = _lowest_failure(trials)
     if best is None:
-        assert lowest_failure is not None, "a trial held or failed"
+        assert lowest_failure is not None, "a trial that did not meet the goal failed"
         return lowest_failure / GROWTH if lowest_failure / GROWTH >= max(low / MAX_DESCENT, 1) else None
     if lowest_failure is None:
         if high is not None and best >= high:
-            return _confirm(trials, best)
+            return _rate_to_repeat(trials, best)
         return min(best * GROWTH, high) if high is not None else best * GROWTH
     if lowest_failure / best > MAX_GAP_RATIO:
         return math.sqrt(best * lowest_failure)
-    return _confirm(trials, best)
+    return _rate_to_repeat(trials, best)
 
 
-def _confirm(trials: Sequence[RateTrial], best: float) -> float | None:
+def _rate_to_repeat(trials: Sequence[RateTrial], best: float) -> float | None:
     return best if _successes(trials, best) <= CONFIRMATIONS else None
 
 
@@ -135,7 +135,7 @@ def _lowest_failure(trials: Sequence[RateTrial]) -> float | None:
     return min((trial.rate for trial in trials if not trial.met_goal), default=None)
 
 
-def _best(trials: Sequence[RateTrial]) -> float | None:
+def _best_rate(trials: Sequence[RateTrial]) -> float | None:
     """The highest success below every failure."""
     failed = _lowest_failure(trials)
     return max(
@@ -143,21 +143,21 @@ def _best(trials: Sequence[RateTrial]) -> float | None:
     )
 
 
-def answer(trials: Sequence[RateTrial]) -> SearchResult:
-    """The answer from the trials so far."""
-    best, failed = _best(trials), _lowest_failure(trials)
+def summarize_search(trials: Sequence[RateTrial]) -> SearchResult:
+    """The result of the trials so far."""
+    best, lowest_failure = _best_rate(trials), _lowest_failure(trials)
     if best is None:
-        kind: Literal["below", "unclear"] = "below" if failed is not None else "unclear"
-        return SearchResult(kind, None, failed, len(trials), 0)
+        kind: Literal["below", "unclear"] = "below" if lowest_failure is not None else "unclear"
+        return SearchResult(kind, None, lowest_failure, len(trials), 0)
     repeats = _successes(trials, best)
-    if failed is None:
+    if lowest_failure is None:
         return SearchResult("at_least", best, None, len(trials), repeats)
-    is_confirmed = failed / best <= MAX_GAP_RATIO and repeats > CONFIRMATIONS
-    return SearchResult("found" if is_confirmed else "unclear", best, failed, len(trials), repeats)
+    is_confirmed = lowest_failure / best <= MAX_GAP_RATIO and repeats > CONFIRMATIONS
+    return SearchResult("found" if is_confirmed else "unclear", best, lowest_failure, len(trials), repeats)
 
 
-def sentence(goal: Goal, result: SearchResult) -> str:
-    """The answer as one sentence, which states if it is only a bound."""
+def result_sentence(goal: Goal, result: SearchResult) -> str:
+    """The result as one sentence, which states if it is only a bound."""
     trials = f"{result.trials} trials"
     if result.kind == "below":
         return f"below {result.failed_at:.4g} transactions/s: no rate met {goal} ({trials})"

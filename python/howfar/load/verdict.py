@@ -68,7 +68,7 @@ class LoadVerdict:
     def stamps(self) -> tuple[Stamp, ...]:
         return tuple(finding.stamp for finding in self.findings) or (Stamp.VALID,)
 
-    def has(self, stamp: Stamp) -> bool:
+    def has_stamp(self, stamp: Stamp) -> bool:
         return stamp in self.stamps
 
 
@@ -105,14 +105,14 @@ def judge(
     missing = "" if workload is None else missing_rows(workload, finished)
     reasons = {
         Stamp.VOID: "; ".join(mismatches),
-        Stamp.FAILING: "; ".join([*_failing(finished, connections), *([missing] if missing else [])]),
-        Stamp.OVERLOADED: _overloaded(finished, connections),
-        Stamp.CLIENT_LIMITED: " and ".join(_client_limited(finished, unknown)),
-        Stamp.LATE: _late(finished, lateness_p99_ns, service_p50_ns, unknown),
+        Stamp.FAILING: "; ".join([*_failure_reasons(finished, connections), *([missing] if missing else [])]),
+        Stamp.OVERLOADED: _overload_reason(finished, connections),
+        Stamp.CLIENT_LIMITED: " and ".join(_client_limit_reasons(finished, unknown)),
+        Stamp.LATE: _lateness_reason(finished, lateness_p99_ns, service_p50_ns, unknown),
         Stamp.NOT_STEADY: " and ".join(
             [
-                *_unsteady(intervals, burst if finished.open_loop is not None else None, unknown),
-                *_stuck(in_flight_max_ns, answered_p99_ns),
+                *_unsteadiness_reasons(intervals, burst if finished.open_loop is not None else None, unknown),
+                *_stuck_reasons(in_flight_max_ns, answered_p99_ns),
             ]
         ),
     }
@@ -120,11 +120,11 @@ def judge(
     return LoadVerdict(findings, tuple(unknown))
 
 
-def _failing(finished: Finished, connections: int) -> list[str]:
+def _failure_reasons(finished: Finished, connections: int) -> list[str]:
     """Reasons why the load failed: no transactions, ignored errors, lost connections."""
     ignored = {code: count for code, count in finished.errors.items() if code != "disconnect" and count}
     errors, reasons = sum(ignored.values()), []
-    lost, not_open = finished.errors.get("disconnect", 0), finished.lost.at_end if finished.lost is not None else 0
+    lost, closed_at_end = finished.errors.get("disconnect", 0), finished.lost.at_end if finished.lost is not None else 0
     if not finished.transactions:
         reasons.append("no transaction ended in the window")
     if errors > ERROR_SHARE * finished.queries:
@@ -133,12 +133,14 @@ def _failing(finished: Finished, connections: int) -> list[str]:
     if lost > ERROR_SHARE * finished.transactions:
         times = counted(lost, "time", ",")
         reasons.append(f"a connection was lost {times}, with {counted(finished.transactions, 'transaction', ',')}")
-    if not_open:
-        reasons.append(f"{not_open:,} of {counted(connections, 'connection', ',')} were not open when the window ended")
+    if closed_at_end:
+        reasons.append(
+            f"{closed_at_end:,} of {counted(connections, 'connection', ',')} were not open when the window ended"
+        )
     return reasons
 
 
-def _overloaded(finished: Finished, connections: int) -> str:
+def _overload_reason(finished: Finished, connections: int) -> str:
     """Why the server was overloaded, or empty. Each connection may have one request in flight at the end, which does not count."""
     requests = finished.open_loop
     if requests is None or requests.unanswered <= max(UNANSWERED_SHARE * requests.due, connections):
@@ -150,7 +152,7 @@ def _overloaded(finished: Finished, connections: int) -> str:
     )
 
 
-def _client_limited(finished: Finished, unknown: list[str]) -> list[str]:
+def _client_limit_reasons(finished: Finished, unknown: list[str]) -> list[str]:
     client = next((use for use in finished.cpu if use.role == "client"), None)
     if client is None or finished.elapsed_ns <= 0:
         unknown.append("client-limited: the engine's CPU time is unknown")
@@ -158,20 +160,22 @@ def _client_limited(finished: Finished, unknown: list[str]) -> list[str]:
     busy_share = client.busiest_thread_ns / finished.elapsed_ns
     needed_ns = client.cpu_ns + client.runnable_wait_ns
     wait_share = client.runnable_wait_ns / needed_ns if needed_ns else 0.0
-    workers = max(client.threads - 1, 1)  # one only controls the others and sleeps
-    wait_of_window = client.runnable_wait_ns / workers / finished.elapsed_ns
+    workers = max(client.threads - 1, 1)  # one thread only controls the others and sleeps
+    window_wait_share = client.runnable_wait_ns / workers / finished.elapsed_ns
     reasons = []
     if busy_share > THREAD_BUSY_SHARE:
         reasons.append(f"the engine's busiest thread was on a CPU for {busy_share:.0%} of the window")
-    if wait_share > WAIT_SHARE_OF_WORK and wait_of_window > WAIT_SHARE_OF_WINDOW:
+    if wait_share > WAIT_SHARE_OF_WORK and window_wait_share > WAIT_SHARE_OF_WINDOW:
         reasons.append(
             f"the engine waited for a CPU for {wait_share:.0%} of the time in which it had work, "
-            f"each thread for {wait_of_window:.1%} of the window"
+            f"each thread for {window_wait_share:.1%} of the window"
         )
     return reasons
 
 
-def _late(finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int | None, unknown: list[str]) -> str:
+def _lateness_reason(
+    finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int | None, unknown: list[str]
+) -> str:
     if finished.open_loop is None:
         return ""
     if lateness_p99_ns is None or service_p50_ns is None:
@@ -186,8 +190,8 @@ def _late(finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int |
     )
 
 
-def _unsteady(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
-    """Findings on drift and stalls, from complete intervals.
+def _unsteadiness_reasons(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
+    """Reasons by drift and stalls, from complete intervals.
 
     In an open loop the rate is given, so drift is that of the median response time. `burst`: number of requests due at once; None in
     a closed loop.
@@ -202,13 +206,13 @@ def _unsteady(intervals: Sequence[Interval], burst: int | None, unknown: list[st
         return []
     counts = [interval.transactions * longest / interval.length_ns for interval in complete]
     if burst is None:
-        return [*_drift(counts, "throughput"), *_stalls(counts, 0)]
+        return [*_drift_reasons(counts, "throughput"), *_stall_reasons(counts, 0)]
     medians = [float(interval.p50_ns) for interval in complete if interval.transactions]
-    return [*_drift(medians, "the median response time"), *_stalls(counts, burst)]
+    return [*_drift_reasons(medians, "the median response time"), *_stall_reasons(counts, burst)]
 
 
-def _stuck(in_flight_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
-    """A finding if a transaction in flight when the window ended was very old: histograms of finished ones do not contain it."""
+def _stuck_reasons(in_flight_max_ns: int | None, answered_p99_ns: int | None) -> list[str]:
+    """A reason if a transaction in flight when the window ended was very old: histograms of finished ones do not contain it."""
     if in_flight_max_ns is None or answered_p99_ns is None:
         return []
     if in_flight_max_ns <= max(IN_FLIGHT_P99_RATIO * answered_p99_ns, IN_FLIGHT_MIN_NS):
@@ -218,7 +222,7 @@ def _stuck(in_flight_max_ns: int | None, answered_p99_ns: int | None) -> list[st
     return [f"at the end a transaction had been in flight for {age}"]
 
 
-def _drift(values: Sequence[float], figure: str) -> list[str]:
+def _drift_reasons(values: Sequence[float], figure: str) -> list[str]:
     half = len(values) // 2
     first, second = values[:half], values[-half:]
     if half < 2 or fmean(first) <= 0:
@@ -231,19 +235,21 @@ def _drift(values: Sequence[float], figure: str) -> list[str]:
     return [f"{figure} changed by {change:+.0%} from the first half to the second"]
 
 
-def _stalls(counts: Sequence[float], burst: int) -> list[str]:
-    """A finding if throughput stalled; `counts`: transactions by interval. `burst` 0: a closed loop, without random arrivals."""
+def _stall_reasons(counts: Sequence[float], burst: int) -> list[str]:
+    """A reason if throughput stalled; `counts`: transactions by interval. `burst` 0: a closed loop, without random arrivals."""
     typical, name = median(counts), "median"
     if not typical:  # nothing ended in more than half of them
         typical, name = fmean(counts), "mean"
     limit = STALL_SHARE * typical
     if burst:
         limit = min(limit, typical - max(STALL_SIGMAS * math.sqrt(typical), burst))
-    slow = [count for count in counts if count < limit]
-    if not slow:
+    stalled = [count for count in counts if count < limit]
+    if not stalled:
         return []
-    lowest = min(slow) / typical
-    return [f"throughput was below half the {name} in {len(slow)} of {len(counts)} intervals, once {lowest:.0%} of it"]
+    lowest = min(stalled) / typical
+    return [
+        f"throughput was below half the {name} in {len(stalled)} of {len(counts)} intervals, once {lowest:.0%} of it"
+    ]
 
 
 # ---------------------------------------------------------------- missing rows

@@ -1,6 +1,7 @@
-"""Demands of a transaction, from an arm's good trials: CPU time by role, bytes and round trips; and the CPUs available to the load.
+"""Measured demands of a transaction, from an arm's good trials: CPU time by role, bytes, round trips; and the CPUs available to the
+load.
 
-Figures are sums over trials, so that a long trial weighs more. Nothing is modelled here.
+Figures are sums over trials, so that a longer trial has more weight.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from howfar.stats.trials import is_good
 from howfar.store.records import Arm, ArmRole, Measured, Run, Trial
 
 FULL_LINK = 0.9
-"""Share of the requested rate, by the link's byte count, from which the link is full and everything else may wait for it."""
+"""Share of the requested rate, by the link's byte count, from which the link counts as full, so that other times may include waits
+for it."""
 
 
 @dataclass(frozen=True)
-class End:
-    """The processors of one end of an arm. Times are of one transaction."""
+class EndFacts:
+    """The work and the processors of one end of an arm, client or server. Times are of one transaction."""
 
     cpu_s: float
     wait_s: float
@@ -54,8 +56,8 @@ class ArmFacts:
     round_trips: float
     bytes_to_client: float
     bytes_to_server: float
-    client: End
-    server: End
+    client: EndFacts
+    server: EndFacts
     shared_cpu: bool
     """Whether client and server are on the same processors."""
     wire_to_client: float | None
@@ -65,10 +67,10 @@ class ArmFacts:
     segments_to_server: float | None
     rtt_s: float
     """RTT at rest; 0: no link."""
-    way_s: float
+    hosts_rtt_s: float
     """Part of a ping's time over the link that is spent in hosts and emulator (kernels, wake-ups), not in the requested delay."""
     session: Receipt | None
-    valid: bool = True
+    is_valid: bool = True
     """False if the arm's limit makes these figures about other programs or about errors."""
 
     @property
@@ -77,15 +79,15 @@ class ArmFacts:
         return self.client.wait_s + self.server.wait_s
 
     @property
-    def link_full(self) -> bool:
+    def is_link_full(self) -> bool:
         """Whether one direction of the link carried nearly all that its rate permits."""
-        wire_bytes = max(self.wire_to_client or 0.0, self.wire_to_server or 0.0)
-        return self.rate_bps is not None and 8 * wire_bytes * self.tps.value >= FULL_LINK * self.rate_bps
+        busier_bytes = max(self.wire_to_client or 0.0, self.wire_to_server or 0.0)
+        return self.rate_bps is not None and 8 * busier_bytes * self.tps.value >= FULL_LINK * self.rate_bps
 
     @property
     def idle_s(self) -> float:
-        """Time of a lone connection's cycle when neither end worked or was ready to, in addition to the statements' round trips. (With
-        more connections, which work at the same time, it has no meaning.)"""
+        """Time of a cycle in which neither end worked or was ready to work, without the statements' round trips. Valid only for a
+        single connection, because several work at the same time."""
         return self.cycle_s - self.client.cpu_s - self.server.cpu_s - self.runnable_s - self.round_trips * self.rtt_s
 
     def level(self, factor: str) -> Level | None:
@@ -97,12 +99,12 @@ class ArmFacts:
         return float(rate) if isinstance(rate, int | float) else None
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         return is_local(self.arm.factors.get("path"))
 
 
 def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
-    """Facts about every closed-loop arm with a good trial that is baseline or contender, not a duplicate or part of a confirmation."""
+    """Facts about each closed-loop baseline or contender that has a good trial."""
     facts = []
     for arm in run.info.arms:
         if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None:
@@ -114,8 +116,8 @@ def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
 
 def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
     measured = [trial.measured for trial in trials if trial.measured is not None]
-    transactions = sum(trial_measured.transactions for trial_measured in measured)
-    elapsed_ns = sum(trial_measured.elapsed_ns for trial_measured in measured)
+    transactions = sum(record.transactions for record in measured)
+    elapsed_ns = sum(record.elapsed_ns for record in measured)
     threads = int(arm.factors.get("threads", 1))
     by_block = {trial.block: _tps(trial.measured) for trial in trials if trial.measured is not None}
     client, server = _host_cpus(run, arm)
@@ -124,9 +126,7 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
 
     def per_transaction(count: Callable[[LinkCounters], int]) -> float | None:
         known = [(trial.measured, count(link.counters)) for trial, link in links if link.counters and trial.measured]
-        transactions_passed = sum(
-            trial_measured.transactions + trial_measured.warmup_transactions for trial_measured, _ in known
-        )
+        transactions_passed = sum(record.transactions + record.warmup_transactions for record, _ in known)
         return sum(value for _, value in known) / transactions_passed if transactions_passed else None
 
     def median_s(times_ns: Iterable[float | None]) -> float:
@@ -140,9 +140,9 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         tps_by_block=by_block,
         tps=mean_interval(list(by_block.values())),
         cycle_s=threads * elapsed_ns / 1e9 / transactions,
-        round_trips=sum(trial_measured.turns for trial_measured in measured) / transactions,
-        bytes_to_client=sum(trial_measured.bytes_to_client for trial_measured in measured) / transactions,
-        bytes_to_server=sum(trial_measured.bytes_to_server for trial_measured in measured) / transactions,
+        round_trips=sum(record.turns for record in measured) / transactions,
+        bytes_to_client=sum(record.bytes.to_client for record in measured) / transactions,
+        bytes_to_server=sum(record.bytes.to_server for record in measured) / transactions,
         client=_end_facts("client", trials, client, [client.cpus, server.cpus]),
         server=_end_facts("server", trials, server, [client.cpus, server.cpus]),
         shared_cpu=bool(client.cpus & server.cpus),
@@ -151,7 +151,7 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         segments_to_client=per_transaction(lambda counters: counters.to_client.segments),
         segments_to_server=per_transaction(lambda counters: counters.to_server.segments),
         rtt_s=median_s(link.rest_rtt_ns for _, link in links) or float(arm.factors.get("rtt_ns", 0)) / 1e9,
-        way_s=2 * median_s(link.compensate_ns for _, link in links),
+        hosts_rtt_s=2 * median_s(link.compensate_ns for _, link in links),
         session=next((session for trial in trials if (session := trial.receipt.session) is not None), None),
     )
 
@@ -159,35 +159,31 @@ def _facts_of_arm(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
 def _host_cpus(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
     """Processors of the client and of the server; the same host's for both if they are on one machine."""
     environment = run.info.environment
-    server = HostCpus.of(environment, "server")
+    server = HostCpus.from_environment(environment, "server")
     placement = arm.factors.get("placement", environment.placement)
     on_one_machine = placement == "machines" and is_local(arm.factors.get("path"))
-    return server if on_one_machine else HostCpus.of(environment, "client"), server
+    return server if on_one_machine else HostCpus.from_environment(environment, "client"), server
 
 
-def _end_facts(role: str, trials: Sequence[Trial], host: HostCpus, cpus_of_both: Sequence[frozenset[int]]) -> End:
+def _end_facts(role: str, trials: Sequence[Trial], host: HostCpus, cpus_of_both: Sequence[frozenset[int]]) -> EndFacts:
     """Processors of one end. `cpus_of_both`: those of client and server."""
     own_roles = [
         name for name, end_cpus in zip(("client", "server"), cpus_of_both, strict=True) if host.cpus == end_cpus
     ]
     measured = [trial.measured for trial in trials if trial.measured is not None]
-    transactions = sum(trial_measured.transactions for trial_measured in measured)
+    transactions = sum(record.transactions for record in measured)
     share_by_role = {role: 1.0, "forwarder": forwarder_share([trial.receipt for trial in trials], role)}
-    return End(
-        cpu_s=sum(
-            use.cpu_ns * share_by_role.get(use.role, 0.0) for trial_measured in measured for use in trial_measured.cpu
-        )
+    return EndFacts(
+        cpu_s=sum(use.cpu_ns * share_by_role.get(use.role, 0.0) for record in measured for use in record.cpu)
         / 1e9
         / transactions,
-        wait_s=sum(
-            use.runnable_wait_ns for trial_measured in measured for use in trial_measured.cpu if use.role == role
-        )
+        wait_s=sum(use.runnable_wait_ns for record in measured for use in record.cpu if use.role == role)
         / 1e9
         / transactions,
         cpus=host.count,
         emulator_cpus=host.link_cpus(trials),
         other_cpus=median(host.others_cpus(trial, cpus_used(trial.measured, own_roles)) for trial in trials),
-        busy=host.busy(trials),
+        busy=host.busy_share(trials),
     )
 
 
@@ -202,19 +198,19 @@ RESULT_BYTES = 78
 OK_BYTES = 11
 
 
-def replies(workload: Workload | None, round_trips: float, total_bytes: float) -> tuple[float, ...]:
-    """Sizes of the replies of a transaction, adding up to `total_bytes`. A workload that is unknown, or whose round trips differ from
-    its statements', is assumed to answer with messages of one length."""
+def reply_sizes(workload: Workload | None, round_trips: float, total_bytes: float) -> tuple[float, ...]:
+    """Sizes of the replies of a transaction, adding up to `total_bytes`. If the workload is unknown, or has more or fewer statements
+    than round trips, replies are assumed to be equal."""
     sizes = _guess_reply_sizes(workload)
     if sizes is None or abs(len(sizes) - round_trips) > 0.5:
-        return requests(round_trips, total_bytes)
-    # The size of a short message does not depend on the rows, so only the long ones are scaled.
+        return request_sizes(round_trips, total_bytes)
+    # The size of a short message does not depend on the rows, so only the long messages are scaled.
     short_bytes = sum(length for length in sizes if length <= OK_BYTES)
     scale = max(total_bytes - short_bytes, 0.0) / max(sum(sizes) - short_bytes, 1.0)
     return tuple(length if length <= OK_BYTES else length * scale for length in sizes)
 
 
-def requests(round_trips: float, total_bytes: float) -> tuple[float, ...]:
+def request_sizes(round_trips: float, total_bytes: float) -> tuple[float, ...]:
     """Sizes of the requests of a transaction, assumed to be equal."""
     count = max(1, round(round_trips))
     return (total_bytes / count,) * count
@@ -263,6 +259,6 @@ def carried_bytes(message: float, ratio: float | None = None, record_bytes: int 
     return carried
 
 
-def headed_bytes(carried: float) -> float:
+def wire_bytes(carried: float) -> float:
     """Bytes with the headers of their segments, as a link's rate counts."""
     return carried + HEADER_BYTES * ceil(carried / SEGMENT_BYTES)

@@ -1,7 +1,7 @@
-"""Fits the model to a measured curve: demands from its saturated point, and the time without queueing from its low end.
+"""Fit of the model to a measured curve: demands from its saturated point, and the time without queueing from its low end.
 
 Processor time is read from counters at the highest throughput (the utilisation law: demand = busy time / transactions), where work
-comes in batches as it does under load. The time that a lone connection takes beyond these demands, whatever the reason, becomes
+comes in batches as it does under load. The time that a single connection takes beyond these demands, whatever the reason, becomes
 `think_s`, so that the model meets the low end of its own curve. Neither the highest throughput nor anything in between is fitted.
 """
 
@@ -11,23 +11,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
-from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, End, replies, requests
-from howfar.model.queueing import at
+from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, EndFacts, reply_sizes, request_sizes
+from howfar.model.queueing import point_at
 from howfar.model.what_if import ClosedNetwork, WhatIf, WhatIfCompression, WhatIfSettings, network
 from howfar.plan.factors import Level
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Part
-from howfar.stats.resample import Derived
-from howfar.stats.trials import alike
+from howfar.stats.resample import PositiveInterval
+from howfar.stats.trials import group_by_other_factors
 
 
 class ModelPoint(Part):
     threads: int
     tps: float
-    tps_interval: Derived = None
+    tps_interval: PositiveInterval = None
     low: float
     high: float
-    """Limits of the band, which is a convention (two ways to soften the bounds) and no interval."""
+    """Limits of the band, which is a convention and not a confidence interval."""
 
 
 class Prediction(Part):
@@ -40,17 +40,17 @@ class Prediction(Part):
     """Maximum transactions per second through the busiest station, with any number of connections."""
     plateau_tps: float
     """Throughput at the connections at which the curve was fastest."""
-    plateau_tps_interval: Derived = None
+    plateau_tps_interval: PositiveInterval = None
     knee: float
     """N*: number of connections that would fill the busiest station if none of them ever waited."""
-    knee_interval: Derived = None
+    knee_interval: PositiveInterval = None
     extrapolated: bool = False
     """Whether `knee` lies outside the numbers of connections that were measured."""
     tested: int
     """Measured points that the model was compared with."""
     by_construction: int
-    """Measured points that test nothing and are left out of the errors: those that the model was fitted to, and those of a full link,
-    whose rate is given."""
+    """Measured points that test nothing and are left out of the errors: those that the model was fitted to, and those of a full
+    link, whose rate is given."""
     mean_error: float | None
     """Mean absolute relative error over the tested points; None: there are none."""
     worst_error: float | None
@@ -65,7 +65,8 @@ _BISECTION_STEPS = 60
 
 
 def settings_of(facts: ArmFacts) -> WhatIfSettings:
-    """Settings at which the arm was measured. Its connects are part of what was measured, not something to add."""
+    """The settings at which the arm was measured. `connect_each` is False even if it connects each time, because the measured demands
+    include its connects."""
     return WhatIfSettings(
         threads=facts.threads,
         rtt_s=facts.rtt_s,
@@ -77,7 +78,7 @@ def settings_of(facts: ArmFacts) -> WhatIfSettings:
 
 
 def fit(curve: Sequence[ArmFacts], workload: Workload | None) -> WhatIf:
-    """The base from cells that differ only in connections. At least one is needed; a single cell serves as both ends."""
+    """Fit the base to cells that differ only in connections. At least one is needed; a single cell is both the low and the top end."""
     low = min(curve, key=lambda facts: facts.threads)
     top = max(curve, key=lambda facts: facts.tps.value)
     client_cpus, server_cpus = available_cpus(top)
@@ -94,8 +95,8 @@ def fit(curve: Sequence[ArmFacts], workload: Workload | None) -> WhatIf:
         client_cpus=client_cpus,
         server_cpus=server_cpus,
         shared_cpu=top.shared_cpu,
-        replies_bytes=replies(workload, low.round_trips, low.bytes_to_client),
-        requests_bytes=requests(low.round_trips, low.bytes_to_server),
+        replies_bytes=reply_sizes(workload, low.round_trips, low.bytes_to_client),
+        requests_bytes=request_sizes(low.round_trips, low.bytes_to_server),
         tls_record_bytes=TLS_12_BYTES if str(top.level("tls")).startswith("1.2") else TLS_BYTES,
         tls_byte_s=None,
         connect_turns=None,
@@ -111,24 +112,25 @@ def fit(curve: Sequence[ArmFacts], workload: Workload | None) -> WhatIf:
 
 
 def _think_s(base: WhatIf, low: ArmFacts) -> float:
-    """The think time at which the model yields the low end's throughput, by bisection: the low end may have several connections."""
+    """The think time at which the model has the low end's throughput. By bisection, because the low end may have several
+    connections."""
     network_at_low = network(base, settings_of(low))
 
-    def too_slow(think_s: float) -> bool:
+    def is_too_slow(think_s: float) -> bool:
         candidate = replace(network_at_low, think_s=think_s)
-        return at(candidate.points(low.threads), low.threads).throughput < low.tps.value
+        return point_at(candidate.points(low.threads), low.threads).throughput < low.tps.value
 
     shortest, longest = -low.cycle_s, low.cycle_s
-    if too_slow(0.0) and low.threads > 1:
-        return 0.0  # a full station hides whatever else takes time
+    if is_too_slow(0.0) and low.threads > 1:
+        return 0.0  # a full station hides all other times
     for _ in range(_BISECTION_STEPS):
         middle = (shortest + longest) / 2
-        shortest, longest = (shortest, middle) if too_slow(middle) else (middle, longest)
+        shortest, longest = (shortest, middle) if is_too_slow(middle) else (middle, longest)
     return (shortest + longest) / 2
 
 
 def _measured_compression(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
-    """The compression of a curve measured with it: only the bytes on the link, because its CPU time is already in the demands."""
+    """The compression of a curve that was measured with it: only its effect on bytes, because the demands include its CPU time."""
     algorithm = str(facts.level("compression"))
     if algorithm == "off":
         return ()
@@ -148,7 +150,7 @@ def _measured_compression(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
 def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
     """Bytes that TCP carried per transaction, to the client and to the server, by the link's counters. None: no link.
 
-    Segments without payload (acknowledgements) count as headers too; what else they say is not known.
+    Segments without payload (acknowledgements) count as headers.
     """
     if facts.wire_to_client is None or facts.wire_to_server is None:
         return None
@@ -161,31 +163,31 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
 
 
 def available_cpus(facts: ArmFacts) -> tuple[float, float]:
-    """Processors available to the load at the client and at the server. If both ends share them: those of both together, twice."""
+    """Processors available to the load at the client and at the server. If both share them, the same number twice."""
     if not facts.shared_cpu:
         return _available_cpus(facts, facts.client), _available_cpus(facts, facts.server)
-    both = replace(facts.server, cpu_s=facts.client.cpu_s + facts.server.cpu_s, wait_s=facts.runnable_s)
-    return (_available_cpus(facts, both),) * 2
+    shared_end = replace(facts.server, cpu_s=facts.client.cpu_s + facts.server.cpu_s, wait_s=facts.runnable_s)
+    return (_available_cpus(facts, shared_end),) * 2
 
 
-def _available_cpus(facts: ArmFacts, end: End) -> float:
-    """Number of processors available to the load at an end. If they were short, as many as it used; otherwise at least half of them,
-    because other programs may only have used what the load did not need."""
+def _available_cpus(facts: ArmFacts, end: EndFacts) -> float:
+    """Number of processors available to the load at an end. If they were short, as many as it used; otherwise at least half of
+    them, because other programs may only have used what the load did not need."""
     used = min(end.cpu_s * facts.tps.value, end.cpus)
     free = end.cpus - end.emulator_cpus - end.other_cpus
     return used if _was_cpu_short(facts, end) else max(free, end.cpus / 2, used)
 
 
-def _was_cpu_short(facts: ArmFacts, end: End) -> bool:
-    """Whether the end's work waited only for processors: they were always busy, on average each had some of the work running or queued
-    (Little's law), the work waited longer than it ran, and no link was full."""
-    if end.busy is None or end.busy < FULL_CPU or facts.link_full:
+def _was_cpu_short(facts: ArmFacts, end: EndFacts) -> bool:
+    """Whether processors were the only thing that the end's work waited for: they were always busy, each had on average some of this
+    work running or queued (Little's law), the work waited longer than it ran, and no link was full."""
+    if end.busy is None or end.busy < FULL_CPU or facts.is_link_full:
         return False
     ready = (end.cpu_s + end.wait_s) * facts.tps.value
     return end.wait_s > end.cpu_s > 0 and ready >= end.cpus
 
 
-def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:
+def nearest_by_rate(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:
     """The arm with the nearest rate of the link, by ratio. None: no arm over a link, or no rate given."""
     with_rate = [other for other in others if other.rate_bps]
     if rate_bps is None or not with_rate:
@@ -195,7 +197,7 @@ def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | No
 
 @dataclass(frozen=True)
 class Series:
-    """Cells that differ in nothing but the number of connections, ascending."""
+    """Cells that differ only in the number of connections, ascending."""
 
     factors: dict[str, Level]
     arms: tuple[ArmFacts, ...]
@@ -211,46 +213,50 @@ class Series:
         return max(self.arms, key=lambda facts: facts.tps.value)
 
     @property
-    def local(self) -> bool:
-        return self.arms[0].local
+    def is_local(self) -> bool:
+        return self.arms[0].is_local
 
-    def but(self, *names: str) -> dict[str, Level]:
-        """Factors except these."""
+    def factors_without(self, *names: str) -> dict[str, Level]:
+        """The factors except these."""
         return {name: level for name, level in self.factors.items() if name not in names}
 
 
 def series(facts: Sequence[ArmFacts]) -> tuple[Series, ...]:
-    """Series in the order of their first arms in the plan."""
+    """Group arms into series, in the order of their first arms in the plan."""
     return tuple(
         Series(
             {name: level for name, level in arms[0].arm.factors.items() if name != "threads"},
             tuple(sorted(arms, key=lambda arm: arm.threads)),
         )
-        for arms in alike(facts, lambda each: each.arm.factors, "threads")
+        for arms in group_by_other_factors(facts, lambda arm_facts: arm_facts.arm.factors, "threads")
     )
 
 
 SOFTNESS = 1.5
-"""Softness k of the band's lower edge, 1 / ((1/a)^k + (1/b)^k)^(1/k) over the two bounds a and b. With k = 1 every transaction waits
-behind all others; as k grows without limit, none ever waits. A convention between the two, fitted to nothing."""
+"""Softness k of the band's lower edge, 1 / ((1/a)^k + (1/b)^k)^(1/k) over the two bounds a and b. With k = 1 every transaction
+waits behind all others; as k grows without limit, none ever waits. A convention between the two, fitted to nothing."""
 
 
 def predict(
-    bases: Mapping[int, WhatIf], settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool
+    bases: Mapping[int, WhatIf], settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, is_own_curve: bool
 ) -> Prediction:
-    """The measured `curve` as predicted at `settings`. `bases`: by number of connections; each serves the numbers nearest to its own.
-    `own`: the model was fitted to this curve."""
+    """Predict the measured `curve` at `settings`. `bases`: by number of connections; each is used for the numbers nearest to its own.
+    `is_own_curve`: whether the model was fitted to this curve."""
     networks = {number: network(base, settings) for number, base in bases.items()}
     threads, top = sorted(facts.threads for facts in curve), max(curve, key=lambda facts: facts.tps.value)
     grid = _grid(threads[-1], threads)
     base_of = {number: nearest_number(number, networks) for number in grid}
     solved = {
-        base: networks[base].points(max(number for number, nearest in base_of.items() if nearest == base))
+        base: networks[base].points(
+            max(number for number, nearest_by_rate in base_of.items() if nearest_by_rate == base)
+        )
         for base in set(base_of.values())
     }
-    tps = {number: at(solved[base], number).throughput for number, base in base_of.items()}
+    tps = {number: point_at(solved[base], number).throughput for number, base in base_of.items()}
     compared = [
-        facts for facts in curve if not facts.link_full and not (own and _is_fitted_point(facts, threads[0], top))
+        facts
+        for facts in curve
+        if not facts.is_link_full and not (is_own_curve and _is_fitted_point(facts, threads[0], top))
     ]
     errors = [tps[facts.threads] / facts.tps.value - 1 for facts in compared]
     top_network = networks[base_of[top.threads]]
@@ -274,9 +280,9 @@ def nearest_number(target: int, known: Collection[int]) -> int:
     return min(known, key=lambda number: abs(log(number / target)))
 
 
-def _is_fitted_point(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
-    """Whether the model meets this point of its own curve by construction: its low end, or its top if processors were short there."""
-    return facts.threads == fewest or (
+def _is_fitted_point(facts: ArmFacts, min_threads: int, top: ArmFacts) -> bool:
+    """Whether the model meets this point of its own curve by construction: the low end, or the top if processors were short there."""
+    return facts.threads == min_threads or (
         facts is top and any(_was_cpu_short(facts, end) for end in (facts.client, facts.server))
     )
 
@@ -297,7 +303,7 @@ def _soft_lower_bound(fitted_network: ClosedNetwork, threads: int) -> float:
 
 
 def _grid(max_threads: int, measured: Sequence[int]) -> list[int]:
-    """Numbers of connections to draw at: in steps of a factor of 1.25, and every measured one."""
+    """Numbers of connections at which the curve is drawn: in steps of a factor of 1.25, and every measured number."""
     grid, number = set(measured), 1.0
     while number <= max_threads:
         grid.add(round(number))
@@ -305,33 +311,36 @@ def _grid(max_threads: int, measured: Sequence[int]) -> list[int]:
     return sorted(number for number in grid if number <= max_threads)
 
 
-def onto_link(
+def bases_for_link(
     local: Sequence[ArmFacts], target: ArmFacts, others: Sequence[ArmFacts], workload: Workload | None
 ) -> dict[int, WhatIf]:
-    """Bases for `target`'s link, from the cells of the same curve on loopback: one for each number of connections, because the cost of
-    a transaction depends on that number.
+    """Bases for `target`'s link, from the cells of the same curve on loopback: one for each number of connections, because the cost
+    of a transaction depends on that number.
 
-    In every round trip, a lone connection on loopback waits for kernels and wake-ups. The link's round trip at rest, measured by a
-    ping, includes the same waits. What the calibration found of them is subtracted, so that it does not count twice.
+    In every round trip, a single connection on loopback waits for kernels and wake-ups. The link's round trip at rest, measured by a
+    ping, includes the same waits. They are subtracted as far as the calibration measured them, so that they do not count twice.
 
-    A host's packets to a link take a different path through the kernel than those to itself. So the CPU time of a transaction is taken
-    from `others`, arms over other links of this run with the same number of connections: from the one with the nearest rate. So are
-    the processors that the emulator leaves to the hosts. The emulator's use is a share of time, not a cost per packet: while anything
-    is on the link, its threads sleep briefly or spin until the next packet is due, and their use hardly depends on the throughput.
-    `others` are arms that do not fill their links, because a full link delivers an answer in pieces and wakes both ends for each. If
-    there is no such arm, the load is assumed to have the processors that it had on loopback minus the emulator's use over the target.
+    A host's packets to a link take a different path through the kernel than those to itself. So the CPU time of a transaction is
+    taken from `others`, arms over other links of this run with the same number of connections: from the one with the nearest rate.
+    So are the processors that the emulator leaves to the hosts. The emulator's use is a share of time, not a cost per packet: while
+    anything is on the link, its threads sleep briefly or spin until the next packet is due, and their use hardly depends on the
+    throughput. `others` are arms that do not fill their links, because a full link delivers an answer in pieces and wakes both ends
+    for each. If there is no such arm, the load is assumed to have the processors that it had on loopback minus the emulator's use
+    over the target.
     """
-    base, lone = fit(local, workload), min(local, key=lambda facts: facts.threads)
-    lone_base = base.model_copy(update={"client_cpu_s": lone.client.cpu_s, "server_cpu_s": lone.server.cpu_s})
+    base, single = fit(local, workload), min(local, key=lambda facts: facts.threads)
+    single_base = base.model_copy(update={"client_cpu_s": single.client.cpu_s, "server_cpu_s": single.server.cpu_s})
     double_counted_s = (
-        base.turns * max(min(lone.idle_s / lone.round_trips, target.way_s), 0.0) if lone.threads == 1 else 0.0
+        base.turns * max(min(single.idle_s / single.round_trips, target.hosts_rtt_s), 0.0)
+        if single.threads == 1
+        else 0.0
     )
     base = base.model_copy(
-        update={"think_s": _think_s(lone_base, lone) - double_counted_s, "shared_cpu": target.shared_cpu}
+        update={"think_s": _think_s(single_base, single) - double_counted_s, "shared_cpu": target.shared_cpu}
     )
     bases = {}
     for facts in local:
-        nearest_arm = nearest(target.rate_bps, [each for each in others if each.threads == facts.threads])
+        nearest_arm = nearest_by_rate(target.rate_bps, [other for other in others if other.threads == facts.threads])
         client_cpus, server_cpus = (
             available_cpus(nearest_arm)
             if nearest_arm

@@ -1,13 +1,14 @@
 """A closed queueing model of a database under load: connections that each have one transaction in progress.
 
-A transaction thinks for a while (everything that does not queue: round trips, the client's own time) and visits stations, where it
-queues: the processors of the server, the link in each direction. The solution is mean value analysis, Reiser and Lavenberg 1980, with
-the first-come-first-served correction of Reiser 1979: an arrival finds the queue of a system with one connection less. It waits for
-the full services of those that queue, and for the *residual* service of the one in progress. The residual depends on how unequal the
-services are: E[S^2] / 2E[S]. With exponential services that is E[S], and the solution is exact.
+A transaction takes some time without a queue (round trips, the client's own time; the *think time* of the model) and visits stations,
+where it queues: the processors of the server, the link in each direction. The solution is mean value analysis, Reiser and Lavenberg
+1980, with the first-come-first-served correction of Reiser 1979: an arrival finds the queue of a system with one connection less. It
+waits for the full services of those that queue, and for the *residual* service of the one in progress. The residual depends on how
+unequal the services are: E[S^2] / 2E[S]. With exponential services that is E[S], and the solution is exact.
 
-This matters because a result of 100 rows occupies a gigabit line for 0.1 ms, an OK packet for 1 µs. A model that knows only the mean
-lets small answers overtake large ones, and near the knee predicts up to a fifth more throughput than the line delivers.
+The residual matters because a result of 100 rows occupies a gigabit link for 0.1 ms, an OK packet for 1 µs. In a model of the mean
+alone, small answers would overtake large ones, and near the knee it would predict up to a fifth more throughput than the link
+delivers.
 
 Effects that grow with the number of connections (locks, caches, scheduling) are not modelled. `facts.py` measures the demands.
 """
@@ -20,7 +21,7 @@ from itertools import pairwise
 from typing import Self
 
 _MAX_BUSY = 0.98
-"""Maximum utilisation of processors by others. Above it, a measured utilisation does not show how much is left."""
+"""Maximum utilisation of processors by other processes. A measured utilisation above it does not show how much capacity remains."""
 
 
 @dataclass(frozen=True)
@@ -38,47 +39,48 @@ class Station:
         return self.visits * self.mean_s
 
     @property
-    def left_s(self) -> float:
+    def residual_s(self) -> float:
         """Mean residual time of the service in progress that an arrival finds (the renewal theorem)."""
         return self.square_s2 / (2 * self.mean_s) if self.mean_s else 0.0
 
     @classmethod
     def exponential(cls, name: str, visits: float, demand_s: float) -> Self:
-        """A station with services of exponential length: the usual assumption where only the demand is known."""
+        """A station with services of exponential length: the usual assumption if only the demand is known."""
         mean = demand_s / visits
         return cls(name, visits, mean, 2 * mean**2)
 
     @classmethod
-    def of_services(cls, name: str, services_s: Sequence[float]) -> Self:
-        """A station with the services of one transaction, one by one; each has a constant length."""
+    def from_services(cls, name: str, services_s: Sequence[float]) -> Self:
+        """A station with the services of one transaction, each of a constant length."""
         visits = len(services_s)
         return cls(name, visits, sum(services_s) / visits, sum(service**2 for service in services_s) / visits)
 
 
-def line(name: str, wire_bytes: Sequence[float], rate_bps: float) -> Station:
-    """One direction of a link: each message of a transaction, in bytes as `rate_bps` counts, occupies it for its transmission time."""
-    return Station.of_services(name, [8 * length / rate_bps for length in wire_bytes])
+def line_station(name: str, wire_bytes: Sequence[float], rate_bps: float) -> Station:
+    """The station of one direction of a link. Each message of a transaction, in bytes as `rate_bps` counts them, occupies it for its
+    transmission time."""
+    return Station.from_services(name, [8 * length / rate_bps for length in wire_bytes])
 
 
-def processors(name: str, visits: float, demand_s: float, count: float) -> tuple[Station, float]:
-    """`count` equal processors as one that is `count` times as fast, and the delay in seconds that compensates for it (Seidmann 1987).
-    A count below 1 is a fraction of a processor, slower in proportion."""
+def processor_stations(name: str, visits: float, demand_s: float, count: float) -> tuple[Station, float]:
+    """The station of `count` equal processors: one that is `count` times as fast, and the delay in seconds that compensates for that
+    (Seidmann 1987). A count below 1 is a slower processor."""
     return Station.exponential(name, visits, demand_s / count), demand_s * max(count - 1, 0.0) / count
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A lone connection's work, per transaction, on processors that it shares with other processes: the shorter its waits elsewhere,
-    the more often they delay it. Times in seconds, per transaction."""
+class SharedCpuWork:
+    """A single connection's work on processors that it shares with other processes. The shorter its other waits, the larger the share
+    of the work that they delay. Times in seconds, per transaction."""
 
     work_s: float
-    """Time of the work when nothing else delays it."""
+    """Time of the work without delay by other processes."""
     others_s: float
     """Processor time of the other processes."""
     processors: int
 
     @classmethod
-    def measured(cls, cycle_s: float, wait_s: float, others_s: float, processors: int) -> Self:
+    def from_measurement(cls, cycle_s: float, wait_s: float, others_s: float, processors: int) -> Self:
         without_work = cls(0.0, others_s, processors)
         return cls(max(cycle_s - wait_s, 1e-6) / without_work._slowdown(cycle_s), others_s, processors)
 
@@ -88,7 +90,7 @@ class Beside:
         return 1 / (1 - utilisation**self.processors)
 
     def cycle_s(self, wait_s: float) -> float:
-        """Time from the beginning of one transaction to that of the next, between waits of `wait_s`."""
+        """Time from the start of one transaction to the start of the next, with waits of `wait_s` in between."""
         low, high = wait_s, wait_s + self.work_s / (1 - _MAX_BUSY**self.processors)
         for _ in range(60):
             middle = (low + high) / 2
@@ -109,26 +111,26 @@ class Point:
 
     @property
     def cycle_s(self) -> float:
-        """Time from the beginning of one transaction of a connection to that of the next."""
+        """Time from the start of one transaction of a connection to the start of the next."""
         return self.connections / self.throughput
 
 
 def solve(delay_s: float, stations: Sequence[Station], max_connections: int) -> list[Point]:
-    """The points for 1 .. `max_connections` connections. A transaction must take some time, otherwise there is no solution. A negative
-    delay means that stations work on one transaction at the same time."""
+    """Solve the network for 1 .. `max_connections` connections. The delay and the demands together must be positive. A negative delay
+    means that stations work on one transaction at the same time."""
     assert max_connections >= 1 and delay_s + sum(station.demand_s for station in stations) > 0
-    highest = ceiling(stations)
+    max_throughput = ceiling(stations)
     queue_lengths = [0.0] * len(stations)
     utilisations = [0.0] * len(stations)
     points = []
     for connections in range(1, max_connections + 1):
         residence = []
         for station, queue_length, in_service in zip(stations, queue_lengths, utilisations, strict=True):
-            wait = max(queue_length - in_service, 0.0) * station.mean_s + in_service * station.left_s
+            wait = max(queue_length - in_service, 0.0) * station.mean_s + in_service * station.residual_s
             # During one cycle, each other connection precedes it with at most one transaction.
             residence.append(min(station.demand_s + station.visits * wait, connections * station.demand_s))
         # The correction is an approximation; the bounds are exact. (With a negative delay, the sum could violate the first.)
-        cycle = max(delay_s + sum(residence), connections / highest)
+        cycle = max(delay_s + sum(residence), connections / max_throughput)
         throughput = connections / cycle
         queue_lengths = [throughput * time for time in residence]
         utilisations = [min(throughput * station.demand_s, 1.0) for station in stations]
@@ -140,17 +142,12 @@ def solve(delay_s: float, stations: Sequence[Station], max_connections: int) -> 
 
 
 def ceiling(stations: Sequence[Station]) -> float:
-    """Maximum transactions per second that the busiest station passes."""
+    """Maximum transactions per second of the busiest station."""
     busiest = max((station.demand_s for station in stations), default=0.0)
     return 1 / busiest if busiest else float("inf")
 
 
-def knee(delay_s: float, stations: Sequence[Station]) -> float:
-    """N*: the number of connections that would fill the busiest station if none ever waited; additional ones mostly wait."""
-    return (delay_s + sum(station.demand_s for station in stations)) * ceiling(stations)
-
-
-def at(points: Sequence[Point], connections: int) -> Point:
-    """The point for a number of connections; `points` as `solve` returns them."""
+def point_at(points: Sequence[Point], connections: int) -> Point:
+    """The point for a number of connections. `points`: as `solve` returns them."""
     assert all(after.connections == before.connections + 1 for before, after in pairwise(points))
     return points[connections - points[0].connections]

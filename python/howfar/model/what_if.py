@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howfar.model.facts import TLS_BYTES, carried_bytes, headed_bytes
-from howfar.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
+from howfar.model.facts import TLS_BYTES, carried_bytes, wire_bytes
+from howfar.model.queueing import Point, Station, ceiling, line_station, point_at, processor_stations, solve
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Part
-from howfar.stats.resample import Derived
+from howfar.stats.resample import PositiveInterval
 
 
 class WhatIfCompression(Part):
@@ -37,7 +37,7 @@ class WhatIfAnswer(Part):
     """The model's prediction for one setting."""
 
     tps: float
-    tps_interval: Derived = None
+    tps_interval: PositiveInterval = None
     """From the blocks that the base is fitted to; it does not include the model's own error."""
     limits: str
     """The busiest station's name, or `latency` where none is near its ceiling."""
@@ -113,8 +113,8 @@ class ClosedNetwork:
 
     @property
     def delay_s(self) -> float:
-        """Time outside the stations, bounded below: a transaction takes at least as long as its longest part, however much
-        overlaps."""
+        """Time outside the stations. It has a lower bound, because a transaction takes at least as long as its longest part, even if
+        all parts overlap."""
         demands = [station.demand_s for station in self.stations]
         return max(self.fixed_s + self.think_s, max(demands) - sum(demands))
 
@@ -124,18 +124,17 @@ class ClosedNetwork:
 
     @property
     def knee(self) -> float:
-        return knee(self.delay_s, self.stations)
+        """N*: the number of connections that would fill the busiest station if none ever waited; additional ones mostly wait."""
+        return (self.delay_s + sum(station.demand_s for station in self.stations)) * self.ceiling
 
-    def points(self, most: int) -> list[Point]:
-        return solve(self.delay_s, self.stations, most)
+    def points(self, max_connections: int) -> list[Point]:
+        return solve(self.delay_s, self.stations, max_connections)
 
 
 def network(base: WhatIf, settings: WhatIfSettings) -> ClosedNetwork:
-    """The queueing network of `base` at `settings`. A cost that was not measured counts as 0, so check `is_known` first."""
-    compression = next(
-        (connect_each for connect_each in base.compression if connect_each.algorithm == settings.compression),
-        _NO_COMPRESSION,
-    )
+    """The queueing network of `base` at `settings`. Costs that were not measured count as 0; `is_known` tells whether there are
+    any."""
+    compression = next((c for c in base.compression if c.algorithm == settings.compression), _NO_COMPRESSION)
     compressed, tls, connect_each = settings.compression != "off", settings.tls, settings.connect_each
     record_bytes = base.tls_record_bytes if tls else 0
     replies = [
@@ -155,13 +154,13 @@ def network(base: WhatIf, settings: WhatIfSettings) -> ClosedNetwork:
     stations, delay_s = _cpu_stations(base, max(client_s, 0.0), max(server_s, 0.0))
     if settings.rate_bps is not None:
         for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
-            stations.append(line(name, [headed_bytes(m) for m in messages], settings.rate_bps))
+            stations.append(line_station(name, [wire_bytes(m) for m in messages], settings.rate_bps))
         delay_s -= _overlap_s(base, replies, max(server_s, 0.0), settings.rate_bps)
     return ClosedNetwork(delay_s + round_trips * settings.rtt_s, base.think_s, tuple(stations))
 
 
 def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:
-    """Whether the run measured these costs; otherwise the model has no answer."""
+    """Whether the run measured the costs of TLS and of a connect per transaction, as far as they are asked for."""
     costs: list[float | None] = [base.tls_byte_s] if tls else []
     if connect_each:
         costs += [base.connect_turns, base.connect_client_s, base.connect_server_s]
@@ -177,7 +176,7 @@ def _overlap_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps
     saved = 0.0
     for message, carried_size in zip(base.replies_bytes, replies, strict=True):
         if message > BUFFER_BYTES:
-            overlap_s = min(8 * headed_bytes(carried_size) / rate_bps, server_s * message / total)
+            overlap_s = min(8 * wire_bytes(carried_size) / rate_bps, server_s * message / total)
             saved += (1 - BUFFER_BYTES / message) * overlap_s
     return saved
 
@@ -185,26 +184,21 @@ def _overlap_s(base: WhatIf, replies: Sequence[float], server_s: float, rate_bps
 def _cpu_stations(base: WhatIf, client_s: float, server_s: float) -> tuple[list[Station], float]:
     visits = max(base.turns, 1.0)
     if base.shared_cpu:
-        both, delay_s = processors(SHARED_CPU, 2 * visits, client_s + server_s, base.server_cpus)
+        both, delay_s = processor_stations(SHARED_CPU, 2 * visits, client_s + server_s, base.server_cpus)
         return [both], delay_s
-    client, client_delay_s = processors(CLIENT_CPU, visits, client_s, base.client_cpus)
-    server, server_delay_s = processors(SERVER_CPU, visits, server_s, base.server_cpus)
+    client, client_delay_s = processor_stations(CLIENT_CPU, visits, client_s, base.client_cpus)
+    server, server_delay_s = processor_stations(SERVER_CPU, visits, server_s, base.server_cpus)
     return [client, server], client_delay_s + server_delay_s
 
 
 def answer(base: WhatIf, settings: WhatIfSettings) -> WhatIfAnswer:
-    """Throughput, what limits it, the cycle and the knee."""
+    """Predict throughput, its limit, the cycle and the knee at `settings`."""
     solved_network = network(base, settings)
-    point = at(solved_network.points(settings.threads), settings.threads)
+    point = point_at(solved_network.points(settings.threads), settings.threads)
+    busiest = max(solved_network.stations, key=lambda station: point.utilisation[station.name])
     return WhatIfAnswer(
         tps=point.throughput,
-        limits=limiting(point, solved_network.stations),
+        limits=busiest.name if point.utilisation[busiest.name] >= LIMIT_UTILISATION else LATENCY,
         cycle_s=point.cycle_s,
         knee=solved_network.knee,
     )
-
-
-def limiting(point: Point, stations: Sequence[Station]) -> str:
-    """The busiest station, or `latency` where none is near its ceiling."""
-    busiest = max(stations, key=lambda station: point.utilisation[station.name])
-    return busiest.name if point.utilisation[busiest.name] >= LIMIT_UTILISATION else LATENCY

@@ -1,6 +1,6 @@
 """Paths: the routes by which a client connects to a server. Each has one file and one line in `PATHS`.
 
-Other code decides by what a path declares, and by its name only for something that concerns this path alone.
+Other code decides by a path's declared properties; it uses a path's name only for something that concerns this path alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATHS: dict[str, Path] = {
 
 
 def find_path(name: str) -> Path:
-    """Find a path by name. Raises PlanError."""
+    """The path of this name. Raises PlanError."""
     if name not in PATHS:
         raise PlanError(f"no path is called {name!r}", f"Known: {', '.join(PATHS)}.")
     return PATHS[name]
@@ -52,7 +52,7 @@ def path_names() -> tuple[str, ...]:
 
 
 def reason_not_carried(path: Path, services: Collection[str]) -> str | None:
-    """The reason why this path's programs cannot carry the protocols of these services; None if they can."""
+    """The reason why the path's programs cannot carry these services' protocols; None if they can."""
     unsupported = [service for service in services if path.protocols and service not in path.protocols]
     return (
         f"it carries {' and '.join(path.protocols)} only, and the server speaks {unsupported[0]}"
@@ -80,20 +80,20 @@ def is_local(name: object) -> bool:
 
 
 def is_direct(name: object, machines: int, *, by_socket: bool) -> bool:
-    """Whether the path of this name has no program in between, connects `machines` machines, and leads to the server's socket
-    (`by_socket`) or TCP port."""
+    """Whether the path of this name has no hop, connects `machines` machines, and leads to the server's socket (`by_socket`) or TCP
+    port."""
     path = PATHS.get(str(name))
     return path is not None and not path.hops and path.machines == machines and path.by_socket is by_socket
 
 
 def is_movable(name: object) -> bool:
-    """Whether the program on the path of this name can run on its own host; False for a name that is not registered."""
+    """Whether the hop of the path of this name can run on a separate host; False for a name that is not registered."""
     path = PATHS.get(str(name))
     return path is not None and path.movable
 
 
 def is_modelled(name: object) -> bool:
-    """Whether the queueing model describes the path of this name."""
+    """Whether the queueing model describes the path of this name; False for a name that is not registered."""
     path = PATHS.get(str(name))
     return path is not None and path.modelled
 
@@ -112,6 +112,6 @@ __all__ = [
     "is_local",
     "is_modelled",
     "is_movable",
-    "not_carried",
     "path_names",
+    "reason_not_carried",
 ]

@@ -1,12 +1,13 @@
-"""`forwarded-socket`: the server's Unix socket carried to the client's host by a socat on each; the server does not listen on TCP.
+"""`forwarded-socket`: the server's Unix socket, forwarded to the client's host by a socat on each host; the server has no TCP port.
 
-socat starts one process per connection on each side. Its CPU time counts as the path's.
+On each host socat starts one process per connection. Its CPU time counts as the path's.
 """
 
 from __future__ import annotations
 
 import re
-from functools import partial
+import subprocess
+from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_program
@@ -20,18 +21,18 @@ class ForwardedSocketPath(Path):
     networking = False
     by_socket = True
     hops = ("socat", "socat")
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> ClientEndpoint:
         socket_path, port = context.work / "forward.sock", context.hop_port
         server_command = [
-            context.within("server", partial(find_program, "socat")),
+            context.run_on("server", partial(find_program, "socat")),
             f"TCP-LISTEN:{port},reuseaddr,fork,backlog=1024",
             f"UNIX-CONNECT:{_escape(context.server_socket)}",
         ]
         client_command = [
-            context.within("client", partial(find_program, "socat")),
+            context.run_on("client", partial(find_program, "socat")),
             f"UNIX-LISTEN:{_escape(socket_path)},fork,reuseaddr,unlink-early,backlog=1024",
             f"TCP:{context.server_address}:{port}",
         ]
@@ -45,7 +46,7 @@ class ForwardedSocketPath(Path):
             server_port=port,
             hops=(Hop("server_side", server_side, forks=True), Hop("client_side", client_side, forks=True)),
             facts={
-                "program": _version(context),
+                "program": context.run_on("client", _version),
                 "port": port,
                 "server_side": " ".join(server_command),
                 "client_side": " ".join(client_command),
@@ -58,6 +59,8 @@ def _escape(path: FilePath) -> str:
     return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
 
 
-def _version(context: PathContext) -> str:
-    output = context.output("client", [context.within("client", partial(find_program, "socat")), "-V"])
+@cache
+def _version() -> str:
+    """socat's version: `socat version 1.7.4.4 on 06 Nov 2022 08:15:51`."""
+    output = subprocess.run([find_program("socat"), "-V"], capture_output=True, text=True).stdout
     return next((line for line in output.splitlines() if line.startswith("socat version")), "socat").strip()

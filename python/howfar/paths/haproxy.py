@@ -1,4 +1,4 @@
-"""`haproxy`: HAProxy in TCP mode on the client's host or its own. `sidecar`: one on each host, as in a service mesh.
+"""`haproxy`: HAProxy in TCP mode on the client's host or a separate host. `sidecar`: HAProxy on each host, as in a service mesh.
 
 HAProxy does not parse the protocol, so sessions, TLS and compression are those of client and server. Its own counters show what it
 carried. Its CPU time counts as the path's.
@@ -17,10 +17,10 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, Side, find_program, hop_host
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, Side, find_hop_placement, find_program
 
 _OTHER_FILES = 200
-"""Number of files that it opens in addition to two for each connection."""
+"""Number of files that HAProxy opens in addition to two for each connection."""
 _ANSWER_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 _CONFIGURATION = """\
@@ -41,48 +41,49 @@ listen {name}
 
 
 class _Proxy:
-    """One HAProxy: its addresses and its counters."""
+    """One running HAProxy, with its addresses and counters."""
 
     def __init__(self, context: PathContext, side: Side, listen: tuple[str, int], connect: tuple[str, int]) -> None:
         self._context, self._side = context, side
         self._control, log = (context.work / f"haproxy-{side}.sock", f"haproxy-{side}.log")
-        context.within(side, partial(self._control.unlink, missing_ok=True))
+        context.run_on(side, partial(self._control.unlink, missing_ok=True))
         configuration = _CONFIGURATION.format(
             control=self._control,
-            max_connections=context.within(side, _max_connections),
+            max_connections=context.run_on(side, _max_connections),
             name=side,
             listen=_format_address(listen),
             connect=_format_address(connect),
         )
         file = context.write(side, f"haproxy-{side}.cfg", configuration)
+        program = context.run_on(side, partial(find_program, "haproxy"))
         # -db: in the foreground, one process.
-        self.process = context.start(side, [context.within(side, _find_haproxy), "-db", "-f", str(file)], log)
+        self.process = context.start(side, [program, "-db", "-f", str(file)], log)
         context.wait_until(self.process, log, lambda: context.listens(self.process, listen[1]))
         self.facts = f"listens at {_format_address(listen)}, connects to {_format_address(connect)}"
         self.hop = Hop(f"{side}_side", self.process, read_counters=self._read_counters)
 
     def _read_counters(self) -> Mapping[str, int]:
-        """Read its counters: connections (total and maximum at once), and bytes to and from the server. Raises LabError.
+        """Read the counters: connections (total and maximum at once), and bytes to and from the server. Raises LabError.
 
-        HAProxy counts the bytes of a connection when it has ended on both sides, so this first waits until no connection is left.
+        HAProxy counts a connection's bytes when the connection has ended on both sides, so this first waits until none is open.
         """
         deadline = time.monotonic() + _ANSWER_TIMEOUT_S
         while (
-            int((counters := self._context.within(self._side, partial(_fetch_counters, self._control)))["scur"])
+            int((counters := self._context.run_on(self._side, partial(_fetch_counters, self._control)))["scur"])
             and time.monotonic() < deadline
         ):
             time.sleep(_POLL_S)
-        counter_names = {
+        haproxy_names = {
             "connections": "stot",
             "connections_most": "smax",
             "bytes_to_server": "bin",
             "bytes_to_client": "bout",
         }
-        return {name: int(counters[their_name]) for name, their_name in counter_names.items()}
+        return {name: int(counters[haproxy_name]) for name, haproxy_name in haproxy_names.items()}
 
 
 def _fetch_counters(control: FilePath) -> Mapping[str, str]:
-    """Read the counters of HAProxy's frontend, under HAProxy's names. Raises LabError."""
+    """Fetch the counters of HAProxy's frontend, under HAProxy's names. Raises LabError."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_TIMEOUT_S)
@@ -106,21 +107,21 @@ class HaproxyPath(Path):
     by_socket = False
     hops = ("haproxy",)
     movable = True
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        host = hop_host(context)
-        listen = (host.to_clients, context.hop_port)
+        host = find_hop_placement(context)
+        listen = (host.listen_address, context.hop_port)
         proxy = _Proxy(context, host.side, listen, (context.server_address, context.server_port))
         return ClientEndpoint(
             host=listen[0],
             port=listen[1],
-            seen_from=host.to_server,
+            expected_client_host=host.source_address,
             server_port=context.server_port,
             hops=(proxy.hop,),
-            facts={"program": context.within(host.side, _version), proxy.hop.label: proxy.facts},
+            facts={"program": context.run_on(host.side, _version), proxy.hop.label: proxy.facts},
         )
 
 
@@ -132,7 +133,7 @@ class SidecarPath(Path):
     networking = True
     by_socket = False
     hops = ("haproxy", "haproxy")
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> ClientEndpoint:
@@ -144,11 +145,11 @@ class SidecarPath(Path):
         return ClientEndpoint(
             host=client_listen[0],
             port=client_listen[1],
-            seen_from=context.loopback_address,
+            expected_client_host=context.loopback_address,
             server_port=server_listen[1],
             hops=(server_side.hop, client_side.hop),
             facts={
-                "program": context.within("client", _version),
+                "program": context.run_on("client", _version),
                 "server_side": server_side.facts,
                 "client_side": client_side.facts,
             },
@@ -163,10 +164,6 @@ def _max_connections() -> int:
 
 def _format_address(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
-
-
-def _find_haproxy() -> str:
-    return find_program("haproxy")
 
 
 @cache

@@ -1,8 +1,8 @@
-"""`nutcracker`: nutcracker (twemproxy) on the client's host or its own, through which all clients share one connection to a store.
+"""`nutcracker`: nutcracker (twemproxy) on the client's host or a separate host; all clients share its one connection to a store.
 
-It knows only the oldest protocol of a store, and of Redis's commands passes only those on keys: a server cannot be queried through it
-for its version, or for how it sees a session. The server reports only nutcracker's one connection. Nutcracker's own counters show what
-it carried.
+Nutcracker knows only a store's oldest protocol, and passes only those Redis commands that have keys. So the server cannot be queried
+through it for its version or its view of a session, and reports only nutcracker's own connection. Nutcracker's counters show what it
+carried.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from functools import cache, partial
 
 from howfar.errors import LabError
-from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_program, hop_host
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_hop_placement, find_program
 
 _PROGRAM = "nutcracker"
 _LOG = "nutcracker.log"
 _POOL = "howfar"
 _ANSWER_TIMEOUT_S = 5.0
-_SUM_INTERVAL_MS = 50
+_COUNTER_INTERVAL_MS = 50
 """Interval at which nutcracker updates its counters; its default of 30 s is longer than a trial."""
 _CONFIGURATION = """\
 {pool}:
@@ -48,39 +48,40 @@ class NutcrackerPath(Path):
     pools = True
     passes_tls = False
     shows_sessions = False
-    first_protocol = True
+    oldest_protocol_only = True
     movable = True
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         port, counters_port = context.hop_port, context.hop_port + 1
-        host = hop_host(context)
-        run_on_host = partial(context.within, host.side)
+        host = find_hop_placement(context)
+        run_on_host = partial(context.run_on, host.side)
         configuration = _CONFIGURATION.format(
             pool=_POOL,
-            listen=host.to_clients,
+            listen=host.listen_address,
             port=port,
             redis=str(context.service == "redis").lower(),
             server=context.server_address,
             server_port=context.server_port,
         )
         file = context.write(host.side, "nutcracker.yml", configuration)
-        counter_options = ["-a", context.loopback_address, "-s", str(counters_port), "-i", str(_SUM_INTERVAL_MS)]
+        counter_options = ["-a", context.loopback_address, "-s", str(counters_port), "-i", str(_COUNTER_INTERVAL_MS)]
         log_options = ["-o", str(context.work / "nutcracker.notes"), "-v", "4"]
         process = context.start(
-            host.side, [run_on_host(_find_nutcracker), "-c", str(file), *counter_options, *log_options], _LOG
+            host.side,
+            [run_on_host(partial(find_program, _PROGRAM)), "-c", str(file), *counter_options, *log_options],
+            _LOG,
         )
         context.wait_until(process, _LOG, lambda: context.listens(process, port))
         fetch_counters = partial(_fetch_counters, context.loopback_address, counters_port)
 
         def read_counters() -> Mapping[str, int]:
-            """Read the counters repeatedly until they no longer change, because they are updated only periodically. Raises
-            LabError."""
+            """Read the counters, which are updated only periodically, until they no longer change. Raises LabError."""
             deadline, previous = time.monotonic() + _ANSWER_TIMEOUT_S, run_on_host(fetch_counters)
             while True:
-                time.sleep(3 * _SUM_INTERVAL_MS / 1e3)
+                time.sleep(3 * _COUNTER_INTERVAL_MS / 1e3)
                 current = run_on_host(fetch_counters)
                 if current == previous or time.monotonic() > deadline:
                     break
@@ -96,9 +97,9 @@ class NutcrackerPath(Path):
             return {"to_clients": counters["client_connections"], "to_server": counters["server_connections"]}
 
         return ClientEndpoint(
-            host=host.to_clients,
+            host=host.listen_address,
             port=port,
-            seen_from=host.to_server,
+            expected_client_host=host.source_address,
             server_port=context.server_port,
             hops=(
                 hop := Hop(
@@ -110,7 +111,7 @@ class NutcrackerPath(Path):
 
 
 def _fetch_counters(address: str, port: int) -> dict[str, int]:
-    """Nutcracker's counters, of clients and of its only server. Raises LabError."""
+    """Fetch nutcracker's counters, of its clients and of its only server. Raises LabError."""
     try:
         with socket.create_connection((address, port), _ANSWER_TIMEOUT_S) as connection:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -118,10 +119,6 @@ def _fetch_counters(address: str, port: int) -> dict[str, int]:
         return {**counters.pop("server"), **counters}
     except (OSError, ValueError, KeyError) as error:
         raise LabError(f"nutcracker does not tell its counters: {error}") from error
-
-
-def _find_nutcracker() -> str:
-    return find_program(_PROGRAM)
 
 
 @cache

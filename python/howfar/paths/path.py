@@ -1,4 +1,4 @@
-"""`Path`: what a path declares. `PathContext`: what it is opened with. `ClientEndpoint`: what opening it returns."""
+"""Paths: their properties and how to open them (`Path`), with a `PathContext`; opening returns a `ClientEndpoint`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, Literal, Protocol, TypeVar
 from howfar.errors import MissingError
 
 Row = dict[str, Any]
-"""A row of an SQL server's answer: values of its own types, by the names of the query's columns."""
+"""A row of an SQL server's answer: values by the names of the query's columns."""
 Result = TypeVar("Result")
 Side = Literal["client", "server", "hop"]
-"""The host of the client or of the server, or the separate host of a program in between."""
+"""One of a path's hosts: the client's, the server's, or the separate host of a hop."""
 
 
 class PathProcess(Protocol):
-    """A process that was started for a path, and that is stopped when the path is closed."""
+    """A process that was started for a path, and is stopped when the path is closed."""
 
     @property
     def pid(self) -> int: ...
@@ -57,29 +57,29 @@ class Hop:
     """Reads the hop's present numbers of connections, `to_clients` and `to_server`, which are sampled under the load. None if it does
     not report them."""
     close_idle_connections: Callable[[], None] | None = None
-    """Closes the hop's idle connections to the server. Called once, after the load. Raises LabError."""
+    """Closes the hop's idle connections to the server; called once, after the load. Raises LabError. None if that is not needed."""
 
 
 @dataclass(frozen=True)
 class ClientEndpoint:
-    """Where a client of an open path connects, and what the receipt must then show."""
+    """The address that a client of an open path connects to, and facts that the receipt must then show."""
 
     socket: str | None = None
     host: str | None = None
     port: int | None = None
     peer_pid: int | None = None
     """PID at the other end of a Unix socket; None for TCP, which does not show it."""
-    seen_from: str = "localhost"
-    """The client's address, without port, as the server must see it."""
+    expected_client_host: str = "localhost"
+    """The client's address, without port, that the server must report."""
     server_port: int | None = None
-    """The port on the server's host of the TCP connections that carry the load; None if no TCP connections do."""
+    """The port, on the server's host, of the TCP connections that carry the load; None if the load does not use TCP."""
     hops: tuple[Hop, ...] = ()
     facts: dict[str, str | int] = field(default_factory=dict)
-    """Fields of the hops' receipt (`HopsReceipt`): the program, and what each hop is, by its label."""
+    """Fields of the hops' receipt (`HopsReceipt`): the program, and a description of each hop, by its label."""
 
 
 class PathContext(Protocol):
-    """What a path needs to be opened: one running server, and access to the hosts."""
+    """Everything that opening a path needs: one running server, and access to the hosts."""
 
     @property
     def work(self) -> FilePath:
@@ -102,7 +102,7 @@ class PathContext(Protocol):
 
     @property
     def service(self) -> str:
-        """The server's protocol, as `protocols` names it."""
+        """The server's protocol, by its name in `Path.protocols`."""
         ...
 
     @property
@@ -123,21 +123,21 @@ class PathContext(Protocol):
 
     @property
     def hop_address(self) -> str | None:
-        """Address of the separate host for the program of a `movable` path. None: the program runs on the host that the path
-        declares."""
+        """Address of the separate host for the program of a `movable` path; None if the program runs on the client's or server's
+        host."""
         ...
 
-    def within(self, side: Side, function: Callable[[], Result]) -> Result:
-        """Run `function` on that host, in its network. The function may be sent to another machine, so it must be a module's function,
-        or a `partial` of one with its arguments."""
+    def run_on(self, side: Side, function: Callable[[], Result]) -> Result:
+        """Run `function` on a host, in its network. The function may be sent to another machine, so it must be a module's function or
+        a `partial` of one."""
         ...
 
     def write(self, side: Side, name: str, text: str) -> FilePath:
-        """Write one of the path's own files into the work directory on that host; returns its path."""
+        """Write one of the path's own files into the work directory of a host; returns its path."""
         ...
 
     def certificates(self) -> Certificates:
-        """The certificates of the server's host, for programs that encrypt."""
+        """The certificates of the server's host, for hops that encrypt."""
         ...
 
     def query(self, sql: str) -> list[Row]:
@@ -150,8 +150,8 @@ class PathContext(Protocol):
         ...
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
-        """The kernel's `bytes_to_server` and `bytes_to_client` of the open connections to a port of the server's host, since each
-        began. For programs that keep their connections open and have no counters. Raises LabError."""
+        """The kernel's `bytes_to_server` and `bytes_to_client`: bytes carried by the open connections to a port of the server's host.
+        For programs that keep their connections open and have no counters. Raises LabError."""
         ...
 
     def wait_until(self, process: PathProcess, log: str, ready: Callable[[], bool]) -> None:
@@ -159,33 +159,29 @@ class PathContext(Protocol):
         long."""
         ...
 
-    def listens(self, process: PathProcess, at: int | FilePath) -> bool:
+    def listens(self, process: PathProcess, port_or_socket: int | FilePath) -> bool:
         """Whether a process listens on a port or a Unix socket of its host."""
-        ...
-
-    def output(self, side: Side, command: Sequence[str]) -> str:
-        """Run a program on that host and return its output; empty if the program is not installed."""
         ...
 
 
 @dataclass(frozen=True)
-class HopSide:
-    """Where a program in between runs, and its addresses."""
+class HopPlacement:
+    """The host on which a hop runs, and the hop's addresses."""
 
     side: Side
-    to_clients: str
+    listen_address: str
     """The address on which it listens for clients."""
-    to_server: str
+    source_address: str
     """The address from which it connects to the server."""
 
 
-def hop_host(context: PathContext) -> HopSide:
-    """Where the program of a `movable` path runs: on its own host if it has one, otherwise on the client's."""
+def find_hop_placement(context: PathContext) -> HopPlacement:
+    """Where the program of a `movable` path runs: on its own host if there is one, otherwise on the client's host."""
     own_address = context.hop_address
     return (
-        HopSide("hop", own_address, own_address)
+        HopPlacement("hop", own_address, own_address)
         if own_address
-        else HopSide("client", context.loopback_address, context.client_address)
+        else HopPlacement("client", context.loopback_address, context.client_address)
     )
 
 
@@ -193,24 +189,24 @@ _SBIN_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin")
 """Directories that are not on every user's PATH."""
 
 
-_given: dict[str, FilePath] = {}
+_chosen_programs: dict[str, FilePath] = {}
 """Files of programs that the user chose, by the program's name."""
 
 
-def give_program(name: str, where: FilePath) -> None:
-    """Set the file of the program `name`, for this process."""
-    _given[name] = where
+def set_program(name: str, file: FilePath) -> None:
+    """Set the file of a hop's program; it applies in this process only."""
+    _chosen_programs[name] = file
 
 
-def given_programs() -> Mapping[str, FilePath]:
-    """Files of programs that were set by `give_program`, by the program's name."""
-    return dict(_given)
+def chosen_programs() -> Mapping[str, FilePath]:
+    """The files that `set_program` has set, by the program's name."""
+    return dict(_chosen_programs)
 
 
 def find_program(name: str) -> str:
     """Find the file of a hop's program. Raises MissingError."""
-    if name in _given:
-        return str(_given[name])
+    if name in _chosen_programs:
+        return str(_chosen_programs[name])
     file = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN_DIRECTORIES]))
     if file is None:
         raise MissingError(
@@ -221,14 +217,14 @@ def find_program(name: str) -> str:
 
 
 class Path(ABC):
-    """A path: the facts that it declares, and how to open it. Each has its own file in this package."""
+    """A path: its properties, and how to open it."""
 
     name: str
     """Name in plans, commands and run files."""
     label: str
     """Name in sentences."""
     machines: int
-    """Number of machines of client and server; 1: the client runs on the server's host."""
+    """1 if the client runs on the server's host, 2 if it has its own."""
     crosses_link: bool
     """Whether bytes cross the link, so that the link's delay and rate have an effect."""
     networking: bool
@@ -238,7 +234,7 @@ class Path(ABC):
     hops: tuple[str, ...] = ()
     """Programs between client and server."""
     protocols: tuple[str, ...] = ()
-    """Services whose protocol the programs parse, such as `postgresql`: they carry no other. Empty: they parse none and carry all."""
+    """Services whose protocol the programs parse, such as `postgresql`; they carry no other. Empty if they carry any protocol."""
     pools: bool = False
     """Whether a connection to the server serves several clients."""
     encrypts: bool = False
@@ -246,16 +242,15 @@ class Path(ABC):
     passes_tls: bool = True
     """Whether a session can be encrypted or compressed end to end, between client and server."""
     keeps_sessions: bool = True
-    """Whether a client keeps its session at the server for longer than a transaction, and with it its prepared statements."""
+    """Whether a client keeps its session at the server, and with it its prepared statements, for longer than a transaction."""
     shows_sessions: bool = True
-    """Whether the server can be queried, through the path, for how it sees a session."""
-    first_protocol: bool = False
+    """Whether the server can be queried through the path for its view of a session."""
+    oldest_protocol_only: bool = False
     """Whether the programs know only a store's oldest protocol: RESP 2, or Memcached's text protocol."""
     movable: bool = False
-    """Whether its program can run on its own host between client and server: it is the only one, with TCP on both sides."""
-    between_hosts: bool = False
-    """Whether the path can be used between the user's own hosts: its programs read and write no files of the machine where howfar
-    runs."""
+    """Whether its program can run on a separate host between client and server: it is the only program, and has TCP on both sides."""
+    works_between_hosts: bool = False
+    """Whether the path can be used between the user's own hosts: its programs use no files of the machine where howfar runs."""
     modelled: bool
     """Whether the queueing model describes the path. The model does not include the cost of a process for each connection."""
 

@@ -1,8 +1,8 @@
-"""`pgbouncer` and its variants: PgBouncer on the server's host, on the client's, on its own, or on the single machine of both.
+"""`pgbouncer` and its variants: PgBouncer on the server's host, the client's host, a separate host, or the single host of both.
 
-It parses PostgreSQL's protocol and assigns each connection to the server to several clients in turn, for one transaction or one
-session at a time. Clients log in with SCRAM, and it logs in to the server with the same keys: its account file contains the server's
-SCRAM secret, not the password. Its own counters show what it carried. Its CPU time counts as the path's.
+PgBouncer parses PostgreSQL's protocol and lends each connection to the server to several clients in turn, for one transaction or one
+session at a time. Clients log in with SCRAM, and PgBouncer logs in to the server with the same keys: its account file contains the
+server's SCRAM secret, not the password. Its own counters show what it carried. Its CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PgbouncerPath(Path):
     protocols = ("postgresql",)
     pools = True
     passes_tls = False
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def __init__(
@@ -78,33 +78,33 @@ class PgbouncerPath(Path):
         self._listens, self._connects, self._mode = listens, connects, mode
 
     def open(self, context: PathContext) -> ClientEndpoint:
-        assert context.server_port is not None, "its server listens on TCP too"
+        assert context.server_port is not None, "this path needs a server that listens on TCP"
         crosses_link, own_host = self.crosses_link, context.hop_address
         side: Side = "hop" if own_host else self._side
         address = own_host or (
             context.server_address if crosses_link and side == "server" else context.loopback_address
         )
         server_address = context.server_address if crosses_link and side != "server" else context.loopback_address
-        bouncer = _Bouncer(
+        pgbouncer = _PgBouncer(
             context,
             side,
             listen=address if self._listens == "tcp" else "",
             connect=str(context.server_socket.parent) if self.by_socket else server_address,
             mode=self._mode,
         )
-        socket_path = bouncer.socket if self._listens == "socket" else None
-        seen_from = own_host or (
+        socket_path = pgbouncer.socket if self._listens == "socket" else None
+        expected_client_host = own_host or (
             context.client_address if crosses_link and side == "client" else context.loopback_address
         )
         return ClientEndpoint(
             socket=socket_path,
             host=None if socket_path else address,
             port=None if socket_path else context.hop_port,
-            peer_pid=bouncer.process.pid if socket_path else None,
-            seen_from="localhost" if self.by_socket else seen_from,
+            peer_pid=pgbouncer.process.pid if socket_path else None,
+            expected_client_host="localhost" if self.by_socket else expected_client_host,
             server_port=(context.hop_port if side == "server" else context.server_port) if crosses_link else None,
-            hops=(bouncer.hop,),
-            facts={"program": context.within(side, _version), bouncer.hop.label: bouncer.facts},
+            hops=(pgbouncer.hop,),
+            facts={"program": context.run_on(side, _version), pgbouncer.hop.label: pgbouncer.facts},
         )
 
 
@@ -153,18 +153,18 @@ PGBOUNCER_PATHS = (
 )
 
 
-class _Bouncer:
-    """One running PgBouncer: its addresses and its counters."""
+class _PgBouncer:
+    """One running PgBouncer, with its addresses and counters."""
 
     def __init__(self, context: PathContext, side: Side, *, listen: str, connect: str, mode: str) -> None:
         work, port, database = context.work, context.hop_port, context.database
         log = "pgbouncer.log"
         # PgBouncer can log in to the server with the keys of a client's login only if both store the same SCRAM secret.
-        (stored,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
-        # If the server admits the user without a password, PgBouncer does so too.
-        secret = stored["rolpassword"]
+        (row,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
+        # If the server admits the user without a password, so does PgBouncer.
+        secret = row["rolpassword"]
         accounts = context.write(side, "pgbouncer.users", f'"{context.user}" "{secret or ""}"\n')
-        max_clients = context.within(side, _max_clients)
+        max_clients = context.run_on(side, _max_clients)
         configuration = _CONFIGURATION.format(
             database=database,
             host=connect,
@@ -180,9 +180,10 @@ class _Bouncer:
         )
         file = context.write(side, "pgbouncer.ini", configuration)
         self.socket = str(socket_path := work / f".s.PGSQL.{port}")
-        context.within(side, partial(_close_console, socket_path))
-        self.process = context.start(side, [context.within(side, _find_pgbouncer), str(file)], log, as_user=_USER)
-        context.wait_until(self.process, log, lambda: context.within(side, socket_path.is_socket))
+        context.run_on(side, partial(_close_console, socket_path))
+        program = context.run_on(side, partial(find_program, _PROGRAM))
+        self.process = context.start(side, [program, str(file)], log, as_user=_USER)
+        context.wait_until(self.process, log, lambda: context.run_on(side, socket_path.is_socket))
         self.facts = (
             f"pools {mode}s, at most {_POOL_SIZE if mode == 'transaction' else max_clients} connections; "
             f"listens at {listen or socket_path}:{port}, connects to {connect}:{context.server_port}"
@@ -197,15 +198,15 @@ class _Bouncer:
         )
 
     def _query_own_database(self, command: str) -> list[Row]:
-        rows = self._context.within(self._side, partial(_ask, self.socket, command))
+        rows = self._context.run_on(self._side, partial(_query_console, self.socket, command))
         return [row for row in rows if row["database"] == self._database]
 
     def _read_counters(self) -> Mapping[str, int]:
-        """Read its counters of bytes, transactions and queries. Raises LabError."""
+        """Read the counters of bytes, transactions and queries. Raises LabError."""
         names = {"total_received": "bytes_to_server", "total_sent": "bytes_to_client"}
         names |= {"total_xact_count": "transactions", "total_query_count": "queries"}
         totals = self._query_own_database("SHOW STATS")
-        return {our_name: sum(int(row[their_name]) for row in totals) for their_name, our_name in names.items()}
+        return {name: sum(int(row[column]) for row in totals) for column, name in names.items()}
 
     def _count_connections(self) -> Mapping[str, int]:
         """Read the present numbers of connections. Raises LabError."""
@@ -214,13 +215,13 @@ class _Bouncer:
         return {side: sum(int(row[name]) for row in pools for name in names) for side, names in sides.items()}
 
     def _close_idle_connections(self) -> None:
-        """Close server connections, because a PostgreSQL session publishes its statistics when it ends. Raises LabError."""
-        self._context.within(self._side, partial(_ask, self.socket, "PAUSE"))
-        self._context.within(self._side, partial(_close_console, FilePath(self.socket)))
+        """Close the connections to the server, because a PostgreSQL session publishes its statistics when it ends. Raises LabError."""
+        self._context.run_on(self._side, partial(_query_console, self.socket, "PAUSE"))
+        self._context.run_on(self._side, partial(_close_console, FilePath(self.socket)))
 
 
 _consoles: dict[str, pg8000.native.Connection] = {}
-"""Open connections to PgBouncer's console, by its socket. They exist in the process that runs on PgBouncer's host."""
+"""Open connections to PgBouncer's console, by its socket, in the process that runs on PgBouncer's host."""
 
 
 def _close_console(socket_path: FilePath) -> None:
@@ -231,8 +232,8 @@ def _close_console(socket_path: FilePath) -> None:
     socket_path.unlink(missing_ok=True)
 
 
-def _ask(socket_path: str, command: str) -> list[Row]:
-    """Run a command in PgBouncer's console, which admits the user who runs PgBouncer. Raises LabError."""
+def _query_console(socket_path: str, command: str) -> list[Row]:
+    """Run a command in PgBouncer's console, which admits the account that runs PgBouncer. Raises LabError."""
     # Imported here because every command imports the paths, but few commands open one.
     import pg8000.native
     from pg8000.exceptions import DatabaseError, InterfaceError
@@ -253,10 +254,6 @@ def _max_clients() -> int:
     """The maximum number of clients that the file limit allows: PgBouncer reserves a file for each server connection too."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_CLIENTS if hard == resource.RLIM_INFINITY else min(_MAX_CLIENTS, hard // 2 - _OTHER_FILES)
-
-
-def _find_pgbouncer() -> str:
-    return find_program(_PROGRAM)
 
 
 @cache

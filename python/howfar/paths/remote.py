@@ -12,7 +12,7 @@ class RemotePath(Path):
     crosses_link = True
     networking = True
     by_socket = False
-    between_hosts = True
+    works_between_hosts = True
     modelled = True
 
     def open(self, context: PathContext) -> ClientEndpoint:
@@ -20,6 +20,6 @@ class RemotePath(Path):
         return ClientEndpoint(
             host=context.server_address,
             port=context.server_port,
-            seen_from=context.client_address,
+            expected_client_host=context.client_address,
             server_port=context.server_port,
         )

@@ -12,7 +12,7 @@ class SocketPath(Path):
     crosses_link = False
     networking = True
     by_socket = True
-    between_hosts = True
+    works_between_hosts = True
     modelled = True
 
     def open(self, context: PathContext) -> ClientEndpoint:

@@ -1,8 +1,8 @@
 """`ssh` and `ssh-tcp`: the server's socket, or its TCP port, forwarded by one connection of OpenSSH between the hosts.
 
 sshd runs as a user other than root, with the path's own keys and configuration. So it needs no directory, account or PAM of the
-machine, and a client that logs in may do nothing but forward. One single-threaded process on each side carries all connections of the
-load, which limits the throughput. ssh has no counters; the kernel's counters of that one connection show what it carried.
+machine, and a client that logs in can only forward. One single-threaded process on each host carries all connections of the load,
+which limits the throughput. ssh has no counters; the kernel's counters of its connection show what it carried.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Host *
     BatchMode yes
     ExitOnForwardFailure yes
     ControlMaster no
-    LocalForward {near} {far}
+    LocalForward {listen} {connect}
 """
 
 
@@ -61,7 +61,7 @@ class SshPath(Path):
     crosses_link = True
     hops = ("ssh", "sshd")
     encrypts = True
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def __init__(self, name: str, label: str, *, socket: bool) -> None:
@@ -74,23 +74,23 @@ class SshPath(Path):
         port, socket_path = context.hop_port, context.work / "ssh.sock"
         folder = _copy_keys(context)
         if self.by_socket:
-            context.within("client", partial(socket_path.unlink, missing_ok=True))
+            context.run_on("client", partial(socket_path.unlink, missing_ok=True))
             forward = (str(socket_path), str(context.server_socket))
         else:
             forward = (f"{context.loopback_address}:{port}", f"{context.loopback_address}:{context.server_port}")
-        user = context.within("server", _user_name)
+        user = context.run_on("server", _user_name)
         server_configuration = _SERVER_CONFIGURATION.format(
             port=port, address=context.server_address, folder=folder, user=user
         )
         client_configuration = _CLIENT_CONFIGURATION.format(
-            port=port, folder=folder, user=user, near=forward[0], far=forward[1]
+            port=port, folder=folder, user=user, listen=forward[0], connect=forward[1]
         )
         server_file = context.write("server", "ssh/sshd_config", server_configuration)
         client_file = context.write("client", "ssh/ssh_config", client_configuration)
-        sshd_command = [context.within("server", partial(find_program, "sshd")), "-D", "-e", "-f", str(server_file)]
+        sshd_command = [context.run_on("server", partial(find_program, "sshd")), "-D", "-e", "-f", str(server_file)]
         server_side = context.start("server", sshd_command, "sshd.log", as_user=_USER)
         context.wait_until(server_side, "sshd.log", lambda: context.listens(server_side, port))
-        ssh = context.within("client", partial(find_program, "ssh"))
+        ssh = context.run_on("client", partial(find_program, "ssh"))
         ssh_command = [ssh, "-N", "-T", "-F", str(client_file), context.server_address]
         client_side = context.start("client", ssh_command, "ssh.log")
         context.wait_until(
@@ -103,14 +103,14 @@ class SshPath(Path):
             host=None if self.by_socket else context.loopback_address,
             port=None if self.by_socket else port,
             peer_pid=client_side.pid if self.by_socket else None,
-            seen_from="localhost" if self.by_socket else context.loopback_address,
+            expected_client_host="localhost" if self.by_socket else context.loopback_address,
             server_port=port,
             hops=(
                 Hop("server_side", server_side, read_counters=lambda: context.tcp_bytes(port)),
                 Hop("client_side", client_side),
             ),
             facts={
-                "program": context.within("client", _version),
+                "program": context.run_on("client", _version),
                 "forwards": f"{forward[0]} to {forward[1]}, over one connection to port {port}",
             },
         )
@@ -127,10 +127,12 @@ def _user_name() -> str:
 
 
 def _copy_keys(context: PathContext) -> FilePath:
-    """Generate the keys of host and user on the server's host, if there are none, and copy them to the client's. Returns their
-    directory. Raises LabError, MissingError."""
+    """Generate the keys of host and user on the server's host, unless they exist, and copy the client's files to its host. Returns
+    their directory. Raises LabError, MissingError."""
     folder = context.work / "ssh"
-    context.within("client", partial(_write_files, folder, context.within("server", partial(_client_files, folder))))
+    context.run_on(
+        "client", partial(_write_files, folder, context.run_on("server", partial(_read_client_files, folder)))
+    )
     return folder
 
 
@@ -141,8 +143,8 @@ def _write_files(folder: FilePath, files: Mapping[str, bytes]) -> None:
         (folder / name).write_bytes(content)
 
 
-def _client_files(folder: FilePath) -> dict[str, bytes]:
-    """The files that a client needs; generates them if they do not exist."""
+def _read_client_files(folder: FilePath) -> dict[str, bytes]:
+    """Contents of the files that a client needs, by name; generates the files if they do not exist."""
     if not (folder / "known_hosts").exists():
         _generate_keys(folder)
     return {name: (folder / name).read_bytes() for name in ("user_key", "known_hosts")}
@@ -165,7 +167,7 @@ def _generate_keys(folder: FilePath) -> None:
 def _is_forwarding(context: PathContext, process: PathProcess, socket: FilePath | None) -> bool:
     if socket is None:
         return context.listens(process, context.hop_port)
-    return context.within("client", socket.is_socket)
+    return context.run_on("client", socket.is_socket)
 
 
 @cache

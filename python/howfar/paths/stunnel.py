@@ -1,7 +1,7 @@
 """`stunnel` and `stunnel-socket`: TLS by an stunnel on each host, for a client and a server without TLS.
 
-A comparison with the server's own TLS shows which of the two should encrypt. stunnel has no counters, but when a connection ends it
-logs the bytes that the connection carried. Its CPU time counts as the path's.
+A comparison with the server's own TLS shows whether stunnel or the server should encrypt. stunnel has no counters, but when a
+connection ends it logs the bytes that the connection carried. Its CPU time counts as the path's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StunnelPath(Path):
     networking = True
     hops = (_PROGRAM, _PROGRAM)
     encrypts = True
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def __init__(self, name: str, label: str, *, socket: bool) -> None:
@@ -65,7 +65,7 @@ class StunnelPath(Path):
         server_listen = (context.server_address, context.hop_port)
         client_listen = (context.loopback_address, context.hop_port)
         socket_path = context.work / "stunnel.sock"
-        context.within("client", partial(socket_path.unlink, missing_ok=True))
+        context.run_on("client", partial(socket_path.unlink, missing_ok=True))
         server_target = str(context.server_socket) if self.by_socket else f"{client_listen[0]}:{context.server_port}"
         client_address = str(socket_path) if self.by_socket else f"{client_listen[0]}:{client_listen[1]}"
         server_side = _Tunnel(context, "server", f"{server_listen[0]}:{server_listen[1]}", server_target)
@@ -81,11 +81,11 @@ class StunnelPath(Path):
             host=None if self.by_socket else client_listen[0],
             port=None if self.by_socket else client_listen[1],
             peer_pid=client_side.process.pid if self.by_socket else None,
-            seen_from="localhost" if self.by_socket else context.loopback_address,
+            expected_client_host="localhost" if self.by_socket else context.loopback_address,
             server_port=server_listen[1],
             hops=(server_side.hop, client_side.hop),
             facts={
-                "program": context.within("client", _version),
+                "program": context.run_on("client", _version),
                 "encryption": "TLSv1.3",
                 "server_side": f"listens at {server_listen[0]}:{server_listen[1]}, connects to {server_target}",
                 "client_side": f"listens at {client_address}, connects to {server_listen[0]}:{server_listen[1]}",
@@ -100,13 +100,13 @@ STUNNEL_PATHS = (
 
 
 class _Tunnel:
-    """One running stunnel."""
+    """One running stunnel, with its log and counters."""
 
     def __init__(self, context: PathContext, side: Side, listen: str, connect: str) -> None:
         self._context, self._side = context, side
         self.log = f"stunnel-{side}.log"
         self._notices = context.work / f"stunnel-{side}.notices"
-        context.within(side, partial(self._notices.unlink, missing_ok=True))
+        context.run_on(side, partial(self._notices.unlink, missing_ok=True))
         certificates = context.certificates()
         side_options = _CLIENT_OPTIONS if side == "client" else _SERVER_OPTIONS
         file = context.write(
@@ -120,35 +120,32 @@ class _Tunnel:
                 address=context.server_address,
             ),
         )
-        self.process: PathProcess = context.start(side, [context.within(side, _find_stunnel), str(file)], self.log)
-        self.hop = Hop(f"{side}_side", self.process, read_counters=lambda: self._read_counters(side))
+        program = context.run_on(side, partial(find_program, _PROGRAM))
+        self.process: PathProcess = context.start(side, [program, str(file)], self.log)
+        self.hop = Hop(f"{side}_side", self.process, read_counters=self._read_counters)
 
     def listens(self, socket: FilePath | None) -> bool:
         if socket is None:
             return self._context.listens(self.process, self._context.hop_port)
-        return self._context.within(self._side, socket.is_socket)
+        return self._context.run_on(self._side, socket.is_socket)
 
-    def _read_counters(self, side: Side) -> Mapping[str, int]:
-        """Read the logged bytes of all connections, after waiting until the last connection has ended."""
+    def _read_counters(self) -> Mapping[str, int]:
+        """Sum up the logged bytes of all connections, after waiting until the last connection has ended."""
         deadline = time.monotonic() + _END_TIMEOUT_S
         while True:
-            notices = self._context.within(self._side, partial(self._notices.read_text, errors="replace"))
-            ended = [(int(match[1]), int(match[2])) for match in _CLOSED_NOTICE.finditer(notices)]
+            notices = self._context.run_on(self._side, partial(self._notices.read_text, errors="replace"))
+            carried = [(int(match[1]), int(match[2])) for match in _CLOSED_NOTICE.finditer(notices)]
             accepted = notices.count(" accepted connection from ")
-            if len(ended) >= accepted or time.monotonic() > deadline:
+            if len(carried) >= accepted or time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
-        to_tls, to_socket = sum(counts[0] for counts in ended), sum(counts[1] for counts in ended)
-        is_client = side == "client"
+        to_tls, to_socket = sum(counts[0] for counts in carried), sum(counts[1] for counts in carried)
+        is_client = self._side == "client"
         return {
             "connections": accepted,
             "bytes_to_server": to_tls if is_client else to_socket,
             "bytes_to_client": to_socket if is_client else to_tls,
         }
-
-
-def _find_stunnel() -> str:
-    return find_program(_PROGRAM)
 
 
 @cache

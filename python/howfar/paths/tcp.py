@@ -12,12 +12,12 @@ class TcpPath(Path):
     crosses_link = False
     networking = True
     by_socket = False
-    between_hosts = True
+    works_between_hosts = True
     modelled = True
 
     def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         address = context.loopback_address
         return ClientEndpoint(
-            host=address, port=context.server_port, seen_from=address, server_port=context.server_port
+            host=address, port=context.server_port, expected_client_host=address, server_port=context.server_port
         )

@@ -1,7 +1,8 @@
-"""Proxies that Debian does not package: the user provides the program (`--hop-binary NAME=PATH`). One entry per proxy.
+"""Proxies that Debian does not package, one entry each; the user provides the program (`--hop-binary NAME=PATH`).
 
-Each runs on the client's host or its own, listens there on TCP and connects to the server over the link, with the configuration
-below and otherwise its defaults. Envoy 1.40 was tested. The other configurations follow the manuals and are untested.
+A proxy runs on the client's host or a separate host, listens there on TCP and connects to the server over the link. Settings that its
+configuration below does not name have their defaults. Envoy 1.40 was tested; the other configurations follow the manuals and are
+untested.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_program, hop_host
+from howfar.paths.path import ClientEndpoint, Hop, Path, PathContext, find_hop_placement, find_program
 
 _ANSWER_TIMEOUT_S = 5.0
 _POOL_SIZE = 20
@@ -221,7 +222,7 @@ class UserProxyPath(Path):
     networking = True
     by_socket = False
     movable = True
-    between_hosts = True
+    works_between_hosts = True
     modelled = False
 
     def __init__(self, proxy: UserProxy) -> None:
@@ -236,12 +237,12 @@ class UserProxyPath(Path):
 
     def open(self, context: PathContext) -> ClientEndpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        proxy, host, port = self._proxy, hop_host(context), context.hop_port
+        proxy, host, port = self._proxy, find_hop_placement(context), context.hop_port
         name = f"{self.name}{proxy.suffix}"
         values = {
             "file": str(context.work / name),
             "work": str(context.work),
-            "listen": host.to_clients,
+            "listen": host.listen_address,
             "port": str(port),
             "server": context.server_address,
             "server_port": str(context.server_port),
@@ -253,17 +254,17 @@ class UserProxyPath(Path):
         for statement in proxy.prepare:
             context.query(statement.format(**values))
         context.write(host.side, name, proxy.configuration.format(**values))
-        run_on_host = partial(context.within, host.side)
+        run_on_host = partial(context.run_on, host.side)
         program = run_on_host(partial(find_program, self.name))
         command = [program, *(word.format(**values) for word in proxy.arguments)]
         process = context.start(host.side, command, log := f"{self.name}.log", as_user=proxy.as_user)
         context.wait_until(process, log, lambda: context.listens(process, port))
-        fetch_counters = partial(_envoy_counters, context.work / "envoy.sock")
+        fetch_counters = partial(_fetch_envoy_counters, context.work / "envoy.sock")
         read_counters = partial(run_on_host, fetch_counters) if self.name == "envoy" else None
         return ClientEndpoint(
-            host=host.to_clients,
+            host=host.listen_address,
             port=port,
-            seen_from=host.to_server,
+            expected_client_host=host.source_address,
             server_port=context.server_port,
             hops=(Hop(f"{host.side}_side", process, read_counters=read_counters),),
             facts={"program": run_on_host(partial(_version, program, proxy.version)) or self.name},
@@ -276,9 +277,9 @@ USER_PROXY_PATHS = tuple(map(UserProxyPath, USER_PROXIES))
 _STATS_REQUEST = b"GET /stats?filter=^tcp.howfar.downstream_cx HTTP/1.1\r\nHost: howfar\r\nConnection: close\r\n\r\n"
 
 
-def _envoy_counters(socket_path: FilePath) -> Mapping[str, int]:
-    """Read Envoy's counters. Raises LabError."""
-    names = {
+def _fetch_envoy_counters(socket_path: FilePath) -> Mapping[str, int]:
+    """Fetch Envoy's counters. Raises LabError."""
+    envoy_names = {
         "connections": "downstream_cx_total",
         "bytes_to_server": "downstream_cx_rx_bytes_total",
         "bytes_to_client": "downstream_cx_tx_bytes_total",
@@ -292,9 +293,9 @@ def _envoy_counters(socket_path: FilePath) -> Mapping[str, int]:
     except OSError as error:
         raise LabError(f"Envoy does not tell its counters: {error}") from error
     counters = dict(re.findall(r"^tcp\.howfar\.(\w+): (\d+)\r?$", answer, re.MULTILINE))
-    if missing := [name for name in names.values() if name not in counters]:
+    if missing := [name for name in envoy_names.values() if name not in counters]:
         raise LabError(f"Envoy does not tell its counters: {missing[0]} is not in {answer[:200]!r}")
-    return {our_name: int(counters[their_name]) for our_name, their_name in names.items()}
+    return {name: int(counters[envoy_name]) for name, envoy_name in envoy_names.items()}
 
 
 @cache

@@ -70,7 +70,7 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
     distances = _Distances(rtts)
     if mode == "galera":
         return _galera_s(distances)
-    before = read_s(mode, consistency, rtts)
+    before = read_wait_s(mode, consistency, rtts)
     time_to_order: Callable[[_Distances, int, int], float] = _leader_s if mode == "group-leader" else _all_members_s
     if "after" not in consistency:
         return before + time_to_order(distances, 0, 0)
@@ -89,28 +89,28 @@ def provider_options(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in settings}
 
 
-PAYLOAD = 0.93
+PAYLOAD_SHARE = 0.93
 """Share of payload in the bytes on a link. The rest is framing, and acknowledgements of the other direction's messages."""
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """How Galera sends a transaction: in messages, of which at most `at_once` are in progress. The next one waits until one of them is
-    agreed on."""
+class GaleraMessages:
+    """How Galera sends a transaction: in messages, of which at most `max_in_progress` are in progress. The next one waits until one of
+    them is agreed on."""
 
-    at_once: int = 2
+    max_in_progress: int = 2
     packet_bytes: int = 64_500
     """Size of a message; both fields have Galera's defaults."""
 
     def sending_s(self, sent_bytes: float, rate_bps: float, agreement_s: float) -> float:
         """Time to send `sent_bytes` over a link, beyond one agreement: by the link's rate, or by the agreements in between if
         longer."""
-        batches = ceil(ceil(sent_bytes * PAYLOAD / self.packet_bytes) / self.at_once)
+        batches = ceil(ceil(sent_bytes * PAYLOAD_SHARE / self.packet_bytes) / self.max_in_progress)
         message_s = min(self.packet_bytes, sent_bytes) * 8 / rate_bps
         return max(sent_bytes * 8 / rate_bps, (batches - 1) * (agreement_s + message_s) + message_s)
 
 
-def read_s(mode: str, consistency: str, rtts: Rtts) -> float:
+def read_wait_s(mode: str, consistency: str, rtts: Rtts) -> float:
     """Wait of a transaction that only reads, with no other in progress. With `before`, it waits for one more message to be ordered."""
     is_ordered = mode != "galera" and "before" in consistency
     return agreement_s(mode, "eventual", rtts) if is_ordered else 0.0

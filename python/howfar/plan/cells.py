@@ -45,7 +45,7 @@ _PAGE_NAME_FACTORS = ("page", "path", "application", "threads")
 
 def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
     """The path, then the level of every other factor that is varied."""
-    if PAGE.of(cell) != NO_PAGE:
+    if PAGE.level_in(cell) != NO_PAGE:
         order = [*_PAGE_NAME_FACTORS, *(factor for factor in varied if factor not in _PAGE_NAME_FACTORS)]
         factors = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
         return ", ".join(level_label(cell, name) for name in factors)
@@ -57,7 +57,7 @@ def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
 def level_label(cell: Mapping[str, Level], name: str) -> str:
     """A level of the cell as text in its name: `16 threads`, `8 in flight`."""
     factor = FACTORS[name]
-    return ((PAGE.of(cell) != NO_PAGE and factor.page_label) or factor.label)(cell[name])
+    return ((PAGE.level_in(cell) != NO_PAGE and factor.page_label) or factor.label)(cell[name])
 
 
 Role = Literal["baseline", "duplicate", "contender", "control"]
@@ -105,14 +105,14 @@ def combinations(plan: Plan) -> list[dict[str, Level]]:
 def _without_meaningless_levels(levels: dict[str, Level]) -> dict[str, Level]:
     """The levels without those that have no meaning together with the others."""
     cell = {name: level for name, level in levels.items() if FACTORS[name].applies(levels)}
-    if TLS.of(cell) == "1.3-resumed" and CONNECT.of(cell) == "persistent":
+    if TLS.level_in(cell) == "1.3-resumed" and CONNECT.level_in(cell) == "persistent":
         cell["tls"] = "1.3"  # persistent connections have nothing to resume
     return cell
 
 
 def _waits_for_too_many(cell: dict[str, Level]) -> bool:
     """Whether a commit would wait for more replicas than there are, so that no such cell exists."""
-    return REPLICATION.of(cell) in SEMI_SYNC and WAIT_FOR.of(cell) > REPLICAS.of(cell)
+    return REPLICATION.level_in(cell) in SEMI_SYNC and WAIT_FOR.level_in(cell) > REPLICAS.level_in(cell)
 
 
 def cells(plan: Plan) -> tuple[NamedCell, ...]:
@@ -180,22 +180,22 @@ def _controls(plan: Plan, varied: list[str], baseline: NamedCell, compared: list
     if plan.timing.controls == "same" or waited is None or not commits:
         return repeated
     extra_reference = () if reference.factors in [cell.factors for cell in (baseline, *compared)] else (reference,)
-    longer = {**reference.factors, waited.name: round(waited.of(reference.factors) * (1 + CONTROL_SHARE))}
+    longer = {**reference.factors, waited.name: round(waited.level_in(reference.factors) * (1 + CONTROL_SHARE))}
     return (*repeated, *extra_reference, NamedCell(f"{reference.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
 
 
 def _shows_rtt(cell: dict[str, Level]) -> bool:
     """Whether an increase of the RTT makes the cell's requests, or its commits, longer by the same time."""
-    few = {THREADS.name: min(THREADS.of(cell), _MAX_CONTROL_THREADS)}
+    few = {THREADS.name: min(THREADS.level_in(cell), _MAX_CONTROL_THREADS)}
     return waited_rtt(cell) is not None and all(
-        FACTORS[name].of(cell) == level for name, level in (_SINGLE_CONNECTION_LEVELS | few).items()
+        FACTORS[name].level_in(cell) == level for name, level in (_SINGLE_CONNECTION_LEVELS | few).items()
     )
 
 
 def _single_connection_cell(cell: dict[str, Level], varied: list[str]) -> NamedCell:
     """An additional control that serves as the reference: the cell with one persistent connection in a closed loop."""
     levels = cell | {
-        name: level for name, level in _SINGLE_CONNECTION_LEVELS.items() if FACTORS[name].of(cell) != level
+        name: level for name, level in _SINGLE_CONNECTION_LEVELS.items() if FACTORS[name].level_in(cell) != level
     }
     if waited_rtt(cell) is None:
         levels = _with_acknowledging_replica(levels)
@@ -208,11 +208,11 @@ def _with_acknowledging_replica(cell: dict[str, Level]) -> dict[str, Level]:
     """The cell with a single replica, which acknowledges each commit and is as far from the primary as the cell's farthest server. For
     cells whose servers have different distances, or that agree in more than one round trip."""
     far_ns = max(rtt_ns for (low, _), rtt_ns in node_rtts_ns(cell).items() if low == 0)
-    mode = REPLICATION.of(cell) if REPLICATION.of(cell) in SEMI_SYNC else next(iter(SEMI_SYNC))
+    mode = REPLICATION.level_in(cell) if REPLICATION.level_in(cell) in SEMI_SYNC else next(iter(SEMI_SYNC))
     replica_levels: dict[str, Level] = {
         REPLICATION.name: mode,
         REPLICA_RTT_NS.name: far_ns,
-        REPLICA_RATE_BPS.name: REPLICA_RATE_BPS.of(cell),
+        REPLICA_RATE_BPS.name: REPLICA_RATE_BPS.level_in(cell),
     }
     return {name: level for name, level in cell.items() if name not in REPLICA_FACTORS} | replica_levels
 
@@ -221,9 +221,9 @@ def _reference_rank(cell: NamedCell) -> tuple[bool, bool, int, int, int]:
     """Rank of a cell as a control's reference; the best sorts first. Opening connections, or waiting until the next transaction is
     due, hides round trips."""
     factors = cell.factors
-    hiding = CONNECT.of(factors) != "persistent", LOAD.of(factors) != CLOSED
+    hiding = CONNECT.level_in(factors) != "persistent", LOAD.level_in(factors) != CLOSED
     far_ns = max(node_rtts_ns(factors).values(), default=0)
-    return *hiding, THREADS.of(factors), -far_ns, -(RATE_BPS.given(factors) or 0)
+    return *hiding, THREADS.level_in(factors), -far_ns, -(RATE_BPS.level_or_none(factors) or 0)
 
 
 def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
@@ -232,7 +232,7 @@ def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
     tables = [str(number) for number, excluded in enumerate(plan.leave_out, 1) if any(map(excluded.matches, named))]
     if not named or not tables:
         return
-    baseline = ", ".join(FACTORS[key].written(level) for key, level in wanted.items())
+    baseline = ", ".join(FACTORS[key].toml_line(level) for key, level in wanted.items())
     raise PlanError(
         f"plan {plan.name}: leave_out removes the baseline ({baseline}): table {' and '.join(tables)} matches it",
         "Every cell is compared with the baseline: name another one, or keep its cell.",
@@ -247,11 +247,11 @@ def _ambiguous_baseline_error(
         key: list(dict.fromkeys(level for factors in measured if (level := level_of(factors, key)) is not None))
         for key in FACTORS
     }
-    named = ", ".join(FACTORS[key].written(level) for key, level in wanted.items()) or "nothing"
+    named = ", ".join(FACTORS[key].toml_line(level) for key, level in wanted.items()) or "nothing"
     message = f"plan {plan.name}: baseline names {named}, which {matching} of its {len(measured)} cells match"
     absent = [key for key, level in wanted.items() if level not in levels_by_factor[key]]
     if absent:
-        message += f": none has {', '.join(FACTORS[key].written(wanted[key]) for key in absent)}"
+        message += f": none has {', '.join(FACTORS[key].toml_line(wanted[key]) for key in absent)}"
         levels = "; ".join(
             f"{FACTORS[key].key} {', '.join(map(FACTORS[key].format, levels_by_factor[key])) or '-'}" for key in absent
         )

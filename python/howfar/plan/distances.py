@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from howfar.errors import QuantityError
-from howfar.plan.quantities import refuse
+from howfar.plan.quantities import refusal
 from howfar.units import parse_duration_ns
 
 EVEN = "even"
@@ -36,13 +36,13 @@ def check_distances(value: Any) -> Any:
     if not isinstance(value, str) or value == EVEN or value in NAMED:
         return value
     if "," not in value:
-        raise refuse(
+        raise refusal(
             f"{value!r} is not a distance: {', '.join((EVEN, *NAMED))}, or a round trip for each pair of nodes, such as 1ms,85ms,85ms"
         )
     try:
         _parse_pairs(value)
     except QuantityError as error:
-        raise refuse(f"{error.message}. {error.advice}") from error
+        raise refusal(f"{error.message}. {error.advice}") from error
     return value
 
 

@@ -41,22 +41,22 @@ NEW_LINK_NS = 6_000_000_000
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimated times of a run in nanoseconds. `least_ns`: the run stops at min_blocks; `most_ns`: at max_blocks or the time
+    """Estimated times of a run in nanoseconds. `min_ns`: the run stops at min_blocks; `max_ns`: at max_blocks or the time
     budget."""
 
     arms: int
-    around_ns: int
+    fixed_ns: int
     """Time that does not depend on the number of blocks: laboratory, links, report, confirmation."""
     trial_ns: int
     """Mean time of a trial over a block."""
     block_ns: int
     first_time_ns: int
     """Additional time, once, to load tables that do not exist yet."""
-    least_ns: int
-    most_ns: int
+    min_ns: int
+    max_ns: int
 
 
-def cost(plan: Plan) -> Cost:
+def estimate_cost(plan: Plan) -> Cost:
     """Estimated times of a run. Raises PlanError when the plan has no baseline cell."""
     plan_cells = cells(plan)
     arms = len(plan_cells)
@@ -65,24 +65,24 @@ def cost(plan: Plan) -> Cost:
     trial_ns = block_ns // arms
     links = {(cell.factors["rtt_ns"], cell.factors["rate_bps"]) for cell in plan_cells if "rate_bps" in cell.factors}
     links_ns = max(len(links) - 1, 0) * NEW_LINK_NS + _replica_links_ns(plan_cells)
-    around_ns = LABORATORY_NS + links_ns + REPORT_NS + confirmation_ns(plan, trial_ns)
+    fixed_ns = LABORATORY_NS + links_ns + REPORT_NS + confirmation_ns(plan, trial_ns)
     rows = plan.data.tables * plan.data.table_size * len(plan.factors.server) * len(plan.factors.content)
     if plan.workload.kind == "key_value":
         rows = 0
     return Cost(
         arms=arms,
-        around_ns=around_ns,
+        fixed_ns=fixed_ns,
         trial_ns=trial_ns,
         block_ns=block_ns,
         first_time_ns=rows * 1_000_000_000 // ROWS_PER_S,
-        least_ns=min(timing.time_budget_ns, around_ns + timing.min_blocks * block_ns),
-        most_ns=min(timing.time_budget_ns, around_ns + timing.max_blocks * block_ns),
+        min_ns=min(timing.time_budget_ns, fixed_ns + timing.min_blocks * block_ns),
+        max_ns=min(timing.time_budget_ns, fixed_ns + timing.max_blocks * block_ns),
     )
 
 
 def trial_cost_ns(plan: Plan) -> int:
     """Time of one trial, the mean over a block, on the slowest of the plan's servers."""
-    return cost(plan).trial_ns
+    return estimate_cost(plan).trial_ns
 
 
 def _cell_cost_ns(plan: Plan, cell: NamedCell) -> int:
@@ -95,7 +95,7 @@ def _cell_cost_ns(plan: Plan, cell: NamedCell) -> int:
     if node_rtts := node_rtts_ns(cell.factors):
         cost_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
         cost_ns += _REPLICA_ROUND_TRIPS * max(node_rtts.values())
-        if REPLICATION.of(cell.factors) in CLUSTERS:
+        if REPLICATION.level_in(cell.factors) in CLUSTERS:
             cost_ns += (_MYSQL_CLUSTER_NS if mysql else _CLUSTER_NS) + _NODE_LOSS_NS * has_fault(cell.factors)
     return cost_ns
 
@@ -125,7 +125,7 @@ def confirmation_ns(plan: Plan, trial_ns: int) -> int:
 def describe_duration(plan: Plan) -> str:
     """Estimated time of a plan, and of loading its tables the first time: `2.4 h to 6.0 h, and about 22 min the first time to load
     its tables`."""
-    forecast = cost(plan)
+    forecast = estimate_cost(plan)
     duration = format_range(forecast)
     if plan.workload.kind == "key_value" or forecast.first_time_ns < 60 * 10**9:
         return duration
@@ -134,7 +134,7 @@ def describe_duration(plan: Plan) -> str:
 
 def format_range(forecast: Cost) -> str:
     """`8 min to 10 min`; one time if both are equal."""
-    low, high = format_time(forecast.least_ns), format_time(forecast.most_ns)
+    low, high = format_time(forecast.min_ns), format_time(forecast.max_ns)
     return low if low == high else f"{low} to {high}"
 
 

@@ -1,6 +1,6 @@
 """The factors that a plan can vary: one entry each in `FACTORS`, the only list of them.
 
-A cell is a mapping from factor names to levels, as run files store it. `THREADS.of(cell)` reads one level of it with its type;
+A cell is a mapping from factor names to levels, as run files store it. `THREADS.level_in(cell)` reads one level of it with its type;
 a factor that the cell does not mention has its ordinary level.
 """
 
@@ -17,8 +17,8 @@ from pydantic_core import PydanticCustomError
 
 from howfar.paths import PATHS, crosses_link
 from howfar.plan.distances import EVEN, check_distances, rtts_ns
-from howfar.plan.quantities import AppCpuNs, OneOrMore, PlanPart, RateBps, RowBytes, RttNs, refuse
-from howfar.units import counted, format_duration_ns, format_rate_bps, format_size_bytes
+from howfar.plan.quantities import AppCpuNs, OneOrMore, PlanPart, RateBps, RowBytes, RttNs, refusal
+from howfar.units import counted, format_duration_ns, format_rate_bps, format_size_bytes, spoken_rate
 
 Level = str | int | float | bool
 FactorLevels = Mapping[str, Level]
@@ -79,57 +79,57 @@ class Factor(Generic[T]):
 
     name: str
     """Name in cells and run files, with the unit."""
-    kind: Any
+    level_type: Any
     """The type of one level, as pydantic validates it."""
     default: T | None
     """Level in a plan that does not name the factor. None: the plan must name it."""
     ordinary: T | None = None
     """Level of a cell that lacks this factor. If a plan has only this level, its cells lack the factor. None: cells always have the
     factor where it applies."""
-    toml: str = ""
+    toml_name: str = ""
     """Name in plans. Default: `name`."""
     label: Callable[[Any], str] = str
     """A level as text in the name of a cell."""
     page_label: Callable[[Any], str] | None = None
     """A level as text in the name of a page."""
-    short: Callable[[Any], str] | None = None
+    short_label: Callable[[Any], str] | None = None
     """A level as short text in the heading of a grid. Default: `label`."""
-    head: str = ""
+    heading: str = ""
     """Heading of the levels in a grid. Default: `name`."""
-    rows: bool = False
+    prefers_rows: bool = False
     """Whether a grid prefers these levels as its rows, if they vary. Otherwise the factor with the most levels has the rows."""
-    depth: int = 0
+    column_depth: int = 0
     """Position among the columns of a grid. The factors whose levels are compared most are innermost and have the highest depth."""
     format: Callable[[Any], str] = str
     """A level as written in a plan."""
-    quoted: bool = True
+    is_quoted: bool = True
     """Whether a level is written in quotes in a plan."""
     applies: Callable[[FactorLevels], bool] = _applies_always
     """Whether the factor is meaningful in a cell with these other levels."""
-    absent: T | None = None
+    level_if_absent: T | None = None
     """The level of cells in old run files that lack the factor. Default: `ordinary`."""
-    condition: bool = False
+    is_condition: bool = False
     """Whether the factor is a condition of the measurement, not a property of a path. A cell is compared with the baseline at the
     cell's own level."""
 
     @property
     def key(self) -> str:
-        return self.toml or self.name
+        return self.toml_name or self.name
 
-    def given(self, cell: FactorLevels) -> T | None:
+    def level_or_none(self, cell: FactorLevels) -> T | None:
         """The cell's level. None: the cell does not have the factor."""
         return cast(T | None, cell.get(self.name))
 
-    def of(self, cell: FactorLevels) -> T:
+    def level_in(self, cell: FactorLevels) -> T:
         """The cell's level, or the level of cells without the factor."""
-        level = cell.get(self.name, self.ordinary if self.ordinary is not None else self.absent)
+        level = cell.get(self.name, self.ordinary if self.ordinary is not None else self.level_if_absent)
         assert level is not None, f"the cell has no {self.name}: {dict(cell)}"
         return cast(T, level)
 
-    def written(self, level: Any) -> str:
+    def toml_line(self, level: Any) -> str:
         """A level as a line of a plan: `rate = '1gbit'`, `threads = 16`."""
         text = self.format(level)
-        return f"{self.key} = {repr(text) if self.quoted else text}"
+        return f"{self.key} = {repr(text) if self.is_quoted else text}"
 
 
 # ---------------------------------------------------------------- kinds of levels
@@ -137,35 +137,35 @@ class Factor(Generic[T]):
 
 def _check_path(value: Any) -> Any:
     if value not in PATHS:
-        raise refuse(f"no path is called {value!r}; known paths: {', '.join(PATHS)}")
+        raise refusal(f"no path is called {value!r}; known paths: {', '.join(PATHS)}")
     return value
 
 
 def _check_threads(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
-            raise refuse("at least one connection is needed")
+            raise refusal("at least one connection is needed")
         if value > MAX_THREADS:
-            raise refuse(f"at most {MAX_THREADS} connections")
+            raise refusal(f"at most {MAX_THREADS} connections")
     return value
 
 
 def _check_compression(value: Any) -> Any:
     if isinstance(value, str) and not _COMPRESSION_PATTERN.fullmatch(value):
-        raise refuse("compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
+        raise refusal("compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
     return value
 
 
 def _check_replica_count(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= MAX_REPLICAS:
-        raise refuse(f"from 1 to {MAX_REPLICAS} replicas, each on its own link")
+        raise refusal(f"from 1 to {MAX_REPLICAS} replicas, each on its own link")
     return value
 
 
 def _check_load(value: Any) -> Any:
     match = _LOAD_PATTERN.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, str) and (match is None or (match["share"] or match["per_s"] or "1").strip("0.") == ""):
-        raise refuse(
+        raise refusal(
             f"{value!r} is not a load: closed, a share of the baseline's capacity, such as 50%, or a rate, such as 300/s"
         )
     return value
@@ -239,7 +239,7 @@ def _crosses(cell: FactorLevels) -> bool:
 
 def _replicates(cell: FactorLevels) -> bool:
     """Whether the cell has a replica."""
-    return REPLICATION.of(cell) not in ("off", "none")
+    return REPLICATION.level_in(cell) not in ("off", "none")
 
 
 def _has_following_replica(cell: FactorLevels) -> bool:
@@ -248,11 +248,11 @@ def _has_following_replica(cell: FactorLevels) -> bool:
 
 
 def _waits_for_acknowledgement(cell: FactorLevels) -> bool:
-    return REPLICATION.of(cell) in SEMI_SYNC
+    return REPLICATION.level_in(cell) in SEMI_SYNC
 
 
 def _is_clustered(cell: FactorLevels) -> bool:
-    return REPLICATION.of(cell) in CLUSTERS
+    return REPLICATION.level_in(cell) in CLUSTERS
 
 
 # ---------------------------------------------------------------- the registry
@@ -262,35 +262,36 @@ THREADS: Factor[int] = Factor(
     "threads",
     Threads,
     2,
-    absent=1,
-    quoted=False,
+    level_if_absent=1,
+    is_quoted=False,
     label=_plural("thread"),
-    short=str,
-    head="connections",
-    rows=True,
+    short_label=str,
+    heading="connections",
+    prefers_rows=True,
     page_label=lambda count: f"{count} in flight",
 )
-PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated", depth=-1)
-SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb", depth=-2)
+PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated", column_depth=-1)
+SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb", column_depth=-2)
 """The server: `mariadb`, `mysql`, the name of a private install, or the path of a server program."""
 RTT_NS: Factor[int] = Factor(
     "rtt_ns",
     RttNs,
     200_000,
-    toml="rtt",
+    toml_name="rtt",
     label=lambda ns: f"RTT {format_duration_ns(ns)}",
-    head="RTT",
+    heading="RTT",
     format=format_duration_ns,
     applies=_crosses,
-    absent=0,
+    level_if_absent=0,
 )
 RATE_BPS: Factor[int] = Factor(
     "rate_bps",
     RateBps,
     10**9,
-    toml="rate",
+    toml_name="rate",
     label=format_rate_bps,
-    head="link",
+    short_label=spoken_rate,
+    heading="link",
     format=format_rate_bps,
     applies=_crosses,
 )
@@ -302,8 +303,8 @@ COMPRESSION: Factor[str] = Factor(
     "off",
     "off",
     label=lambda level: "uncompressed" if level == "off" else str(level),
-    short=lambda level: "none" if level == "off" else str(level),
-    rows=True,
+    short_label=lambda level: "none" if level == "off" else str(level),
+    prefers_rows=True,
 )
 """Algorithm and level of compression, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
 CONNECT: Factor[str] = Factor(
@@ -313,7 +314,7 @@ CONNECT: Factor[str] = Factor(
     "persistent",
     label=lambda level: "connect per transaction" if level == "per-transaction" else "persistent",
     page_label=lambda level: "connect per page" if level == "per-transaction" else "persistent",
-    short=lambda level: "connect/txn" if level == "per-transaction" else "persistent",
+    short_label=lambda level: "connect/txn" if level == "per-transaction" else "persistent",
 )
 CONTENT: Factor[str] = Factor("content", Content, "digits", "digits")
 """Contents of the tables: sysbench's digits, sentences, or bytes in which nothing repeats."""
@@ -323,21 +324,21 @@ REPLICATION: Factor[str] = Factor(
     "off",
     "off",
     label=lambda level: MODE_LABELS[level],
-    short=lambda level: "no replica" if level == "none" else str(level),
-    depth=2,
+    short_label=lambda level: "no replica" if level == "none" else str(level),
+    column_depth=2,
 )
 """Mode of replication. `off`: no binary log, for plans about the path. `none`: a primary that writes one but has no replica."""
 REPLICA_RTT_NS: Factor[int] = Factor(
     "replica_rtt_ns",
     RttNs,
     85_000_000,
-    toml="replica_rtt",
+    toml_name="replica_rtt",
     label=lambda ns: f"replica RTT {format_duration_ns(ns)}",
-    short=lambda ns: f"RTT {format_duration_ns(ns)}",
-    head="replica RTT",
+    short_label=lambda ns: f"RTT {format_duration_ns(ns)}",
+    heading="replica RTT",
     format=format_duration_ns,
-    applies=lambda cell: _replicates(cell) and DISTANCES.of(cell) == EVEN,
-    absent=0,
+    applies=lambda cell: _replicates(cell) and DISTANCES.level_in(cell) == EVEN,
+    level_if_absent=0,
 )
 """RTT of the link between the primary and each replica, and between every pair of nodes in a cluster. `rtt` is that of clients."""
 DISTANCES: Factor[str] = Factor(
@@ -348,10 +349,10 @@ REPLICA_RATE_BPS: Factor[int] = Factor(
     "replica_rate_bps",
     RateBps,
     10**9,
-    toml="replica_rate",
+    toml_name="replica_rate",
     label=lambda bps: f"replica link {format_rate_bps(bps)}",
-    short=format_rate_bps,
-    head="replica link",
+    short_label=spoken_rate,
+    heading="replica link",
     format=format_rate_bps,
     applies=_replicates,
 )
@@ -361,18 +362,20 @@ DURABILITY: Factor[str] = Factor(
     "strict",
     "strict",
     label=lambda level: f"durability {level}",
-    applies=lambda cell: REPLICATION.of(cell) != "off",
+    applies=lambda cell: REPLICATION.level_in(cell) != "off",
 )
 """Durability of primary and replicas. Without a binary log it is the server's default."""
-REPLICAS: Factor[int] = Factor("replicas", Replicas, 1, 1, quoted=False, label=_plural("replica"), applies=_replicates)
+REPLICAS: Factor[int] = Factor(
+    "replicas", Replicas, 1, 1, is_quoted=False, label=_plural("replica"), applies=_replicates
+)
 WAIT_FOR: Factor[int] = Factor(
     "wait_for",
     Replicas,
     1,
     1,
-    quoted=False,
+    is_quoted=False,
     label=lambda count: f"wait for {count}",
-    head="waits for",
+    heading="waits for",
     applies=_waits_for_acknowledgement,
 )
 """Number of replicas whose acknowledgement a semi-synchronous commit needs."""
@@ -392,7 +395,7 @@ WRITERS: Factor[str] = Factor(
     "one",
     "one",
     label=lambda level: "one writer" if level == "one" else f"two writers, {level.replace('-', ' ')}",
-    applies=lambda cell: REPLICATION.of(cell) in ("galera", "group"),
+    applies=lambda cell: REPLICATION.level_in(cell) in ("galera", "group"),
 )
 """Nodes that clients write to, with `threads` connections each: only the first node, or also a second one, in another row or in the
 same row. A group with a single leader accepts writes at no other node."""
@@ -401,7 +404,7 @@ ROW_BYTES: Factor[int] = Factor(
     RowBytes,
     SHORT_ROW,
     SHORT_ROW,
-    toml="row",
+    toml_name="row",
     label=lambda size: "short rows" if size == SHORT_ROW else f"rows of {format_size_bytes(size)}",
     format=format_size_bytes,
 )
@@ -412,8 +415,8 @@ REPLICA_TLS: Factor[str] = Factor(
     "off",
     "off",
     label=lambda level: "replication plain" if level == "off" else "replication TLS",
-    short=lambda level: "plain" if level == "off" else "TLS",
-    head="replication",
+    short_label=lambda level: "plain" if level == "off" else "TLS",
+    heading="replication",
     applies=_has_following_replica,
 )
 REPLICA_COMPRESSION: Factor[str] = Factor(
@@ -422,8 +425,8 @@ REPLICA_COMPRESSION: Factor[str] = Factor(
     "off",
     "off",
     label=lambda level: "replication uncompressed" if level == "off" else f"replication {level}",
-    short=lambda level: "uncompressed" if level == "off" else str(level),
-    head="replication",
+    short_label=lambda level: "uncompressed" if level == "off" else str(level),
+    heading="replication",
     applies=_has_following_replica,
 )
 FAULT: Factor[str] = Factor(
@@ -432,7 +435,7 @@ FAULT: Factor[str] = Factor(
     "none",
     "none",
     label=lambda level: "no fault" if level == "none" else str(level),
-    depth=1,
+    column_depth=1,
     applies=_replicates,
 )
 """The injected fault. `kill-primary` to `stop-replica`: after the fault the primary dies and the replica takes over. `cut-off-*`,
@@ -447,7 +450,7 @@ APP_CPU_NS: Factor[int] = Factor(
     AppCpuNs,
     0,
     0,
-    toml="app_cpu",
+    toml_name="app_cpu",
     page_label=lambda ns: f"{ns / 1e6:g} ms CPU",
     format=format_duration_ns,
 )
@@ -463,12 +466,17 @@ IDLE: Factor[str] = Factor(
     "polling",
     "as-found",
     label=lambda level: f"idle {level.replace('-', ' ')}",
-    condition=True,
+    is_condition=True,
 )
 """Idle states of CPUs: those that this machine normally uses, or polling, so that nothing waits for a CPU to wake up."""
 
 LOAD: Factor[str] = Factor(
-    "load", Load, CLOSED, CLOSED, label=lambda level: "closed loop" if level == CLOSED else str(level), condition=True
+    "load",
+    Load,
+    CLOSED,
+    CLOSED,
+    label=lambda level: "closed loop" if level == CLOSED else str(level),
+    is_condition=True,
 )
 """When transactions begin. Closed loop: a connection begins its next one when the previous one is answered. Or at a given rate,
 independent of answers. A share of the capacity is converted to a rate before a run begins."""
@@ -509,9 +517,9 @@ FACTORS: dict[str, Factor[Any]] = {
 """Factors in the order of a cell's levels."""
 
 
-def unfit(factor: str, message: str) -> PydanticCustomError:
+def factor_refusal(factor: str, message: str) -> PydanticCustomError:
     """The error for a plan in which this factor does not fit the rest."""
-    return refuse(message, "factors", FACTORS[factor].key)
+    return refusal(message, "factors", FACTORS[factor].key)
 
 
 _CELL_WITHOUT_REPLICA = {PATH.name: "remote", REPLICATION.name: "none"}
@@ -521,35 +529,35 @@ REPLICA_FACTORS = tuple(
 """Factors that have no meaning without a replica, except the fault, for which plans have separate rules."""
 
 
-CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.condition)
+CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.is_condition)
 ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.items() if factor.ordinary is not None}
 """Levels of a cell where it does not name them."""
 
 
 def waits_for_link(cell: FactorLevels) -> bool:
     """Whether the cell's requests or commits wait for a link."""
-    return bool(RTT_NS.given(cell)) or _waits_for_acknowledgement(cell) or _is_clustered(cell)
+    return bool(RTT_NS.level_or_none(cell)) or _waits_for_acknowledgement(cell) or _is_clustered(cell)
 
 
 def waited_rtt(cell: FactorLevels) -> Factor[int] | None:
     """The factor of the RTT that each request, or each commit, of the cell waits for exactly once. None: there is no such RTT, for
     example because a cluster agrees in more or fewer round trips."""
-    if _waits_for_acknowledgement(cell) and REPLICA_RTT_NS.given(cell):
+    if _waits_for_acknowledgement(cell) and REPLICA_RTT_NS.level_or_none(cell):
         return REPLICA_RTT_NS
-    return RTT_NS if RTT_NS.given(cell) else None
+    return RTT_NS if RTT_NS.level_or_none(cell) else None
 
 
 def node_rtts_ns(cell: FactorLevels) -> dict[tuple[int, int], int]:
     """RTTs between the servers of a cell that talk to each other; the primary is 0. Empty: no replica."""
     if not _replicates(cell):
         return {}
-    rtts = rtts_ns(DISTANCES.of(cell), REPLICAS.of(cell) + 1, REPLICA_RTT_NS.of(cell))
+    rtts = rtts_ns(DISTANCES.level_in(cell), REPLICAS.level_in(cell) + 1, REPLICA_RTT_NS.level_in(cell))
     return {pair: rtt_ns for pair, rtt_ns in rtts.items() if _is_clustered(cell) or pair[0] == 0}
 
 
 def has_fault(cell: FactorLevels) -> bool:
     """Whether a fault is injected in this cell."""
-    return FAULT.of(cell) != "none"
+    return FAULT.level_in(cell) != "none"
 
 
 def share_of_capacity(level: str) -> float | None:
@@ -559,14 +567,14 @@ def share_of_capacity(level: str) -> float | None:
 
 def offered_per_s(cell: FactorLevels) -> float | None:
     """Transactions due per second. None: closed loop."""
-    level = LOAD.of(cell)
+    level = LOAD.level_in(cell)
     return float(level.removesuffix("/s")) if level.endswith("/s") else None
 
 
 def scatter_kind(cell: FactorLevels) -> tuple[object, ...]:
     """What the scatter of a cell's trials depends on besides its path: the machine's conditions, and whether its load has a given
     rate. An A/A arm of one kind gives no noise floor for another kind."""
-    return *(level_of(cell, name) for name in CONDITIONS if name != LOAD.name), LOAD.of(cell) != CLOSED
+    return *(level_of(cell, name) for name in CONDITIONS if name != LOAD.name), LOAD.level_in(cell) != CLOSED
 
 
 def level_of(cell: FactorLevels, name: str) -> Level | None:
@@ -580,35 +588,35 @@ def level_of(cell: FactorLevels, name: str) -> Level | None:
 
 ModelFields = dict[str, Any]
 """Fields of a model, each with its type and its default, as `create_model` takes them."""
+ModelT = TypeVar("ModelT", bound=PlanPart)
 
 
-def _model(name: str, base: type[PlanPart], fields: ModelFields) -> Any:
-    return create_model(name, __base__=base, __module__=__name__, **fields)
-
-
-def levels_model_of(base: type[PlanPart], name: str, is_leave_out: bool = False) -> Any:
+def levels_model_of(base: type[ModelT], is_leave_out: bool = False) -> type[ModelT]:
     """The table `[factors]`: a model of `base` with a tuple of levels for each factor in the registry as it is now."""
-    return _levels_model(base, name, is_leave_out, tuple(FACTORS.values()))
+    return cast(type[ModelT], _levels_model(base, is_leave_out, tuple(FACTORS.values())))
 
 
 @lru_cache(maxsize=16)
-def _levels_model(base: type[PlanPart], name: str, is_leave_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
+def _levels_model(base: type[PlanPart], is_leave_out: bool, factors: tuple[Factor[Any], ...]) -> Any:
     fields: ModelFields = {}
     for factor in factors:
         # A table of `leave_out` matches by the factors that it names, so any default will do there.
         levels = (factor.default,) if factor.default is not None else () if is_leave_out else None
         default: Any = ... if levels is None else levels
-        kind = Annotated[tuple[factor.kind, ...], OneOrMore]  # type: ignore[name-defined]
-        fields[factor.name] = (kind, Field(default=default, alias=factor.toml or None))
-    return _model(name, base, fields)
+        kind = Annotated[tuple[factor.level_type, ...], OneOrMore]  # type: ignore[name-defined]
+        fields[factor.name] = (kind, Field(default=default, alias=factor.toml_name or None))
+    return create_model(base.__name__, __base__=base, __module__=__name__, **fields)
 
 
-def baseline_model_of(base: type[PlanPart], name: str) -> Any:
+def baseline_model_of(base: type[ModelT]) -> type[ModelT]:
     """The table `[baseline]`: a model of `base` with at most one level for each factor."""
-    return _baseline_model(base, name, tuple(FACTORS.values()))
+    return cast(type[ModelT], _baseline_model(base, tuple(FACTORS.values())))
 
 
 @lru_cache(maxsize=16)
-def _baseline_model(base: type[PlanPart], name: str, factors: tuple[Factor[Any], ...]) -> Any:
-    fields = {factor.name: (factor.kind | None, Field(default=None, alias=factor.toml or None)) for factor in factors}
-    return _model(name, base, fields)
+def _baseline_model(base: type[PlanPart], factors: tuple[Factor[Any], ...]) -> Any:
+    fields: ModelFields = {
+        factor.name: (factor.level_type | None, Field(default=None, alias=factor.toml_name or None))
+        for factor in factors
+    }
+    return create_model(base.__name__, __base__=base, __module__=__name__, **fields)

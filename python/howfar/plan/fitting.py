@@ -29,14 +29,14 @@ _MIN_RANGES = 100
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedPlan:
     """A plan that can be run, and its differences from the request."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
 
 
-def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitted:
+def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> FittedPlan:
     """Leave out levels. `lacking`: these levels by factor, each with the reason. If a condition of the machine has no level left, its
     ordinary level is used. Raises PlanError when nothing is left to compare."""
     changed, notes = {}, []
@@ -46,7 +46,7 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
         if not removed:
             continue
         remaining = tuple(level for level in levels if level not in reasons)
-        if not remaining and FACTORS[factor].condition:
+        if not remaining and FACTORS[factor].is_condition:
             remaining = (FACTORS[factor].ordinary,)
         why = "; ".join(dict.fromkeys(reasons[level] for level in removed))
         if not remaining:
@@ -57,9 +57,9 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
         changed[factor] = remaining
         notes.append(f"left out: {factor} {', '.join(map(str, removed))}: {why}")
     if not changed:
-        return Fitted(plan)
+        return FittedPlan(plan)
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update=changed)})
-    new_conditions = {name: remaining[0] for name, remaining in changed.items() if FACTORS[name].condition}
+    new_conditions = {name: remaining[0] for name, remaining in changed.items() if FACTORS[name].is_condition}
     if baseline_levels := {
         name: level for name, level in new_conditions.items() if getattr(plan.baseline, name) is not None
     }:
@@ -73,25 +73,25 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
             f"nothing is left to compare with the baseline of plan {plan.name}: {'; '.join(notes)}",
             "Choose another server with --server; `howfar servers` shows what each can do.",
         )
-    return Fitted(fitted, tuple(notes))
+    return FittedPlan(fitted, tuple(notes))
 
 
-def with_keys(plan: Plan) -> Fitted:
+def with_keys(plan: Plan) -> FittedPlan:
     """Turn a plan of point selects into one of gets from a key-value store. Other plans are not changed."""
     factors = plan.factors
     needs_tables = factors.compression != ("off",) or factors.content != ("digits",) or factors.replication != ("off",)
     if plan.workload.kind != "oltp_point_select" or needs_tables:
-        return Fitted(plan)
+        return FittedPlan(plan)
     converted = plan.model_copy(update={"workload": Workload(kind="key_value"), "keys": Keys(set=0)})
-    return Fitted(converted, ("gets of a key in place of point selects: the server stores keys",))
+    return FittedPlan(converted, ("gets of a key in place of point selects: the server stores keys",))
 
 
-def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) -> Fitted:
+def with_replacements(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) -> FittedPlan:
     """Replace levels of a factor, each by those in `instead`. A plan that already names one of the replacements is not changed."""
     levels = getattr(plan.factors, factor)
     replacements = {other for level, others in instead.items() for other in others if other != level}
     if replacements & set(levels) or not set(instead) & set(levels):
-        return Fitted(plan)
+        return FittedPlan(plan)
     changed = tuple(dict.fromkeys(other for level in levels for other in instead.get(level, (level,))))
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update={factor: changed})})
     baseline = getattr(plan.baseline, factor)
@@ -101,10 +101,12 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
         fitted = fitted.model_copy(update={"baseline": new_baseline})
     added = ", ".join(level for level in changed if level not in levels)
     replaced = ", ".join(level for level in levels if level not in changed)
-    return Fitted(fitted, (f"{factor}: {added}{f' instead of {replaced}' if replaced else ''}, as this server has it",))
+    return FittedPlan(
+        fitted, (f"{factor}: {added}{f' instead of {replaced}' if replaced else ''}, as this server has it",)
+    )
 
 
-def with_link(plan: Plan, link_levels: Mapping[str, Level]) -> Fitted:
+def with_link(plan: Plan, link_levels: Mapping[str, Level]) -> FittedPlan:
     """Replace the plan's links by real ones, which cannot be set. So there is no control with a longer RTT. `link_levels`: the levels
     of the real links, by factor. Raises PlanError when nothing is left to compare."""
     compared = [FACTORS[name] for name in link_levels if len(getattr(plan.factors, name)) > 1]
@@ -122,7 +124,7 @@ def with_link(plan: Plan, link_levels: Mapping[str, Level]) -> Fitted:
             f"plan {plan.name} compares only links, and the link between your own hosts cannot be changed",
             "The laboratory (without --on) can emulate each of them.",
         )
-    return Fitted(
+    return FittedPlan(
         fitted,
         tuple(
             f"left out: {factor.key} {', '.join(map(factor.format, getattr(plan.factors, factor.name)))}: a link between hosts is "
@@ -132,14 +134,14 @@ def with_link(plan: Plan, link_levels: Mapping[str, Level]) -> Fitted:
     )
 
 
-def with_rows(plan: Plan, max_rows: int) -> Fitted:
+def with_rows(plan: Plan, max_rows: int) -> FittedPlan:
     """Limit tables to a round number of at most `max_rows` rows, if the plan allows smaller ones (`fit`).
 
     Raises PlanError where they would be too small for the plan's ranges.
     """
     data = plan.data
     if not data.fit:
-        return Fitted(plan)
+        return FittedPlan(plan)
     size = data.table_size if data.table_size <= max_rows else round_below(max_rows)
     min_rows = _MIN_RANGES * plan.workload.range_size
     if size < min(min_rows, data.table_size):
@@ -150,14 +152,14 @@ def with_rows(plan: Plan, max_rows: int) -> Fitted:
         )
     fitted = plan.model_copy(update={"data": data.model_copy(update={"table_size": size, "fit": False})})
     if size == data.table_size:
-        return Fitted(fitted)
-    return Fitted(
+        return FittedPlan(fitted)
+    return FittedPlan(
         fitted,
         (f"tables of {size} rows instead of {data.table_size}, as many as fit in this machine's memory and disk",),
     )
 
 
-def resumed_in_full(plan: Plan) -> tuple[str, ...]:
+def describe_unresumed_sessions(plan: Plan) -> tuple[str, ...]:
     """Notes for a plan with `1.3-resumed` whose persistent connections give plain 1.3 instead (`cells.py`)."""
     factors = plan.factors
     if "1.3-resumed" not in factors.tls or "persistent" not in factors.connect:
@@ -216,7 +218,7 @@ def needs_capacity(plan: Plan) -> bool:
     return any(share_of_capacity(level) is not None for level in plan.factors.load)
 
 
-def closed_loop(plan: Plan) -> NamedCell:
+def closed_loop_baseline(plan: Plan) -> NamedCell:
     """The baseline in a closed loop. Loads that are shares refer to its capacity."""
     baseline = cells(plan)[0]
     return replace(baseline, factors={**baseline.factors, LOAD.name: CLOSED})

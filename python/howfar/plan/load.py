@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from howfar.errors import PlanError, UsageError, did_you_mean
-from howfar.file_kinds import kind_by_suffix, refuse_own
+from howfar.file_kinds import file_kind_by_suffix, refuse_own_files
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.types import Plan
@@ -73,7 +73,7 @@ class Override:
     """The new value. A tuple: several levels."""
 
     @property
-    def written(self) -> str:
+    def option_value(self) -> str:
         """The value as it can be typed: levels separated by commas, or distances, which contain commas, by semicolons. The closed
         loop, with which every list of loads begins, is omitted."""
         if not isinstance(self.value, tuple):
@@ -111,12 +111,12 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
         )
     # A mistake in the long form is an error even if the short form is requested.
     plan = _validate(source, text, table, (), quick=False)
-    _check_left_out(source, text, plan, ("leave_out",))
+    _check_leave_out(source, text, plan, ("leave_out",))
     if quick_table is not None:
         merged = _merge(table, quick_table)
         quick_plan = _validate(source, text, merged, (), quick=True)
         if "leave_out" in quick_table:  # else it has the long form's, which may name levels that it lacks
-            _check_left_out(source, text, quick_plan, ("quick", "leave_out"))
+            _check_leave_out(source, text, quick_plan, ("quick", "leave_out"))
         table = merged if quick else table
     for override in overrides:
         table = _merge(table, _override_as_table(override, table.get("baseline")))
@@ -140,7 +140,7 @@ def _read(name_or_path: str) -> tuple[str, str]:
         shipped = resources.files("howfar.plan") / "shipped" / f"{name_or_path}.toml"
         return f"{name_or_path}.toml", shipped.read_text(encoding="utf-8")
     path = Path(name_or_path)
-    if path.suffix != ".toml" and kind_by_suffix(path) is None and "/" not in name_or_path:
+    if path.suffix != ".toml" and file_kind_by_suffix(path) is None and "/" not in name_or_path:
         known = f"Known plans: {', '.join(shipped_plans())}. For a plan of your own, give its file, whose name ends in .toml."
         suggestion = did_you_mean(name_or_path, shipped_plans())
         raise PlanError(
@@ -150,7 +150,7 @@ def _read(name_or_path: str) -> tuple[str, str]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_PLAN_BYTES + 1)
-        refuse_own(path, data, "a plan")
+        refuse_own_files(path, data, "a plan")
         if len(data) > MAX_PLAN_BYTES:
             raise PlanError(f"{path} is larger than {MAX_PLAN_BYTES} bytes", "That is not a plan; check the name.")
         return str(path), data.decode("utf-8")
@@ -177,9 +177,9 @@ def _parse(source: str, text: str) -> TomlTable:
         ) from error
 
 
-def _merge(base: TomlTable, over: TomlTable) -> TomlTable:
+def _merge(base: TomlTable, override: TomlTable) -> TomlTable:
     result = dict(base)
-    for key, value in over.items():
+    for key, value in override.items():
         before = result.get(key)
         result[key] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return result
@@ -207,7 +207,7 @@ def _validate(source: str, text: str, table: TomlTable, overrides: Sequence[Over
     return plan
 
 
-def _check_left_out(source: str, text: str, plan: Plan, table_path: tuple[str, ...]) -> None:
+def _check_leave_out(source: str, text: str, plan: Plan, table_path: tuple[str, ...]) -> None:
     """Check that each table of `leave_out` leaves out a cell; otherwise it is a mistake. `table_path`: key of these tables in the
     plan."""
     all_cells = combinations(plan) if plan.leave_out else []
@@ -230,25 +230,30 @@ def _plan_error(
     for override in overrides:
         if key[: len(override.key)] == override.key:
             return UsageError(
-                f"{override.option} {override.written}: {reason}", f"`howfar run --help` explains {override.option}."
+                f"{override.option} {override.option_value}: {reason}",
+                f"`howfar run --help` explains {override.option}.",
             )
     cause = next((override for override in overrides if re.search(rf"\b{override.key[-1]}\b", reason)), None)
     if (
         not loc and cause is not None
     ):  # two fields contradict each other, and an option set the one that the location above does not name
-        return UsageError(f"{cause.option} {cause.written}: {reason}", f"`howfar run --help` explains {cause.option}.")
+        return UsageError(
+            f"{cause.option} {cause.option_value}: {reason}", f"`howfar run --help` explains {cause.option}."
+        )
     line = line_of(text, key, quick)
     if problem["type"] == "extra_forbidden":
-        return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known(key[:-1])}.")
+        return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known_fields(key[:-1])}.")
     if problem["type"] == "missing":
-        return PlanError(f"{source}:{line}: the field `{field}` is missing", f"Known fields there: {_known(key[:-1])}.")
+        return PlanError(
+            f"{source}:{line}: the field `{field}` is missing", f"Known fields there: {_known_fields(key[:-1])}."
+        )
     shown = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
     return PlanError(
         f"{source}:{line}: {field}{shown}: {reason}", "Correct that line; `howfar plans` shows plans that work."
     )
 
 
-def _known(table_path: tuple[str, ...]) -> str:
+def _known_fields(table_path: tuple[str, ...]) -> str:
     """The fields of the table at `table_path`, as written in TOML."""
     model: Any = Plan
     for part in table_path:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
-from howfar.plan.factors import FACTORS, NO_PAGE, unfit
-from howfar.plan.quantities import PlanPart, refuse
+from howfar.plan.factors import FACTORS, NO_PAGE, factor_refusal
+from howfar.plan.quantities import PlanPart, refusal
 from howfar.services import ServiceName
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ class PageShape(PlanPart):
     """Updates in one transaction: BEGIN and COMMIT are round trips too."""
 
     @model_validator(mode="after")
-    def _some_round_trip(self) -> Self:
+    def _check_round_trips(self) -> Self:
         if not 1 <= self.round_trips <= _MAX_ROUND_TRIPS:
-            raise refuse(f"{self.round_trips} round trips: a page takes from one to {_MAX_ROUND_TRIPS}")
+            raise refusal(f"{self.round_trips} round trips: a page takes from one to {_MAX_ROUND_TRIPS}")
         if self.round_trips // self.rounds > _MAX_PER_ROUND:
-            raise refuse(
+            raise refusal(
                 f"{self.round_trips // self.rounds} round trips in a round: at most {_MAX_PER_ROUND}; use more rounds"
             )
         return self
 
-    def by_service(self, sql: ServiceName = "mysql") -> dict[ServiceName, int]:
+    def round_trips_by_service(self, sql: ServiceName = "mysql") -> dict[ServiceName, int]:
         """Round trips of a page to each service that it needs. `sql`: the service that statements go to."""
         statements = (
             self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
@@ -77,9 +77,9 @@ class PageShape(PlanPart):
 
     @property
     def round_trips(self) -> int:
-        return sum(self.by_service().values())
+        return sum(self.round_trips_by_service().values())
 
-    def described(self, range_size: int) -> str:
+    def describe(self, range_size: int) -> str:
         """The page in words: `10 rounds of 12 point selects, 5 Redis gets: 170 round trips`."""
         kinds = (
             (self.point_selects, "point select"),
@@ -108,9 +108,9 @@ class Keys(PlanPart):
     """Commands sent at once."""
 
     @model_validator(mode="after")
-    def _some_command(self) -> Self:
+    def _check_commands(self) -> Self:
         if not (self.get or self.set or self.multi_get):
-            raise refuse("some command needs a weight above 0")
+            raise refusal("some command needs a weight above 0")
         return self
 
 
@@ -118,52 +118,52 @@ def check_pages(plan: Plan) -> None:
     """Refuse pages and keys that make no sense. Raises PydanticCustomError, which names the key concerned."""
     kind, factors = plan.workload.kind, plan.factors
     if kind in ("page", "key_value"):
-        _check_plain(kind, factors)
+        _check_no_sql_factors(kind, factors)
     if kind == "page":
         _check_shapes(plan)
         return
     for name in ("page", "app_cpu_ns", "application"):
         key = FACTORS[name].key
         if getattr(factors, name) != (FACTORS[name].default,):
-            raise unfit(name, f"{key} does not apply to the workload {kind}: only the workload page has it")
+            raise factor_refusal(name, f"{key} does not apply to the workload {kind}: only the workload page has it")
     if plan.pages:
-        raise refuse(f"[pages] does not apply to the workload {kind}: only the workload page has them", "pages")
+        raise refusal(f"[pages] does not apply to the workload {kind}: only the workload page has them", "pages")
     if kind != "key_value" and plan.keys != Keys():
-        raise refuse(
+        raise refusal(
             f"[keys] does not apply to the workload {kind}: only the workloads page and key_value have them", "keys"
         )
 
 
-def _check_plain(kind: str, factors: Factors) -> None:
+def _check_no_sql_factors(kind: str, factors: Factors) -> None:
     if factors.compression != ("off",):
-        raise unfit("compression", f"compression is part of MySQL's protocol: the workload {kind} has none")
+        raise factor_refusal("compression", f"compression is part of MySQL's protocol: the workload {kind} has none")
     if factors.replication != ("off",):
-        raise unfit("replication", f"replication delays commits: the workload {kind} has none")
+        raise factor_refusal("replication", f"replication delays commits: the workload {kind} has none")
     if kind == "key_value" and factors.content != ("digits",):
-        raise unfit("content", "content applies to tables: the workload key_value has none")
+        raise factor_refusal("content", "content applies to tables: the workload key_value has none")
 
 
 def _check_shapes(plan: Plan) -> None:
     factors = plan.factors
     known = ", ".join(plan.pages) or "none"
     if factors.page == (NO_PAGE,):
-        raise unfit("page", f"the workload page needs a page: name a shape of [pages] (there: {known})")
+        raise factor_refusal("page", f"the workload page needs a page: name a shape of [pages] (there: {known})")
     for name in factors.page:
         if name not in plan.pages:
-            raise unfit("page", f"there is no [pages.{name}] (there: {known})")
+            raise factor_refusal("page", f"there is no [pages.{name}] (there: {known})")
     if factors.placement != ("machines",):
         reason = 'pages need placement = "machines": otherwise one machine would have the CPUs of two'
-        raise unfit("placement", reason)
+        raise factor_refusal("placement", reason)
     if factors.tls != ("off",):
         reason = "pages are plain: PHP's Memcached cannot encrypt, nor can the server on a socket"
-        raise unfit("tls", reason)
+        raise factor_refusal("tls", reason)
     if plan.data.tables != 1:
-        raise refuse("a page reads one table: tables = 1 in [data]", "data", "tables")
+        raise refusal("a page reads one table: tables = 1 in [data]", "data", "tables")
     ranges: dict[tuple[str, ...], int] = {("workload", "range_size"): plan.workload.range_size}
     ranges |= {("pages", name, "sum_rows"): plan.pages[name].sum_rows for name in factors.page if plan.pages[name].sums}
     for location, rows in ranges.items():
         if rows > plan.data.table_size:
-            raise refuse(f"a range of {rows} rows is more than the table has", *location)
+            raise refusal(f"a range of {rows} rows is more than the table has", *location)
     if max(factors.threads) > MAX_IN_FLIGHT:
         reason = f"at most {MAX_IN_FLIGHT} pages in flight: each has its own process or thread"
-        raise unfit("threads", reason)
+        raise factor_refusal("threads", reason)

@@ -30,7 +30,7 @@ STORED = {"stored": True}
 """Validation context of a plan read back from a run file: quantities are integers in base units."""
 
 
-def refuse(message: str, *at: str) -> PydanticCustomError:
+def refusal(message: str, *at: str) -> PydanticCustomError:
     """The error for a refused table of a plan. `at`: the key within the table that the message is about, if any."""
     return PydanticCustomError("howfar", "{reason}", {"reason": message, "at": at})
 
@@ -53,13 +53,13 @@ def _quantity(
             try:
                 number = parse(value)
             except QuantityError as error:
-                raise refuse(f"{error.message}. {error.advice}") from error
+                raise refusal(f"{error.message}. {error.advice}") from error
         else:
-            raise refuse(f"{value!r} has no unit. Write text such as {format_value(low)!r} to {format_value(high)!r}")
+            raise refusal(f"{value!r} has no unit. Write text such as {format_value(low)!r} to {format_value(high)!r}")
         if number < low:
-            raise refuse(f"{value!r} is less than {format_value(low)}: {why_low}")
+            raise refusal(f"{value!r} is less than {format_value(low)}: {why_low}")
         if number > high:
-            raise refuse(f"{value!r} is more than {format_value(high)}: {why_high}")
+            raise refusal(f"{value!r} is more than {format_value(high)}: {why_high}")
         return number
 
     return BeforeValidator(validate)
@@ -155,10 +155,10 @@ def _distinct_levels(value: Any) -> Any:
     """The levels in the order in which they are written. They must be distinct. A single one may be written without a list."""
     levels = list(value) if isinstance(value, list | tuple) else [value]
     if not levels:
-        raise refuse("an empty list: a factor needs at least one level")
+        raise refusal("an empty list: a factor needs at least one level")
     for index, level in enumerate(levels):
         if level in levels[:index]:
-            raise refuse(f"{level!r} is listed twice; the levels of a factor must be distinct")
+            raise refusal(f"{level!r} is listed twice; the levels of a factor must be distinct")
     return tuple(levels)
 
 

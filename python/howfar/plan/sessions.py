@@ -37,14 +37,14 @@ class SessionSpec:
 
 def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:
     """The sessions of a cell. Factors that it does not name have their ordinary level."""
-    tls = TLS.of(factors)
+    tls = TLS.level_in(factors)
     version = tls.removesuffix(_RESUMED_SUFFIX)
-    algorithm, _, strength = COMPRESSION.of(factors).partition("-")
+    algorithm, _, strength = COMPRESSION.level_in(factors).partition("-")
     return SessionSpec(
         tls=None if version == "off" else cast(TlsVersion, version),
         resumption=tls.endswith(_RESUMED_SUFFIX),
         algorithm=None if algorithm == "off" else cast(Algorithm, algorithm),
         level=int(strength) if strength else None,
-        per_transaction=CONNECT.of(factors) == "per-transaction",
-        content=cast(Content, CONTENT.of(factors)),
+        per_transaction=CONNECT.level_in(factors) == "per-transaction",
+        content=cast(Content, CONTENT.level_in(factors)),
     )

@@ -41,12 +41,12 @@ from howfar.plan.factors import (
     FactorLevels,
     ShapeName,
     baseline_model_of,
+    factor_refusal,
     level_of,
     levels_model_of,
-    unfit,
 )
 from howfar.plan.page import Keys, PageShape, check_pages
-from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, PlanPart, WarmupNs, refuse
+from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, PlanPart, WarmupNs, refusal
 
 
 class Data(PlanPart):
@@ -125,12 +125,12 @@ class Workload(PlanPart):
         return ranges if self.range_selects else 0
 
     @model_validator(mode="after")
-    def _asks_something(self) -> Self:
+    def _check_has_query(self) -> Self:
         reads = self.point_selects + self.ranges
         writes = self.index_updates + self.non_index_updates + self.delete_inserts
         queries = {"oltp_read_only": reads, "oltp_write_only": writes, "oltp_read_write": reads + writes}
         if queries.get(self.kind, 1) == 0:
-            raise refuse("a transaction without a query measures nothing; set point_selects or a range kind")
+            raise refusal("a transaction without a query measures nothing; set point_selects or a range kind")
         return self
 
 
@@ -158,13 +158,13 @@ class LeftOut(Factors):
     """Cells that are not measured: those that have one of the given levels for every factor named here."""
 
     @model_validator(mode="after")
-    def _names_something(self) -> Self:
+    def _check_names_factor(self) -> Self:
         if not self.model_fields_set:
-            raise refuse("an empty table: it would leave out every cell")
+            raise refusal("an empty table: it would leave out every cell")
         return self
 
     @model_serializer(mode="wrap")
-    def _only_named(self, plain: SerializerFunctionWrapHandler) -> dict[str, object]:
+    def _serialize_named_factors(self, plain: SerializerFunctionWrapHandler) -> dict[str, object]:
         return {name: levels for name, levels in plain(self).items() if name in self.model_fields_set}
 
     def matches(self, cell: FactorLevels) -> bool:
@@ -175,7 +175,7 @@ class Baseline(PlanPart):
     """The cell that every other one is compared with. It names enough factors to single out one cell."""
 
 
-def _by_registry(model: Any) -> WrapValidator:
+def _registry_validator(model: Any) -> WrapValidator:
     """A validator by the present model of the registry. In a run file, fields are stored by name, not by alias."""
 
     def validate(value: Any, _: Any, info: ValidationInfo) -> Any:
@@ -190,20 +190,17 @@ def _by_registry(model: Any) -> WrapValidator:
 
 def factors_model() -> type[Factors]:
     """Model of the table `[factors]`, with the factors that are in the registry now."""
-    model: type[Factors] = levels_model_of(Factors, "Factors")
-    return model
+    return levels_model_of(Factors)
 
 
 def left_out_model() -> type[LeftOut]:
     """Model of a table of `[[leave_out]]`."""
-    model: type[LeftOut] = levels_model_of(LeftOut, "LeftOut", is_leave_out=True)
-    return model
+    return levels_model_of(LeftOut, is_leave_out=True)
 
 
 def baseline_model() -> type[Baseline]:
     """Model of `[baseline]`."""
-    model: type[Baseline] = baseline_model_of(Baseline, "Baseline")
-    return model
+    return baseline_model_of(Baseline)
 
 
 def table_model(table: Any) -> Any:
@@ -231,9 +228,9 @@ class Timing(PlanPart):
     only the cell twice."""
 
     @model_validator(mode="after")
-    def _blocks_in_order(self) -> Self:
+    def _check_block_counts(self) -> Self:
         if self.max_blocks < self.min_blocks:
-            raise refuse(f"max_blocks {self.max_blocks} is less than min_blocks {self.min_blocks}")
+            raise refusal(f"max_blocks {self.max_blocks} is less than min_blocks {self.min_blocks}")
         return self
 
 
@@ -245,24 +242,26 @@ class Plan(PlanPart):
     """The question that the run answers, in one sentence."""
     workload: Workload
     data: Data = Data()
-    factors: SerializeAsAny[Annotated[Factors, _by_registry(factors_model)]]
-    baseline: SerializeAsAny[Annotated[Baseline, _by_registry(baseline_model)]]
+    factors: SerializeAsAny[Annotated[Factors, _registry_validator(factors_model)]]
+    baseline: SerializeAsAny[Annotated[Baseline, _registry_validator(baseline_model)]]
     timing: Timing = Timing()
     pages: dict[ShapeName, PageShape] = Field(default_factory=dict)
     """Shapes by the levels of the factor `page`."""
     keys: Keys = Keys()
-    leave_out: tuple[SerializeAsAny[Annotated[LeftOut, _by_registry(left_out_model)]], ...] = ()
+    leave_out: tuple[SerializeAsAny[Annotated[LeftOut, _registry_validator(left_out_model)]], ...] = ()
 
     @model_validator(mode="after")
-    def _pages_make_sense(self) -> Self:
+    def _check_pages(self) -> Self:
         check_pages(self)
         return self
 
     @model_validator(mode="after")
-    def _replication_makes_sense(self) -> Self:
+    def _check_replication(self) -> Self:
         factors, without_replica = self.factors, set(self.factors.replication) <= {"off", "none"}
         if without_replica and factors.fault != ("none",):
-            raise unfit("fault", "a fault needs a replica that takes over: name a mode of replication that has one")
+            raise factor_refusal(
+                "fault", "a fault needs a replica that takes over: name a mode of replication that has one"
+            )
         meaningless = [
             *(REPLICA_FACTORS if without_replica else ()),
             *(("durability",) if factors.replication == ("off",) else ()),
@@ -270,81 +269,76 @@ class Plan(PlanPart):
         for name in meaningless:
             factor = FACTORS[name]
             if getattr(factors, name) != (factor.default,):
-                raise unfit(name, f"{factor.key} does not apply without replication: name a mode that has it")
+                raise factor_refusal(name, f"{factor.key} does not apply without replication: name a mode that has it")
         if set(factors.replication) & set(SEMI_SYNC) and min(factors.wait_for) > max(factors.replicas):
-            raise unfit(
+            raise factor_refusal(
                 "wait_for", f"a commit cannot wait for {min(factors.wait_for)} of {max(factors.replicas)} replicas"
             )
         for level, replicas in product(factors.distances, factors.replicas):
             if not fits(level, replicas + 1):
-                raise unfit(
+                raise factor_refusal(
                     "distances", f"distances {level!r}: {replicas + 1} servers have {len(pairs(replicas + 1))} pairs"
                 )
         return self
 
     @model_validator(mode="after")
-    def _loads_make_sense(self) -> Self:
-        if self.factors.load != (CLOSED,) and (self.workload.kind == "page" or self.factors.fault != ("none",)):
-            raise unfit(
+    def _check_workload(self) -> Self:
+        kind = self.workload.kind
+        if self.factors.load != (CLOSED,) and (kind == "page" or self.factors.fault != ("none",)):
+            raise factor_refusal(
                 "load",
                 "a load at a rate of its own needs transactions: it is not for pages, nor where something breaks",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _faults_have_keys(self) -> Self:
-        if self.factors.fault != ("none",) and self.workload.kind != "single_row_inserts":
-            raise unfit(
+        if self.factors.fault != ("none",) and kind != "single_row_inserts":
+            raise factor_refusal(
                 "fault", "a fault needs the workload single_row_inserts: its clients log the keys that are looked for"
             )
+        if self.factors.row_bytes != (ROW_BYTES.ordinary,) and kind != "single_row_inserts":
+            raise factor_refusal("row_bytes", "the size of a row applies only to the workload single_row_inserts")
         return self
 
     @model_validator(mode="after")
-    def _rows_are_inserted(self) -> Self:
-        if self.factors.row_bytes != (ROW_BYTES.ordinary,) and self.workload.kind != "single_row_inserts":
-            raise unfit("row_bytes", "the size of a row applies only to the workload single_row_inserts")
-        return self
-
-    @model_validator(mode="after")
-    def _writers_have_rows(self) -> Self:
+    def _check_writers(self) -> Self:
         factors = self.factors
         if factors.writers == ("one",):
             return self
         if self.workload.kind != "single_row_updates":
-            raise unfit(
+            raise factor_refusal(
                 "writers", "two writers need the workload single_row_updates: only there is it known whose row is whose"
             )
         if not all(is_direct(path, 1, by_socket=True) for path in factors.path) or factors.load != (CLOSED,):
-            raise unfit(
+            raise factor_refusal(
                 "writers", "two writers are clients on their nodes' own machines, in a closed loop: path = 'socket'"
             )
         return self
 
     @model_validator(mode="after")
-    def _faults_can_be_done(self) -> Self:
+    def _check_faults(self) -> Self:
         faults, clusters = set(self.factors.fault), set(self.factors.replication) & set(CLUSTERS)
         if clusters and faults - set(CLUSTER_FAULTS):
-            raise unfit("fault", f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
+            raise factor_refusal("fault", f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
         if clusters and faults != {"none"} and min(self.factors.replicas) < 2:
-            raise unfit("replicas", "no cluster of two nodes goes on without one of them: give it replicas = 2 or more")
+            raise factor_refusal(
+                "replicas", "no cluster of two nodes goes on without one of them: give it replicas = 2 or more"
+            )
         if "partition" in faults and min(self.factors.replicas) < MINORITY_OF_TWO:
-            raise unfit(
+            raise factor_refusal(
                 "replicas", f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}"
             )
         single_primary_modes = set(self.factors.replication) - {"off", "none"} - clusters
         if single_primary_modes and (cluster_only := faults & set(CLUSTER_ONLY_FAULTS)):
-            raise unfit(
+            raise factor_refusal(
                 "fault",
                 f"{', '.join(sorted(cluster_only))} needs a cluster, and {', '.join(sorted(single_primary_modes))} is not one",
             )
         if "replica-leaves" not in self.factors.fault:
             return self
         if set(self.factors.replication) & {"async", COMMIT_OFF}:
-            raise unfit(
+            raise factor_refusal(
                 "fault", "replica-leaves needs an acknowledgement to fall back from: asynchronous replication has none"
             )
         if self.timing.measure_ns < FALLBACK_NS:
-            raise refuse(
+            raise refusal(
                 f"replica-leaves needs measure = '{FALLBACK_NS // 10**9}s' or more: the replica leaves, is away beyond the "
                 "servers' timeout, and returns",
                 "timing",
@@ -371,7 +365,7 @@ def _none_if_invalid(value: object, read: ValidatorFunctionWrapHandler) -> objec
 
 
 T = TypeVar("T")
-_Known = Annotated[T | None, WrapValidator(_none_if_invalid)]
+_OptionalPart = Annotated[T | None, WrapValidator(_none_if_invalid)]
 """A part of a stored plan. None: the plan lacks it, or it is malformed."""
 
 
@@ -386,21 +380,21 @@ class StoredLevels(BaseModel, frozen=True):
 class StoredPlan(BaseModel, frozen=True):
     """The parts of a plan in a run file that reports need. They must be readable even if the plan can no longer be measured."""
 
-    question: _Known[str] = None
-    workload: _Known[Workload] = None
-    data: _Known[Data] = None
-    timing: _Known[Timing] = None
-    keys: _Known[Keys] = None
-    pages: _Known[dict[str, _Known[PageShape]]] = None
-    factors: _Known[StoredLevels] = None
+    question: _OptionalPart[str] = None
+    workload: _OptionalPart[Workload] = None
+    data: _OptionalPart[Data] = None
+    timing: _OptionalPart[Timing] = None
+    keys: _OptionalPart[Keys] = None
+    pages: _OptionalPart[dict[str, _OptionalPart[PageShape]]] = None
+    factors: _OptionalPart[StoredLevels] = None
 
 
-def read_stored(plan: PlanJson) -> StoredPlan:
+def parse_stored_plan(plan: PlanJson) -> StoredPlan:
     """The plan kept in a run file, to report it."""
     return StoredPlan.model_validate(plan, context=STORED, by_alias=False, by_name=True)
 
 
-def local_part(plan: Plan) -> Plan:
+def local_plan(plan: Plan) -> Plan:
     """The plan with only those of its paths that cross no link; unchanged if there are none."""
     local = tuple(path for path in plan.factors.path if is_local(path))
     if not local:

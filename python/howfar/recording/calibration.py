@@ -15,7 +15,6 @@ from contextlib import ExitStack
 
 from howfar.contract.messages import (
     AnswerJob,
-    NullReady,
     Recorded,
     Replayed,
     ReplayJob,
@@ -23,11 +22,10 @@ from howfar.contract.messages import (
     ReplayStep,
     Target,
     TcpListen,
-    TcpTarget,
     UnixTarget,
 )
+from howfar.engine.null_server import run_null_server
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError
 from howfar.lab.network import format_cpus
 from howfar.recording.costs import SMALLEST, trimmed_mean
 from howfar.recording.record_tap import RecordTap
@@ -60,7 +58,7 @@ class Rhythm(Part):
     to_client: int = SMALLEST[1]
 
     @property
-    def each_ns(self) -> int:
+    def pause_and_server_ns(self) -> int:
         """Duration of the pause and of a round trip, without the time that the path takes."""
         return self.gap_ns + self.server_ns
 
@@ -79,7 +77,7 @@ class Rhythm(Part):
         )
 
 
-def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
+def median_rhythm(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
     """The median rhythm of rows (page, begin, end of sending, end, bytes to the server, to the client), ordered by page and time.
 
     The server's time lasts from the end of sending to the end. The gap before the first round trip of a page is unknown.
@@ -161,13 +159,15 @@ def calibrate(
 ) -> RecorderCost:
     """Measure in rounds, each both with and without a tap. `launcher_on`: gives the launcher for some CPUs. Raises LabError,
     EngineError."""
-    warm_up, rounds = _round_trips(rhythm)
-    page = ReplayPage(steps=(rhythm.step(),) * (warm_up + rounds))
+    warm_up, counted = _count_round_trips(rhythm)
+    page = ReplayPage(steps=(rhythm.step(),) * (warm_up + counted))
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         client = launcher_on(placement.application)
-        server = _start_null_server(stack, f"{folder}/answers" if on_socket else None, launcher_on(placement.server))
-        listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host="127.0.0.1", port=0)
+        tcp = TcpListen(host="127.0.0.1")
+        job = AnswerJob(listen=UnixTarget(path=f"{folder}/answers") if on_socket else tcp)
+        server = stack.enter_context(run_null_server(job, launcher_on(placement.server))).target
+        listen = UnixTarget(path=f"{folder}/tap") if on_socket else tcp
         tap = RecordTap(server, listen, client)
         stack.callback(tap.leave)
         added_ns, path_times_ns = [], []
@@ -184,38 +184,28 @@ def calibrate(
     return RecorderCost(floor_ns=floor_ns, tap_ns=mean_interval(added_ns), path_ns=path_ns)
 
 
-def _round_trips(rhythm: Rhythm) -> tuple[int, int]:
+def _count_round_trips(rhythm: Rhythm) -> tuple[int, int]:
     """Numbers of round trips in a round: those to warm up, and those that count."""
-    each_ns = _expected_round_trip_ns(rhythm)
-    rounds = max(
+    round_trip_ns = _expected_round_trip_ns(rhythm)
+    counted = max(
         _MIN_TRIPS,
-        min(_USUAL_MIN_TRIPS, int(_MAX_ROUND_NS / each_ns)),
-        min(_MAX_TRIPS, int(_TARGET_ROUND_NS / each_ns)),
+        min(_USUAL_MIN_TRIPS, int(_MAX_ROUND_NS / round_trip_ns)),
+        min(_MAX_TRIPS, int(_TARGET_ROUND_NS / round_trip_ns)),
     )
-    return min(_WARM_UP_TRIPS, rounds), rounds
+    return min(_WARM_UP_TRIPS, counted), counted
 
 
 def _expected_round_trip_ns(rhythm: Rhythm) -> float:
-    return rhythm.each_ns + 100_000 + _NS_PER_BYTE * (rhythm.to_server + rhythm.to_client)
+    return rhythm.pause_and_server_ns + 100_000 + _NS_PER_BYTE * (rhythm.to_server + rhythm.to_client)
 
 
 def calibration_s(rhythm: Rhythm) -> float:
     """Estimated duration of a calibration on a quiet machine."""
-    return 2 * _ROUNDS * (sum(_round_trips(rhythm)) * _expected_round_trip_ns(rhythm) / 1e9 + _PROGRAM_START_S)
-
-
-def _start_null_server(stack: ExitStack, socket: str | None, launcher: Launcher) -> Target:
-    """Start a server that does no work."""
-    listen = UnixTarget(path=socket) if socket else TcpListen(host="127.0.0.1", port=0)
-    server = stack.enter_context(EngineProcess(AnswerJob(listen=listen), launcher))
-    ready = server.read()
-    if not isinstance(ready, NullReady):
-        raise LabError("the server that does no work did not start", "Please report this.")
-    return listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or 0)
+    return 2 * _ROUNDS * (sum(_count_round_trips(rhythm)) * _expected_round_trip_ns(rhythm) / 1e9 + _PROGRAM_START_S)
 
 
 def _measure_cost_ns(target: Target, page: ReplayPage, warm_up: int, rhythm: Rhythm, launcher: Launcher) -> float:
     with EngineProcess(ReplayJob(target=target, pages=(page,)), launcher) as engine:
         replayed = engine.read()
-    assert isinstance(replayed, Replayed), "a replay says what each page took"
+    assert isinstance(replayed, Replayed), "a replay job answers with Replayed"
     return trimmed_mean(replayed.round_trips_ns[warm_up:]) - rhythm.server_ns

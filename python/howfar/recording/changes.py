@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from howfar.recording.kinds import TripKind, is_assignment
-from howfar.recording.layout import CostedPage, Trip
+from howfar.recording.page_costs import CostedPage, Trip
 from howfar.recording.predict import quantiles
 from howfar.stats.estimate import Estimate, Part
 
@@ -60,7 +60,7 @@ class PageChange:
     count: int
 
 
-def changes(costed: Mapping[str, Sequence[CostedPage]]) -> list[PossibleChange]:
+def find_changes(costed: Mapping[str, Sequence[CostedPage]]) -> list[PossibleChange]:
     """Find the changes of all pages, the largest saving first."""
     found = []
     for name, pages in costed.items():
@@ -109,8 +109,8 @@ def _sequential_saving_ns(kind: ChangeKind, page: CostedPage, gone: Sequence[int
     ack = page.path.ack_ns[:, gone].sum(axis=1)
     if kind == "nagle":
         return ack, ack
-    path, server, own = (
-        page.target_cost_ns[:, gone].sum(axis=1) - ack,
+    path, server, application = (
+        page.path.target_cost_ns[:, gone].sum(axis=1) - ack,
         page.server_ns[:, gone].sum(axis=1),
         page.application_gaps_ns[gone].sum(),
     )
@@ -119,20 +119,20 @@ def _sequential_saving_ns(kind: ChangeKind, page: CostedPage, gone: Sequence[int
         return np.zeros_like(path), path
     if kind == "transaction":
         # The server still commits after the statement, so the server's time is not saved.
-        return path, path + own
+        return path, path + application
     if kind == "cache":
         # Each read of a shared cache still takes a round trip of the smallest sizes over the same path.
         return path + server - min_cost, path + server
     if kind == "loop":
         # The one query that replaces the loop must still produce and send all rows: the cost of their bytes remains.
-        return min_cost, path + server + own
+        return min_cost, path + server + application
     if kind == "fetch":
         # The same rows are still produced, sent and used.
         return min_cost, path
     if kind == "bytes":
         # The minimum is the waits for the congestion window, which end if the remaining bytes fit into it.
         return page.path.slow_ns[:, gone].sum(axis=1), path - min_cost
-    return path, path + server + own
+    return path, path + server + application
 
 
 def _make_change(
@@ -155,8 +155,8 @@ def _make_change(
         ).p50_ms
         for side in (0, 1)
     )
-    whole_ms = float(np.median([page.predicted_ns.mean() for page in pages])) / 1e6
-    high_ms = min(_limit_or_value(high, high.high), whole_ms)
+    page_ms = float(np.median([page.predicted_ns.mean() for page in pages])) / 1e6
+    high_ms = min(_limit_or_value(high, high.high), page_ms)
     return PossibleChange(
         kind=kind,
         page=name,
@@ -166,7 +166,7 @@ def _make_change(
         pages=len(savings),
         low_ms=min(max(_limit_or_value(low, low.low), 0.0), high_ms),
         high_ms=high_ms,
-        target_share=high.value * len(savings) / len(pages) / whole_ms if whole_ms else 0.0,
+        target_share=high.value * len(savings) / len(pages) / page_ms if page_ms else 0.0,
     )
 
 
@@ -182,29 +182,26 @@ def _find_connects(name: str, pages: Sequence[CostedPage]) -> Iterator[PossibleC
         if not page.connects:
             continue
         gone = [index for index, trip in enumerate(page.trips) if trip.kind is TripKind.CONNECT]
-        path = page.target_cost_ns[:, gone].sum(axis=1) + page.target_connect_ns
+        path = page.path.target_cost_ns[:, gone].sum(axis=1) + page.target_connect_ns
         # The application's time before the first round trip of a connection is not part of connecting.
-        first = {page.trips[index].connection: index for index in reversed(gone)}.values()
-        application_ns = sum(page.application_gaps_ns[index] for index in gone if index not in first)
-        possible = _possible_login_trips(page)
+        first_trips = {page.trips[index].connection: index for index in reversed(gone)}.values()
+        application_ns = sum(page.application_gaps_ns[index] for index in gone if index not in first_trips)
+        possible_logins = _possible_login_trips(page)
         high = path + page.server_ns[:, gone].sum(axis=1) + application_ns
         high += (
-            page.target_cost_ns[:, possible].sum(axis=1)
-            + page.server_ns[:, possible].sum(axis=1)
-            + page.application_gaps_ns[possible].sum()
+            page.path.target_cost_ns[:, possible_logins].sum(axis=1)
+            + page.server_ns[:, possible_logins].sum(axis=1)
+            + page.application_gaps_ns[possible_logins].sum()
         )
         unknown_ns = (len(gone) + page.connect_rtts) * page.waking_ns
         savings[number] = path - unknown_ns, high + unknown_ns
     if savings:
         connecting_pages = [pages[number] for number in savings]
         at_least = "at least " if any(_possible_login_trips(page) for page in connecting_pages) else ""
-        digest = (
-            f"connect and log in ({at_least}{np.mean([_count_login_trips(page) for page in connecting_pages]):.1f} "
-            "round trips of login)"
-        )
         count = float(np.mean([page.connects for page in connecting_pages]))
-        logins = float(np.mean([_count_login_trips(page) for page in connecting_pages]))
-        yield _make_change("connect", name, digest, count, logins, savings, pages)
+        login_trips = float(np.mean([_count_login_trips(page) for page in connecting_pages]))
+        digest = f"connect and log in ({at_least}{login_trips:.1f} round trips of login)"
+        yield _make_change("connect", name, digest, count, login_trips, savings, pages)
 
 
 def _possible_login_trips(page: CostedPage) -> list[int]:
@@ -241,9 +238,9 @@ def _find_in_page(page: CostedPage, seen_reads: set[tuple[str, int]]) -> list[Pa
     found += repeated
     found += _find_cacheable_reads(trips, runs, seen_reads)
     found += _find_slow_starts(page, runs)
-    taken = looped.union(*(read.gone for read in repeated))
+    excluded = looped.union(*(read.gone for read in repeated))
     found += _find_two_writes(page)
-    found += _find_pipelines(trips, [index for index in runs if index not in taken])
+    found += _find_pipelines(trips, [index for index in runs if index not in excluded])
     return found
 
 
@@ -288,28 +285,35 @@ def _find_transactions(trips: Sequence[Trip], operations: Sequence[int]) -> Iter
     """Find transactions around a single statement."""
     for triple in zip(operations, operations[1:], operations[2:], strict=False):
         first, middle, last = (trips[index] for index in triple)
-        together = len({trip.connection for trip in (first, middle, last)}) == 1 and not middle.failed
-        if together and first.kind is TripKind.BEGIN and last.kind is TripKind.END and middle.kind is not TripKind.END:
+        is_one_connection = len({trip.connection for trip in (first, middle, last)}) == 1 and not middle.failed
+        if (
+            is_one_connection
+            and first.kind is TripKind.BEGIN
+            and last.kind is TripKind.END
+            and middle.kind is not TripKind.END
+        ):
             yield PageChange("transaction", middle.text, (triple[0], triple[2]), 1)
 
 
 def _find_unneeded(
-    kind: TripKind, advised: ChangeKind, trips: Sequence[Trip], answered: Sequence[int]
+    kind: TripKind, change_kind: ChangeKind, trips: Sequence[Trip], answered: Sequence[int]
 ) -> Iterator[PageChange]:
     """Find the round trips of a kind that a page does not need."""
     for (_, text), group in _group_trips(trips, [index for index in answered if trips[index].kind is kind]).items():
-        yield PageChange(advised, text, tuple(group), len(group))
+        yield PageChange(change_kind, text, tuple(group), len(group))
 
 
 def _find_prepares(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[PageChange]:
     """Find preparations of statements, together with the closing of these statements, which would be saved too."""
-    closing: dict[int, list[int]] = defaultdict(list)
+    closes: dict[int, list[int]] = defaultdict(list)
     for index in answered:
         if trips[index].kind is TripKind.CLOSE:
-            closing[trips[index].connection].append(index)
+            closes[trips[index].connection].append(index)
     for prepare in _find_unneeded(TripKind.PREPARE, "prepare", trips, answered):
-        ends = closing[trips[prepare.gone[0]].connection]
-        close_indices = {next((end for end in ends if end > index), None) for index in prepare.gone} - {None}
+        connection_closes = closes[trips[prepare.gone[0]].connection]
+        close_indices = {
+            next((close for close in connection_closes if close > index), None) for index in prepare.gone
+        } - {None}
         gone = tuple(sorted({*prepare.gone, *(index for index in close_indices if index is not None)}))
         yield PageChange("prepare", prepare.digest, gone, len(prepare.gone))
 
@@ -326,11 +330,11 @@ def _find_fetches(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Pa
 def _find_repeated_reads(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[PageChange]:
     """Find reads repeated within one page."""
     repeats: dict[str, list[int]] = defaultdict(list)
-    earlier: set[tuple[str, int]] = set()
+    seen: set[tuple[str, int]] = set()
     for index, key in _keyed_reads(trips, runs):
-        if key in earlier:
+        if key in seen:
             repeats[key[0]].append(index)
-        earlier.add(key)
+        seen.add(key)
     for text, group in repeats.items():
         yield PageChange("memo", text, tuple(group), len(group))
 
@@ -379,8 +383,8 @@ def _find_pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Page
     """Find statements that follow each other on one connection and could be sent together if none needs another's answer."""
     run: list[int] = []
     for index in (*runs, None):
-        joins = run and index == run[-1] + 1 and trips[index].connection == trips[run[0]].connection
-        if run and not joins:
+        continues_run = run and index == run[-1] + 1 and trips[index].connection == trips[run[0]].connection
+        if run and not continues_run:
             if len(run) >= MIN_LOOP:
                 yield PageChange("pipeline", f"{trips[run[0]].text}, and those after it", tuple(run[1:]), len(run))
             run = []

@@ -16,13 +16,13 @@ from typing import Protocol
 import howfar
 from howfar.contract.messages import PacketsEnded, Recorded, RecordEnded
 from howfar.errors import EngineError, HowfarError, RunFileError
-from howfar.recording.calibration import Placement, Rhythm, calibrate, calibration_s, rhythm_of
+from howfar.recording.calibration import Placement, Rhythm, calibrate, calibration_s, median_rhythm
 from howfar.recording.facts import PassedBytes, RecordingFacts
 from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, RecordingFile, RoundTrip, TimedPage
-from howfar.stopping import ended_by_request
+from howfar.stopping import raising_end_requests
 
 _MALFORMED = "marks that were not understood"
 _ONE_YEAR_S = 365 * 86_400.0
@@ -41,7 +41,7 @@ class EventSource(Protocol):
 
 
 @dataclass
-class Collected:
+class CollectedEvents:
     """Totals and results collected from the events."""
 
     ended: RecordEnded | PacketsEnded | None = None
@@ -50,10 +50,10 @@ class Collected:
     tls: bool = False
     round_trips: int = 0
 
-    def facts(self, more: Mapping[str, int], code: int) -> RecordingFacts:
-        """The facts to write at the end. `more`: further reasons why something is unknown, with counts, which may be 0."""
+    def facts(self, unknown_counts: Mapping[str, int], code: int) -> RecordingFacts:
+        """The facts to write at the end. `unknown_counts`: further reasons why something is unknown, with counts, which may be 0."""
         unknown = Counter(self.ended.unknown if self.ended else {})
-        unknown.update({reason: count for reason, count in more.items() if count})
+        unknown.update({reason: count for reason, count in unknown_counts.items() if count})
         return RecordingFacts(
             protocol=self.protocols.most_common(1)[0][0] if self.protocols else "unknown",
             tls=self.tls,
@@ -66,7 +66,7 @@ class Collected:
         )
 
 
-def collect(source: EventSource, file: RecordingFile, collected: Collected, marks: Marks | None = None) -> None:
+def collect(source: EventSource, file: RecordingFile, collected: CollectedEvents, marks: Marks | None = None) -> None:
     """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording, not the
     application."""
     with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ def collect(source: EventSource, file: RecordingFile, collected: Collected, mark
     is_idle_priority = _set_scheduling(os.SCHED_IDLE)
     try:
         for event in source.events():
-            if is_idle_priority and _is_late(event):
+            if is_idle_priority and _needs_normal_priority(event):
                 is_idle_priority = _set_scheduling(os.SCHED_OTHER)
             if isinstance(event, PacketsEnded):
                 collected.ended = event
@@ -94,6 +94,17 @@ def collect(source: EventSource, file: RecordingFile, collected: Collected, mark
         _set_scheduling(os.SCHED_OTHER)
 
 
+@contextmanager
+def collecting(tap: RecordTap, file: RecordingFile, collected: CollectedEvents, marks: Marks) -> Iterator[None]:
+    """Call `collect` in a thread during the block. After the block, the tap is asked for its last event."""
+    collector = threading.Thread(target=collect, args=(tap, file, collected, marks), name="collect", daemon=True)
+    collector.start()
+    yield
+    with contextlib.suppress(EngineError):
+        tap.finish()
+    collector.join()
+
+
 def _set_scheduling(policy: int) -> bool:
     """Set the scheduling policy of the calling thread. Returns whether it yields to all other threads (SCHED_IDLE)."""
     with contextlib.suppress(OSError):
@@ -101,14 +112,14 @@ def _set_scheduling(policy: int) -> bool:
     return policy == os.SCHED_IDLE
 
 
-def _is_late(event: Recorded | RecordEnded | PacketsEnded) -> bool:
-    """Whether this thread must return to normal priority: it is starved of CPU time, or the application has ended."""
+def _needs_normal_priority(event: Recorded | RecordEnded | PacketsEnded) -> bool:
+    """Whether this thread must return to normal priority: it lacks CPU time, or the application has ended."""
     if not isinstance(event, Recorded) or not event.round_trips:
         return not isinstance(event, Recorded)
     return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_EVENT_NS
 
 
-def _add_event(event: Recorded, file: RecordingFile, collected: Collected) -> None:
+def _add_event(event: Recorded, file: RecordingFile, collected: CollectedEvents) -> None:
     file.add_digests([Digest(**vars(digest)) for digest in event.digests])
     file.add_round_trips([RoundTrip(page_id=None, **vars(trip)) for trip in event.round_trips])
     file.add_connections([Connection(**vars(connection)) for connection in event.connections])
@@ -122,7 +133,7 @@ def _add_event(event: Recorded, file: RecordingFile, collected: Collected) -> No
 
 def wait_for(seconds: float | None) -> None:
     """Wait for `seconds`, or until the user interrupts or ends this program; None: only until then."""
-    with contextlib.suppress(KeyboardInterrupt), ended_by_request():
+    with contextlib.suppress(KeyboardInterrupt), raising_end_requests():
         time.sleep(_ONE_YEAR_S if seconds is None else seconds)
 
 
@@ -188,13 +199,14 @@ def reporting_write_errors(file: RecordingFile, say: Callable[[str], None]) -> I
 
 def finish(
     file: RecordingFile,
-    collected: Collected,
+    collected: CollectedEvents,
     unknown: Mapping[str, int],
     code: int,
     say: Callable[[str], None],
-    more: Callable[[], RecordingFacts] = RecordingFacts,
+    measure_names: Callable[[], RecordingFacts] = RecordingFacts,
 ) -> None:
-    """Complete a recording. If a tap made it, then also add `more` facts and measure what the tap costs; an interrupt skips both."""
+    """Complete a recording. If a tap made it, also add the facts of `measure_names` and measure what the tap costs; an interrupt skips
+    both."""
     ended = collected.ended
     facts = collected.facts(unknown, code)
     if not isinstance(ended, RecordEnded):
@@ -202,13 +214,13 @@ def finish(
         return
     file.seal(facts.updated(_tap_facts(ended)))
     placement = Placement.of_processes(ended.server_pid)
-    rhythm = rhythm_of(file.page_timings())
+    rhythm = median_rhythm(file.page_timings())
     seconds = 2 * calibration_s(rhythm)
     try:
         if seconds > _NOTABLE_CALIBRATION_S:
             say(f"the recording is complete; measuring what the tap costs takes about {seconds:.0f} s")
-        file.seal(more())
-        file.seal(_measure_own_cost(rhythm, file.facts.transport == "unix", placement))
+        file.seal(measure_names())
+        file.seal(_measure_tap_cost(rhythm, file.facts.transport == "unix", placement))
     except KeyboardInterrupt:
         say("what the tap costs was not measured: interrupted")
     file.close()
@@ -231,7 +243,7 @@ def _tap_facts(ended: RecordEnded) -> RecordingFacts:
     )
 
 
-def _measure_own_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> RecordingFacts:
+def _measure_tap_cost(rhythm: Rhythm, on_socket: bool, placement: Placement) -> RecordingFacts:
     """The cost of the tap as facts, measured with the recorded rhythm. Only predictions need it."""
     try:
         # The first calibration yields the server's own share of the observed time, which is how long the application's CPU sleeps.

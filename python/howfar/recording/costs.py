@@ -103,13 +103,13 @@ class PathCosts(Part):
 
     def costs_ns(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
         """Costs in ns, with a row per block and a column per round trip."""
-        pairs = len(self.sizes.to_client)
+        answers = len(self.sizes.to_client)
         rows = []
         for block in self.blocks:
-            base = block.cost_ns[0]
-            answers = _interpolate(to_client, self.sizes.to_client, block.cost_ns[:pairs])
-            requests = _interpolate(to_server, self.sizes.to_server, (base, *block.cost_ns[pairs:]))
-            rows.append(answers + requests - base)
+            smallest_ns = block.cost_ns[0]
+            answers_ns = _interpolate(to_client, self.sizes.to_client, block.cost_ns[:answers])
+            requests_ns = _interpolate(to_server, self.sizes.to_server, (smallest_ns, *block.cost_ns[answers:]))
+            rows.append(answers_ns + requests_ns - smallest_ns)
         return np.asarray(rows)
 
     def slow_start_ns(self, rounds: Sequence[tuple[int, ...]], rtt_ns: int | None = None) -> np.ndarray:
@@ -120,21 +120,21 @@ class PathCosts(Part):
         because it is already part of the answer's cost.
         """
         waits_ns = np.zeros((len(self.blocks), len(rounds)))
-        pairs = len(self.sizes.to_client)
+        answers = len(self.sizes.to_client)
         for column, sent in enumerate(rounds if self.link_rtt_ns else ()):
             for row, block in enumerate(self.blocks if sent else ()):
-                sending = _interpolate(sent, self.sizes.to_client, block.cost_ns[:pairs]) - block.cost_ns[0]
-                waits_ns[row, column] = np.maximum((rtt_ns or self.link_rtt_ns) - sending, 0.0).sum()
+                sending_ns = _interpolate(sent, self.sizes.to_client, block.cost_ns[:answers]) - block.cost_ns[0]
+                waits_ns[row, column] = np.maximum((rtt_ns or self.link_rtt_ns) - sending_ns, 0.0).sum()
         return waits_ns
 
     def at_rtt(self, rtt_ns: int) -> PathCosts:
         """The same path with another RTT of its link: the cost of each round trip changes by the difference."""
-        longer_ns = rtt_ns - self.link_rtt_ns
+        added_ns = rtt_ns - self.link_rtt_ns
         blocks = tuple(
             block.model_copy(
                 update={
-                    "cost_ns": tuple(max(cost + longer_ns, 0.0) for cost in block.cost_ns),
-                    "connect_ns": max(block.connect_ns + (1 + self.encrypted) * longer_ns, 0.0),
+                    "cost_ns": tuple(max(cost + added_ns, 0.0) for cost in block.cost_ns),
+                    "connect_ns": max(block.connect_ns + (1 + self.encrypted) * added_ns, 0.0),
                 }
             )
             for block in self.blocks
@@ -155,12 +155,12 @@ class PathCosts(Part):
         return np.asarray([block.connect_ns for block in self.blocks])
 
 
-def _interpolate(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
+def _interpolate(sizes: Sequence[int], measured_sizes: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
     """Interpolate costs by size. Against noise, they are first made non-decreasing; beyond the largest size they are extrapolated
     linearly."""
-    targets, rising = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
-    excess = np.maximum(targets - known[-1], 0.0) / max(known[-1] - known[0], 1)
-    return np.asarray(np.interp(targets, known, rising) + excess * (rising[-1] - rising[0]))
+    targets, rising_ns = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
+    excess = np.maximum(targets - measured_sizes[-1], 0.0) / max(measured_sizes[-1] - measured_sizes[0], 1)
+    return np.asarray(np.interp(targets, measured_sizes, rising_ns) + excess * (rising_ns[-1] - rising_ns[0]))
 
 
 @dataclass
@@ -169,8 +169,8 @@ class SlowStartWindow:
 
     segments: int = _INITIAL_WINDOW
 
-    def rest(self, idle_ns: int) -> None:
-        """Apply an idle time: the kernel halves the window for each idle timeout, down to the initial window (RFC 2861)."""
+    def apply_idle_time(self, idle_ns: int) -> None:
+        """Shrink the window after an idle time: the kernel halves it for each idle timeout, down to the initial window (RFC 2861)."""
         halvings = min(idle_ns // _MIN_IDLE_TIMEOUT_NS, 30)
         self.segments = max(self.segments >> halvings, min(self.segments, _INITIAL_WINDOW))
 
@@ -178,9 +178,9 @@ class SlowStartWindow:
         """Bytes of each round of an answer except the last. The window doubles in each round that fills it."""
         needed, rounds = -(-size // _MSS), list[int]()
         while needed > 0:
-            in_round = min(self.segments, needed)
-            needed -= in_round
-            rounds.append(in_round * _MSS)
-            if 2 * in_round > self.segments:  # the kernel's test of whether the window was the limit
-                self.segments += in_round
+            sent = min(self.segments, needed)
+            needed -= sent
+            rounds.append(sent * _MSS)
+            if 2 * sent > self.segments:  # the kernel's test of whether the window was the limit
+                self.segments += sent
         return tuple(rounds[:-1])

@@ -106,23 +106,23 @@ def pages_by_gaps(
     rest_by_id = dict(zip(gaps, model.probability(x).tolist(), strict=True))
     pages: list[TimedPage] = []
     page_ids: dict[int, int] = {}
-    names_by_statements: dict[frozenset[str | None], str] = {}
+    names: dict[frozenset[str | None], str] = {}
     for (pid, _), stream in streams.items():
         # The beginning and the end of a stream are certainly the beginning and the end of a page.
         rest_probabilities = [1.0, *(rest_by_id.get(trip.id, 0.0) for trip in stream[1:]), 1.0]
-        borders = [index for index, rest in enumerate(rest_probabilities) if rest > 0.5]
-        for first, after in pairwise(borders):
-            trips = stream[first:after]
+        borders = [index for index, probability in enumerate(rest_probabilities) if probability > 0.5]
+        for first, end in pairwise(borders):
+            trips = stream[first:end]
             confidence = (
                 rest_probabilities[first]
-                * math.prod(1 - trip for trip in rest_probabilities[first + 1 : after])
-                * rest_probabilities[after]
+                * math.prod(1 - probability for probability in rest_probabilities[first + 1 : end])
+                * rest_probabilities[end]
             )
             number, ended_ns = len(pages) + 1, max(trip.ended_ns for trip in trips)
             pages.append(
                 TimedPage(
                     number,
-                    _page_name(trips, names_by_statements),
+                    _page_name(trips, names),
                     "gap",
                     round(confidence, 3),
                     pid,
@@ -149,8 +149,8 @@ def _page_name(trips: Sequence[TimedRoundTrip], names: dict[frozenset[str | None
     statements = frozenset(trip.statement for trip in trips)
     if statements not in names:
         name = next((trip.statement for trip in trips if trip.statement), "page")[:_MAX_NAME]
-        taken, number = set(names.values()), 2
-        while (names.setdefault(statements, name)) in taken:
+        used_names, number = set(names.values()), 2
+        while (names.setdefault(statements, name)) in used_names:
             names[statements] = f"{name} ({number})"
             number += 1
     return names[statements]

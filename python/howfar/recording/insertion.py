@@ -44,7 +44,7 @@ _UNUSED_HOST = "192.0.2.1"
 
 
 @dataclass(frozen=True)
-class Rewriting:
+class AddressRewriter:
     """Replaces the address of a server by that of its tap, in arguments and in an environment."""
 
     hosts: tuple[str, ...]
@@ -60,14 +60,14 @@ class Rewriting:
         placeholder_values = {"{host}": self.tap.host, "{port}": str(self.tap.port)}
         rewritten = [self._rewrite_option(word) for word in words]
         rewritten = self._rewrite_flag_pairs(_SEPARATOR.join(rewritten)).split(_SEPARATOR)
-        return [re.sub(r"\{(?:host|port)\}", lambda match: placeholder_values[match[0]], word) for word in rewritten]
+        return [_fill_placeholders(word, placeholder_values) for word in rewritten]
 
     def _rewrite_option(self, word: str) -> str:
         """One argument with the address replaced, in the whole of it or after its first `=`, as in `--dsn=…` and `env NAME=…`."""
-        changed = self.text(word)
+        changed = self.rewrite_text(word)
         name, equals, value = word.partition("=")
         if changed == word and equals and re.fullmatch(r"-{0,2}\w[\w-]*", name):
-            return f"{name}={self.text(value)}"
+            return f"{name}={self.rewrite_text(value)}"
         return changed
 
     def _rewrite_flag_pairs(self, words: str) -> str:
@@ -90,7 +90,7 @@ class Rewriting:
             host, port = pair.get(True), pair.get(False)
             if host is None or port is None or port["value"] != str(self.port):
                 continue
-            if re.fullmatch(self._any_host(separate_values=True), host["value"], re.IGNORECASE):
+            if re.fullmatch(self._host_pattern(separate_values=True), host["value"], re.IGNORECASE):
                 replacements |= {host: self.tap.host, port: str(self.tap.port)}
         for match in sorted(replacements, key=lambda match: match.start(), reverse=True):
             words = words[: match.start("value")] + replacements[match] + words[match.end("value") :]
@@ -100,12 +100,12 @@ class Rewriting:
 
     def rewrite_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """The variables with the address replaced, also where host and port are in a pair of variables."""
-        rewritten = {name: self.text(value) for name, value in variables.items()}
+        rewritten = {name: self.rewrite_text(value) for name, value in variables.items()}
         for host, port in self._host_port_variables(variables):
             rewritten[host], rewritten[port] = self.tap.host, str(self.tap.port)
         libpq_variables = {name: variables[name] for name in ("PGHOST", "PGHOSTADDR", "PGPORT") if name in variables}
         if libpq_variables and self._is_server_address(
-            _parse_or_none(libpq.of_environment, libpq_variables), default=libpq.PORT
+            _parse_or_none(libpq.parse_environment, libpq_variables), default=libpq.PORT
         ):
             rewritten |= dict.fromkeys(libpq_variables, self.tap.host)
             rewritten["PGPORT"] = str(self.tap.port)
@@ -114,36 +114,36 @@ class Rewriting:
     def _host_port_variables(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Pairs of variables, such as DB_HOST and DB_PORT, that name the server."""
         for name, value in variables.items():
-            if not re.fullmatch(self._any_host(separate_values=True), value, re.IGNORECASE):
+            if not re.fullmatch(self._host_pattern(separate_values=True), value, re.IGNORECASE):
                 continue
-            ports = [port for port in _ports_beside(name) if variables.get(port) == str(self.port)]
-            if ports and not self._is_shared(name, variables):
+            ports = [port for port in _port_variables(name) if variables.get(port) == str(self.port)]
+            if ports and not self._is_port_shared(name, variables):
                 yield from ((name, port) for port in ports)
 
-    def _is_shared(self, name: str, variables: Mapping[str, str]) -> bool:
+    def _is_port_shared(self, name: str, variables: Mapping[str, str]) -> bool:
         """Whether the port variable of a host variable may also belong to another server, such as that in DB_READ_HOST if there is no
         DB_READ_PORT."""
         prefix = _HOST_SUFFIX.sub("", name)
         if not prefix:
             return False
         for other, value in variables.items():
-            ports = _ports_beside(other)
+            ports = _port_variables(other)
             if not value or not ports or not other.startswith(prefix):
                 continue
-            own_ports = set(ports) - set(_ports_beside(name))
-            is_ours = re.fullmatch(self._any_host(), value, re.IGNORECASE) is not None
+            own_ports = set(ports) - set(_port_variables(name))
+            is_ours = re.fullmatch(self._host_pattern(), value, re.IGNORECASE) is not None
             if not is_ours and not own_ports & variables.keys():
                 return True
         return False
 
     # ------------------------------------------------------------ one text
 
-    def text(self, text: str) -> str:
+    def rewrite_text(self, text: str) -> str:
         """A text with the server's address replaced: HOST:PORT as a whole word, or the complete text if it is one address."""
-        if re.search(self._any_host(), text, re.IGNORECASE) is None:
+        if re.search(self._host_pattern(), text, re.IGNORECASE) is None:
             return text
-        whole = rf"{_WORD_START}{self._any_host(brackets=True)}:{self.port}{_WORD_END}(?!:\d)"
-        changed = re.sub(whole, self._tap_host_and_port, text, flags=re.IGNORECASE)
+        host_and_port = rf"{_WORD_START}{self._host_pattern(brackets=True)}:{self.port}{_WORD_END}(?!:\d)"
+        changed = re.sub(host_and_port, self._tap_host_and_port, text, flags=re.IGNORECASE)
         return changed if changed != text else self._rewrite_address(text)
 
     def _rewrite_address(self, text: str) -> str:
@@ -160,20 +160,25 @@ class Rewriting:
 
     def _rewrite_url(self, text: str) -> str:
         """A URL without a port, with the tap's host and port inserted."""
-        pattern = rf"(://(?:[^/?#\s]*@)?){self._any_host(brackets=True)}(?=[/?#]|$)"
+        pattern = rf"(://(?:[^/?#\s]*@)?){self._host_pattern(brackets=True)}(?=[/?#]|$)"
         return re.sub(pattern, lambda match: match[1] + self._tap_host_and_port(), text, count=1, flags=re.IGNORECASE)
 
     def _rewrite_keywords(self, text: str) -> str:
         """A text of keywords with the address replaced, as in `host=… port=…` and PDO's `mysql:host=…;port=…`."""
         key = r"(\b(?:host|hostaddr|server|unix_host|data source|address|addr)\s*=\s*'?)"
-        changed = re.sub(rf"{key}{self._any_host()}{_WORD_END}", rf"\g<1>{self.tap.host}", text, flags=re.IGNORECASE)
+        changed = re.sub(
+            rf"{key}{self._host_pattern()}{_WORD_END}", rf"\g<1>{self.tap.host}", text, flags=re.IGNORECASE
+        )
         if re.search(r"\bport\s*=", changed, re.IGNORECASE):
             return re.sub(rf"(\bport\s*=\s*'?){self.port}\b", rf"\g<1>{self.tap.port}", changed, flags=re.IGNORECASE)
-        first = re.search(rf"\b(?:host|hostaddr|server)\s*=\s*'?{re.escape(self.tap.host)}'?", changed, re.IGNORECASE)
-        if first is None:
+        host_match = re.search(
+            rf"\b(?:host|hostaddr|server)\s*=\s*'?{re.escape(self.tap.host)}'?", changed, re.IGNORECASE
+        )
+        if host_match is None:
             return text
-        mark = ";" if ";" in text or (not re.search(r"\s\w+=", text) and ":" in text[: first.start()]) else " "
-        return f"{changed[: first.end()]}{mark}port={self.tap.port}{changed[first.end() :]}"
+        is_pdo = not re.search(r"\s\w+=", text) and ":" in text[: host_match.start()]
+        separator = ";" if ";" in text or is_pdo else " "
+        return f"{changed[: host_match.end()]}{separator}port={self.tap.port}{changed[host_match.end() :]}"
 
     def _is_server_address(self, address: ServerAddress | None, default: int | None = None) -> bool:
         """Whether an address is the server's. If it has no port, its protocol's or the given default applies."""
@@ -184,8 +189,8 @@ class Rewriting:
             return False
         if address.localhost_is_socket and host == "localhost":
             return False
-        usual_port = SERVICES[address.protocol].port if address.protocol is not None else default
-        return (address.port or usual_port) == self.port
+        default_port = SERVICES[address.protocol].port if address.protocol is not None else default
+        return (address.port or default_port) == self.port
 
     def _address_of_tap(self, address: ServerAddress) -> ServerAddress:
         is_named = address.host is not None and address.host.lower() in self.hosts
@@ -196,14 +201,14 @@ class Rewriting:
             hostaddr=self.tap.host if address.hostaddr is not None else None,
         )
 
-    def _any_host(self, *, brackets: bool = False, separate_values: bool = False) -> str:
+    def _host_pattern(self, *, brackets: bool = False, separate_values: bool = False) -> str:
         """A pattern of the server's host names. `separate_values`: host and port are separate; MySQL clients then take `localhost` to
         mean the socket, so it does not count."""
         hosts = [
             host for host in self.hosts if not (separate_values and host == "localhost" and self.protocol == "mysql")
         ]
-        shown = [rf"\[{re.escape(host)}\]" if brackets and ":" in host else re.escape(host) for host in hosts]
-        return f"(?:{'|'.join(shown) or '(?!)'})"
+        patterns = [rf"\[{re.escape(host)}\]" if brackets and ":" in host else re.escape(host) for host in hosts]
+        return f"(?:{'|'.join(patterns) or '(?!)'})"
 
     def _tap_host_and_port(self, _match: object = None) -> str:
         host = f"[{self.tap.host}]" if ":" in self.tap.host else self.tap.host
@@ -221,7 +226,7 @@ class Rewriting:
 
     def find_unreplaced(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """Where the server's host occurs but was not replaced: names of variables, or `an argument`. No value is included."""
-        host_word = rf"{_WORD_START}{self._any_host()}\]?(?!:\d){_WORD_END}"
+        host_word = rf"{_WORD_START}{self._host_pattern()}\]?(?!:\d){_WORD_END}"
         # Tap and server may have the same host; a replaced host would then look unchanged.
         with_unused_host = replace(self, tap=TcpTarget(host=_UNUSED_HOST, port=self.tap.port))
 
@@ -236,8 +241,8 @@ class Rewriting:
         return [*variable_names[:_MAX_LISTED], *(["an argument"] if is_argument else [])]
 
 
-def _ports_beside(name: str) -> list[str]:
-    """Names of the variables that may contain the port for the host in variable `name`; empty if `name` does not suggest a host."""
+def _port_variables(name: str) -> list[str]:
+    """Names of the variables that may contain the port for the host in variable `name`; empty if `name` is not that of a host."""
     prefix = _HOST_SUFFIX.sub("", name)
     return [] if prefix == name else [f"{name}_PORT", *(prefix + port for port in _PORT_SUFFIXES)]
 
@@ -260,26 +265,26 @@ class Insertion:
 
     prefix: tuple[str, ...] = ()
     bind: tuple[str, str] | None = None
-    rewriting: Rewriting | None = None
+    rewriter: AddressRewriter | None = None
     placeholder_values: Mapping[str, str] | None = None
     """Values of `{host}` and `{port}` in arguments if there is no tap."""
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        if self.rewriting is not None:
-            return self.rewriting.rewrite_arguments(command)
+        if self.rewriter is not None:
+            return self.rewriter.rewrite_arguments(command)
         return [_fill_placeholders(word, self.placeholder_values or {}) for word in command]
 
     def environment(self) -> dict[str, str]:
         """This program's environment, rewritten for the command."""
-        return self.rewriting.rewrite_environment(os.environ) if self.rewriting is not None else dict(os.environ)
+        return self.rewriter.rewrite_environment(os.environ) if self.rewriter is not None else dict(os.environ)
 
     def replaced_names(self, command: Sequence[str]) -> list[str]:
         """Host names of the server that were replaced in a command or in this program's environment."""
-        return self.rewriting.replaced_host_names(command, os.environ) if self.rewriting is not None else []
+        return self.rewriter.replaced_host_names(command, os.environ) if self.rewriter is not None else []
 
     def advice(self, command: Sequence[str]) -> str:
         """Advice if the command made no connection to the tap."""
-        unreplaced = self.rewriting.find_unreplaced(command, os.environ) if self.rewriting is not None else []
+        unreplaced = self.rewriter.find_unreplaced(command, os.environ) if self.rewriter is not None else []
         if not unreplaced:
             return (
                 "Is --server the address that it uses? In arguments and variables the tap replaces HOST:PORT, addresses as in "
@@ -303,7 +308,7 @@ def _fill_placeholders(word: str, values: Mapping[str, str]) -> str:
     return word
 
 
-def insertion(server: NamedServer, tap: Target | None) -> Insertion:
+def make_insertion(server: NamedServer, tap: Target | None) -> Insertion:
     """The insertion that directs a command to `tap` instead of `server`. Without a tap the command runs in the same kinds of
     namespaces but without a mount, so that both can be compared.
 
@@ -312,16 +317,16 @@ def insertion(server: NamedServer, tap: Target | None) -> Insertion:
     target = server.target
     if isinstance(target, UnixTarget):
         bind = None if tap is None else (_socket_path(tap), _check_socket(target.path))
-        return Insertion(own_mounts(), bind)
+        return Insertion(mount_namespace_prefix(), bind)
     if tap is None:
         return Insertion(placeholder_values={"{host}": target.host, "{port}": str(target.port)})
     assert isinstance(tap, TcpTarget), "a TCP server has a TCP tap"
     hosts = [target.host, *([server.name.strip("[]").lower()] if server.name else [])]
     hosts += ["localhost"] if target.host in ("127.0.0.1", "::1") else []
-    return Insertion(rewriting=Rewriting(tuple(dict.fromkeys(hosts)), target.port, server.protocol, tap))
+    return Insertion(rewriter=AddressRewriter(tuple(dict.fromkeys(hosts)), target.port, server.protocol, tap))
 
 
-def own_mounts() -> tuple[str, ...]:
+def mount_namespace_prefix() -> tuple[str, ...]:
     """Command prefix that starts a command in its own mount namespace."""
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
     return ("unshare", *user, "--mount", "--propagation", "private", "--")

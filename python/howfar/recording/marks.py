@@ -13,7 +13,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Collection
-from types import TracebackType
 
 from howfar.recording.recording import TimedPage
 from howfar.terminal_text import one_line
@@ -26,7 +25,7 @@ _MAX_MARKS = 1_000_000
 _RECEIVE_BUFFER_BYTES = 4 << 20
 _POLL_S = 0.1
 """Interval between reads. The kernel's buffer of an unprivileged socket holds about 500 marks, which allows 5,000 pages per second."""
-_DATAGRAM = re.compile(r"page (\d{1,10}) (\d{1,19}) (\d{1,19}) (mark|php|http)(?::(\d(?:\d\d|xx)))? (.+)", re.DOTALL)
+_MARK = re.compile(r"page (\d{1,10}) (\d{1,19}) (\d{1,19}) (mark|php|http)(?::(\d(?:\d\d|xx)))? (.+)", re.DOTALL)
 _PART_WITH_DIGIT = re.compile(r"[^/]*\d[^/]*")
 
 
@@ -47,7 +46,7 @@ def parse_mark(number: int, text: str, page_by: Collection[str] = ()) -> TimedPa
     `page_by` lists what to keep: parameters of the query, and parts of the path, which begin with `/`. The engine's HTTP recorder
     applies the same rule (`tests/data/page_names.tsv`).
     """
-    match = _DATAGRAM.fullmatch(text)
+    match = _MARK.fullmatch(text)
     if match is None:
         return None
     pid, begun_ns, ended_ns, method, status, name = match.groups()
@@ -122,9 +121,7 @@ class Marks:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exiting.set()
         self._thread.join(5)
         self._drain()

@@ -19,10 +19,10 @@ from threading import Thread
 
 from howfar.contract.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError, MissingError, UsageError, shell_code
+from howfar.errors import LabError, MissingError, UsageError, shell_exit_code
 from howfar.lab.network import cpu_s_of
 from howfar.recording.collecting import (
-    Collected,
+    CollectedEvents,
     add_pages,
     collect,
     new_facts,
@@ -32,11 +32,11 @@ from howfar.recording.collecting import (
 )
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import RecordingFile, TimedPage
-from howfar.stopping import forward_requests_to
+from howfar.stopping import forwarding_end_requests_to
 from howfar.units import counted
 
-_BEGIN_S = 10.0
-_DRAIN_S = 5.0
+_START_TIMEOUT_S = 10.0
+_EXIT_TIMEOUT_S = 5.0
 _BUFFER_KIB = 65_536
 _TUNNELS = " or ".join(
     [
@@ -54,7 +54,7 @@ _TCPDUMP_COUNTS = re.compile(
 
 @dataclass(frozen=True)
 class PacketsRequest:
-    """What to record, and where to write it. Either `interface` or `file` is given."""
+    """What to record, and the file to write. Either `interface` or `file` is given."""
 
     port: int
     address: str | None
@@ -65,22 +65,22 @@ class PacketsRequest:
     """The command to run during the capture. Without one, the capture lasts for `seconds`, or until it is interrupted."""
     seconds: float | None = None
     gaps: bool = False
-    output: int | None = None
+    output_fd: int | None = None
 
 
-class Reader:
+class PacketReader:
     """The engine, reading packets from `path`."""
 
     def __init__(self, path: str, request: PacketsRequest, epoch_ns: int, launcher: Launcher) -> None:
         job = PacketsJob(path=path, port=request.port, address=request.address, epoch_ns=epoch_ns)
         self._process = EngineProcess(job, launcher)
-        assert isinstance(self._process.read(), TapReady), "it says first that it has understood"
+        assert isinstance(self._process.read(), TapReady), "the first message of the engine is TapReady"
 
     def events(self) -> Iterator[Recorded | PacketsEnded]:
         """Yield all events, including the last. Raises EngineError."""
         while True:
             event = self._process.read()
-            assert isinstance(event, Recorded | PacketsEnded), "it says nothing else"
+            assert isinstance(event, Recorded | PacketsEnded), "a reader of packets sends no other events"
             yield event
             if isinstance(event, PacketsEnded):
                 self._process.close()
@@ -91,10 +91,10 @@ class Reader:
         return cpu_s_of(self._process.pid)
 
 
-class Dump:
+class Tcpdump:
     """A tcpdump process that writes the captured packets to a pipe. Use as a context manager."""
 
-    def __init__(self, request: PacketsRequest, output: int) -> None:
+    def __init__(self, request: PacketsRequest, output_fd: int) -> None:
         host = f" and host {request.address}" if request.address else ""
         # While no packet arrives, tcpdump does not notice that its reader is gone, so the kernel signals it when this process dies.
         # `-Z root` keeps its credentials, because changing them would cancel that signal. tcpdump only writes packets here: it parses
@@ -106,11 +106,11 @@ class Dump:
             raise MissingError("tcpdump was not found", "`howfar setup --capture` installs it; or use --pcap.")
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=output_fd, stderr=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
             raise MissingError(f"setpriv: {error.strerror}", "Install Debian's util-linux.") from error
-        messages = self._read_messages(b"listening on", _BEGIN_S)
+        messages = self._read_messages(b"listening on", _START_TIMEOUT_S)
         if b"listening on" not in messages:
             self._process.kill()
             self._process.wait()
@@ -142,7 +142,7 @@ class Dump:
 
     def end(self) -> int:
         """End the capture after all received packets are written. Returns how many packets the kernel dropped."""
-        deadline, dropped = time.monotonic() + _DRAIN_S, 0
+        deadline, dropped = time.monotonic() + _EXIT_TIMEOUT_S, 0
         while time.monotonic() < deadline and self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
             totals = _TCPDUMP_COUNTS.search(self._read_messages(b"dropped", 1.0))
@@ -154,13 +154,13 @@ class Dump:
             time.sleep(0.05)  # then request the totals again
         return dropped
 
-    def __enter__(self) -> Dump:
+    def __enter__(self) -> Tcpdump:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_DRAIN_S)
+            self._process.wait(_EXIT_TIMEOUT_S)
         self._process.kill()
         self._process.wait()
 
@@ -173,12 +173,12 @@ def record(request: PacketsRequest, say: Callable[[str], None]) -> int:
     name = Path(request.command[0]).name if request.command else None
     facts = new_facts("pcap" if request.file else "packets", "tcp", name)
     with new_recording(request.out, facts) as file:
-        collected = Collected()
+        collected = CollectedEvents()
         if request.file is not None:
-            collect(Reader(str(request.file.resolve()), request, 0, Launcher()), file, collected)
-            live = _LiveCapture()
+            collect(PacketReader(str(request.file.resolve()), request, 0, Launcher()), file, collected)
+            capture = _LiveCapture()
         else:
-            live = _capture_live(request, file, collected, say)
+            capture = _capture_live(request, file, collected, say)
         if not collected.round_trips and collected.stopped is not None:
             raise UsageError(
                 f"nothing was recorded: {collected.stopped}",
@@ -190,11 +190,11 @@ def record(request: PacketsRequest, say: Callable[[str], None]) -> int:
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
         with reporting_write_errors(file, say):
-            _finish(file, request, collected, live)
-        return live.code
+            _finish(file, request, collected, capture)
+        return capture.code
 
 
-def _packet_kinds_text(collected: Collected) -> str:
+def _packet_kinds_text(collected: CollectedEvents) -> str:
     """The kinds of packets that were captured, the most frequent first, as the end of a sentence."""
     ended = collected.ended
     if not isinstance(ended, PacketsEnded):
@@ -203,8 +203,8 @@ def _packet_kinds_text(collected: Collected) -> str:
     if ended.packets:
         counts["of its connections, without an answered request"] = ended.packets
     descriptions = [f"{count:,} are {reason}" for reason, count in counts.most_common(_MAX_REASONS)]
-    more = counts.total() - sum(count for _, count in counts.most_common(_MAX_REASONS))
-    descriptions += [f"{more:,} are others"] if more else []
+    other_packets = counts.total() - sum(count for _, count in counts.most_common(_MAX_REASONS))
+    descriptions += [f"{other_packets:,} are others"] if other_packets else []
     return (
         f": of {counted(counts.total(), 'packet', ',')}, {', '.join(descriptions)}"
         if descriptions
@@ -212,16 +212,16 @@ def _packet_kinds_text(collected: Collected) -> str:
     )
 
 
-def _finish(file: RecordingFile, request: PacketsRequest, collected: Collected, live: _LiveCapture) -> None:
+def _finish(file: RecordingFile, request: PacketsRequest, collected: CollectedEvents, capture: _LiveCapture) -> None:
     ended = collected.ended
-    assert ended is None or isinstance(ended, PacketsEnded)
+    assert ended is None or isinstance(ended, PacketsEnded), "a reader of packets ends with PacketsEnded"
     unknown = {
-        **add_pages(file, live.marks, live.run_page, request.gaps),
-        "packets dropped by the kernel": live.dropped,
+        **add_pages(file, capture.marks, capture.run_page, request.gaps),
+        "packets dropped by the kernel": capture.dropped,
         "bytes that were not captured": ended.missing if ended else 0,
     }
-    facts = collected.facts(unknown, live.code)
-    facts.capture_cpus = live.cpus
+    facts = collected.facts(unknown, capture.code)
+    facts.capture_cpus = capture.cpus
     if ended is not None:
         facts.repeated_syns, facts.repeated_syns_ns = ended.repeated_syns, ended.repeated_syns_ns
     file.finish(facts)
@@ -229,7 +229,7 @@ def _finish(file: RecordingFile, request: PacketsRequest, collected: Collected, 
 
 @dataclass(frozen=True)
 class _LiveCapture:
-    """Results of a live capture other than its round trips. When a file is read, all have their defaults."""
+    """Results of a capture other than its round trips. When a file is read, all have their defaults."""
 
     marks: Marks | None = None
     run_page: TimedPage | None = None
@@ -241,19 +241,19 @@ class _LiveCapture:
 
 
 def _capture_live(
-    request: PacketsRequest, file: RecordingFile, collected: Collected, say: Callable[[str], None]
+    request: PacketsRequest, file: RecordingFile, collected: CollectedEvents, say: Callable[[str], None]
 ) -> _LiveCapture:
-    read, write = os.pipe()
+    read_end, write_end = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
         # The reader has its own session: an interrupt from the terminal ends the capture, but the reader finishes what was captured.
-        reader = Reader(f"/proc/self/fd/{read}", request, epoch_ns, Launcher(("setsid",), (read,)))
+        reader = PacketReader(f"/proc/self/fd/{read_end}", request, epoch_ns, Launcher(("setsid",), (read_end,)))
         marks = stack.enter_context(Marks())
         try:
-            dump = stack.enter_context(Dump(request, write))
+            dump = stack.enter_context(Tcpdump(request, write_end))
         finally:
-            os.close(write)
-            os.close(read)
+            os.close(write_end)
+            os.close(read_end)
         collector = Thread(target=collect, args=(reader, file, collected, marks), name="collect", daemon=True)
         collector.start()
         say(f"recording packets on {request.interface}")
@@ -281,8 +281,8 @@ def _run_or_wait(request: PacketsRequest, marks: Marks) -> int:
         return 0
     environment = {**os.environ, VARIABLE: marks.address}
     try:
-        process = subprocess.Popen(request.command, env=environment, stdout=request.output)
+        process = subprocess.Popen(request.command, env=environment, stdout=request.output_fd)
     except OSError as error:
         raise UsageError(f"{request.command[0]}: {error.strerror}", "Try the command alone first.") from error
-    with forward_requests_to(process):
-        return shell_code(process.wait())
+    with forwarding_end_requests_to(process):
+        return shell_exit_code(process.wait())

@@ -15,9 +15,9 @@ from howfar.lab.link import LOCAL_NETWORK, LinkSpec
 from howfar.lab.network import TcpPreset, usable_cpus
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
-from howfar.recording.calibration import RecorderCost, Rhythm, calibrate, rhythm_of
+from howfar.recording.calibration import RecorderCost, Rhythm, calibrate, median_rhythm
 from howfar.recording.costs import PathCosts, Sizes, choose_sizes
-from howfar.recording.null_server import OpenPath, measure, open_path
+from howfar.recording.path_measurement import OpenPath, measure, open_path
 from howfar.recording.recording import Recording
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -32,21 +32,21 @@ class PathTarget:
     backend: str
     tcp: TcpPreset
     congestion_control: str
-    named: str | None = None
+    link_name: str | None = None
 
     @property
     def label(self) -> str:
         """The path in words: `remote, RTT 0.5ms, 1gbit, TLS 1.3`."""
         parts = [self.path.name]
         if self.path.crosses_link and self.link is not None:
-            parts.append(self.named or f"RTT {format_duration_ns(self.link.rtt_ns)}")
-            if self.named is None and self.link.rate_bps is not None:
+            parts.append(self.link_name or f"RTT {format_duration_ns(self.link.rtt_ns)}")
+            if self.link_name is None and self.link.rate_bps is not None:
                 parts.append(format_rate_bps(self.link.rate_bps))
         return ", ".join([*parts, *([f"TLS {self.tls}"] if self.tls else [])])
 
 
 @dataclass(frozen=True)
-class BothPaths:
+class PathPair:
     """The present path and the target, open."""
 
     present: OpenPath
@@ -98,7 +98,7 @@ def required_speech(path: Path, recording: Recording) -> Speech:
     return cast(Speech, protocol)
 
 
-def whole_pages(recording: Recording) -> Recording:
+def usable_pages(recording: Recording) -> Recording:
     """The recording without unusable pages and, if it stopped early, without pages that ended after it stopped. Raises UsageError."""
     left_out = Counter(f"{page.name}: {page.unusable_reason}" for page in recording.pages if page.unusable_reason)
     if left_out:
@@ -120,7 +120,7 @@ def rhythm_of_recording(recording: Recording) -> Rhythm:
     """The typical round trip of the recording's pages."""
     if recording.facts.rhythm is not None:
         return recording.facts.rhythm
-    return rhythm_of(
+    return median_rhythm(
         (page.id, trip.begun_ns, trip.sent_ns, trip.ended_ns, trip.bytes_to_server, trip.bytes_to_client)
         for page in recording.pages
         for trip in page.round_trips
@@ -129,7 +129,7 @@ def rhythm_of_recording(recording: Recording) -> Rhythm:
 
 
 @contextmanager
-def both_paths(recording: Recording, target: PathTarget) -> Iterator[BothPaths]:
+def open_path_pair(recording: Recording, target: PathTarget) -> Iterator[PathPair]:
     """Open the laboratory with both paths. Raises SandboxForbidden, LabError, MissingError, UsageError."""
     trips = [trip for page in recording.pages for trip in page.round_trips]
     if not trips:
@@ -154,7 +154,7 @@ def both_paths(recording: Recording, target: PathTarget) -> Iterator[BothPaths]:
         present = stack.enter_context(open_path(lab, recorded_path, tls, 1, placement))
         target_tls = target.tls or (tls if target.path.passes_tls else None)
         target_path = stack.enter_context(open_path(lab, target.path, target_tls, 2, placement, speech))
-        to_server, to_client = target_path.largest()
+        to_server, to_client = target_path.max_sizes
         sizes = choose_sizes(
             [min(trip.bytes_to_server, to_server) for trip in trips],
             [min(trip.bytes_to_client, to_client) for trip in trips],
@@ -164,4 +164,4 @@ def both_paths(recording: Recording, target: PathTarget) -> Iterator[BothPaths]:
         recorder = calibrate(
             present.path.by_socket, rhythm, placement, lambda cpus: lab.server_host.launcher(cpus or usable_cpus())
         )
-        yield BothPaths(present, target_path, (label, target.label), sizes, rhythm, recorder)
+        yield PathPair(present, target_path, (label, target.label), sizes, rhythm, recorder)

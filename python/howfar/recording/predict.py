@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from howfar.recording.costs import PathCosts
-from howfar.recording.layout import CostedPage, cost_pages, median_pages, sequential_trips, tap_ns
+from howfar.recording.page_costs import CostedPage, cost_pages, median_pages, sequential_trips, tap_ns
 from howfar.recording.recording import Recording, cold_start_note, uncertainty_note
 from howfar.recording.slope import Slope
 from howfar.recording.summary import tap_us
@@ -206,7 +206,7 @@ def predicted_quantiles(pages: Sequence[CostedPage]) -> Quantiles:
         quantiles(np.asarray([page.range_ns[side] for page in pages]), prediction_interval=True) for side in (0, 1)
     )
 
-    def with_limits_of(estimate: Estimate, low: Estimate, high: Estimate) -> Estimate:
+    def replace_limits(estimate: Estimate, low: Estimate, high: Estimate) -> Estimate:
         low_limit, high_limit = (
             low.value if low.low is None else low.low,
             high.value if high.high is None else high.high,
@@ -216,19 +216,19 @@ def predicted_quantiles(pages: Sequence[CostedPage]) -> Quantiles:
         )
 
     return Quantiles(
-        p50_ms=with_limits_of(central.p50_ms, shortest.p50_ms, longest.p50_ms),
-        p95_ms=with_limits_of(central.p95_ms, shortest.p95_ms, longest.p95_ms),
+        p50_ms=replace_limits(central.p50_ms, shortest.p50_ms, longest.p50_ms),
+        p95_ms=replace_limits(central.p95_ms, shortest.p95_ms, longest.p95_ms),
     )
 
 
-def widen(times: Quantiles, unknown_ms: float, now: Quantiles, others: Sequence[Quantiles | None]) -> Quantiles:
+def widen(times: Quantiles, unknown_ms: float, now: Quantiles, alternatives: Sequence[Quantiles | None]) -> Quantiles:
     """Widen the limits of quantiles for two more uncertainties: `unknown_ms` in both directions, and the state of the machine.
 
-    `others` and `now` are times of the same pages on the present path; `now` was recorded. The differences between them are applied
-    to the path of `times`.
+    `now` and `alternatives` are times of the same pages on the present path, obtained in different ways; `now` was recorded. The
+    differences between them are applied to the path of `times`.
     """
 
-    def widen_one(estimate: Estimate, recorded: Estimate, present_times: Sequence[Estimate]) -> Estimate:
+    def widen_estimate(estimate: Estimate, recorded: Estimate, present_times: Sequence[Estimate]) -> Estimate:
         if estimate.low is None or estimate.high is None:
             return estimate
         drifts = [0.0, *(other.value - recorded.value for other in present_times)]
@@ -238,10 +238,10 @@ def widen(times: Quantiles, unknown_ms: float, now: Quantiles, others: Sequence[
         low, high = estimate.value - below + min(drifts), estimate.value + above + max(drifts)
         return estimate.model_copy(update={"low": max(low, 0.0), "high": high})
 
-    known = [estimate for estimate in others if estimate is not None]
+    known = [quantiles for quantiles in alternatives if quantiles is not None]
     return Quantiles(
-        p50_ms=widen_one(times.p50_ms, now.p50_ms, [estimate.p50_ms for estimate in known]),
-        p95_ms=widen_one(times.p95_ms, now.p95_ms, [estimate.p95_ms for estimate in known]),
+        p50_ms=widen_estimate(times.p50_ms, now.p50_ms, [quantiles.p50_ms for quantiles in known]),
+        p95_ms=widen_estimate(times.p95_ms, now.p95_ms, [quantiles.p95_ms for quantiles in known]),
     )
 
 
@@ -268,17 +268,17 @@ def analyze(
     target: PathCosts,
     slopes: Mapping[str, Slope] | None = None,
     floor_now_ns: float | None = None,
-    again: Recording | None = None,
+    later_recording: Recording | None = None,
     rtts_ns: Sequence[int] = (),
 ) -> PathPrediction:
     """Predict every page. `slopes`: by name of the page. `floor_now_ns`: a round trip without work, which the recorder measured again
-    now. `again`: a later recording of the same pages. `rtts_ns`: other RTTs of the target's link."""
+    now. `later_recording`: a later one of the same pages. `rtts_ns`: other RTTs of the target's link."""
     floor_ns = recording.facts.floor_ns or 0
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
     costed = cost_pages(recording, present, target)
-    laid_by_rtt = {rtt_ns: cost_pages(recording, present, target.at_rtt(rtt_ns)) for rtt_ns in rtts_ns}
+    costed_by_rtt = {rtt_ns: cost_pages(recording, present, target.at_rtt(rtt_ns)) for rtt_ns in rtts_ns}
     at_rtt = {
-        name: {rtt_ns: predicted_quantiles(pages[name]) for rtt_ns, pages in laid_by_rtt.items()} for name in costed
+        name: {rtt_ns: predicted_quantiles(pages[name]) for rtt_ns, pages in costed_by_rtt.items()} for name in costed
     }
     return PathPrediction(
         present=present.label,
@@ -290,7 +290,7 @@ def analyze(
                 (slopes or {}).get(name),
                 (present, target),
                 shift_ns,
-                _later_quantiles(again, name),
+                _later_quantiles(later_recording, name),
                 at_rtt[name],
             )
             for name, pages in costed.items()
@@ -311,14 +311,14 @@ def analyze(
     )
 
 
-def _later_quantiles(again: Recording | None, name: str) -> Quantiles | None:
+def _later_quantiles(recording: Recording | None, name: str) -> Quantiles | None:
     """Times of a page in another recording, without the time that its tap added; None if it has no such page."""
-    if again is None:
+    if recording is None:
         return None
-    tap_ns_per_trip = tap_ns(again)
+    tap_ns_per_trip = tap_ns(recording)
     times_ns = [
-        page.took_ns - tap_ns_per_trip * len(sequential_trips(page, again, {})[0])
-        for page in again.pages
+        page.took_ns - tap_ns_per_trip * len(sequential_trips(page, recording, {})[0])
+        for page in recording.pages
         if page.name == name and page.round_trips
     ]
     return quantiles(np.asarray([[ns] * MIN_BLOCKS for ns in times_ns])) if times_ns else None
@@ -337,14 +337,14 @@ def _predict_page(
     later: Quantiles | None,
     at_rtt: dict[int, Quantiles],
 ) -> PagePrediction:
-    current, target = costs
+    present_costs, target = costs
     blocks = len(target.blocks)
     recorded_ns = np.asarray([[page.took_ns] * blocks for page in pages])
     now = quantiles(recorded_ns)
     present = quantiles(np.asarray([page.present_ns(shift_ns) for page in pages]))
 
     # These costs were measured with other programs than the application, so they count as uncertainty.
-    unknown_ns = math.hypot(target.waking_ns, float((target.resuming_ns - current.resuming_ns).mean()))
+    unknown_ns = math.hypot(target.waking_ns, float((target.resuming_ns - present_costs.resuming_ns).mean()))
     unknown_ms = unknown_ns * float(np.mean([page.rtts for page in pages])) / 1e6
 
     def widen_for_unknowns(times: Quantiles) -> Quantiles:
@@ -376,7 +376,7 @@ def _predict_page(
         miss=_explain_miss(pages, shift_ns),
         clipped=float(np.mean([page.clipped for page in pages])),
         small_window_ms=_small_window_ms(pages, predicted, target),
-        failing=_count_failing(pages),
+        failing=_count_failures(pages),
         at_rtt={rtt_ns: widen_for_unknowns(times) for rtt_ns, times in at_rtt.items()},
         curve_ms=_rtt_curve(predicted, pages, target),
     )
@@ -408,16 +408,16 @@ def _explain_miss(pages: Sequence[CostedPage], shift_ns: float) -> Miss:
 def _small_window_ms(pages: Sequence[CostedPage], predicted: Quantiles, target: PathCosts) -> float | None:
     """p50 with a small receive buffer: an answer then takes one RTT for each 16 kB, however fast the link is."""
 
-    def longer_ns(page: CostedPage) -> float:
+    def added_ns(page: CostedPage) -> float:
         windows = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
-        target_cost_ns = page.target_cost_ns.mean(axis=0) - page.smallest_ns.mean()
+        target_cost_ns = page.path.target_cost_ns.mean(axis=0) - page.smallest_ns.mean()
         return float(np.maximum(windows * target.link_rtt_ns - target_cost_ns, 0.0)[windows > 0].sum())
 
-    longer_ms = float(np.median([longer_ns(page) for page in pages])) / 1e6
-    return predicted.p50_ms.value + longer_ms if longer_ms else None
+    added_ms = float(np.median([added_ns(page) for page in pages])) / 1e6
+    return predicted.p50_ms.value + added_ms if added_ms else None
 
 
-def _count_failing(pages: Sequence[CostedPage]) -> dict[str, tuple[int, int]]:
+def _count_failures(pages: Sequence[CostedPage]) -> dict[str, tuple[int, int]]:
     trips = [trip for page in pages for trip in page.trips]
     runs, failed = (Counter(trip.text for trip in group) for group in (trips, (trip for trip in trips if trip.failed)))
     return {text: (count, runs[text]) for text, count in failed.most_common()}
@@ -430,11 +430,12 @@ def _predict_by_slope(
     was measured in the laboratory."""
     present, target = costs
     added = _mean_estimate((target.smallest_ns - present.smallest_ns) / 1e6)
-    other_ns = []
+    other_added_ns = []
     for page in pages:
-        longer_ns = page.path.added_ns - (target.smallest_ns - present.smallest_ns)[:, None]
-        other_ns.append(longer_ns.sum(axis=1).mean() + page.added_connect_ns.mean() - page.connects * added.value * 1e6)
-    added_ms = slope.slope.value * added.value + float(np.mean(other_ns)) / 1e6
+        by_size_ns = page.path.added_ns - (target.smallest_ns - present.smallest_ns)[:, None]
+        by_connects_ns = page.added_connect_ns.mean() - page.connects * added.value * 1e6
+        other_added_ns.append(by_size_ns.sum(axis=1).mean() + by_connects_ns)
+    added_ms = slope.slope.value * added.value + float(np.mean(other_added_ns)) / 1e6
     errors_ms = [
         half * size for half, size in ((_half_width(slope.slope), added.value), (_half_width(added), slope.slope.value))
     ]
@@ -460,16 +461,16 @@ def _rtt_curve(predicted: Quantiles, pages: Sequence[CostedPage], target: PathCo
     if not target.link_rtt_ns:
         return {}
 
-    kinds = sorted({trip.rounds for page in pages for trip in page.trips})
+    rounds = sorted({trip.rounds for page in pages for trip in page.trips})
 
     def waits_ns(rtt_ns: int) -> np.ndarray:
         """Waits that depend on the RTT, by page."""
         waits = [page.rtts * rtt_ns for page in pages]
-        slow_start_ns = dict(zip(kinds, target.slow_start_ns(kinds, rtt_ns).mean(axis=0), strict=True))
+        slow_start_ns = dict(zip(rounds, target.slow_start_ns(rounds, rtt_ns).mean(axis=0), strict=True))
         return np.add(waits, [sum(slow_start_ns[trip.rounds] for trip in page.trips) for page in pages])
 
-    measured = waits_ns(target.link_rtt_ns)
+    measured_ns = waits_ns(target.link_rtt_ns)
     return {
-        rtt_ns: predicted.p50_ms.value + float(np.median(waits_ns(rtt_ns) - measured)) / 1e6
+        rtt_ns: predicted.p50_ms.value + float(np.median(waits_ns(rtt_ns) - measured_ns)) / 1e6
         for rtt_ns in sorted({*_CURVE_RTTS_NS, target.link_rtt_ns})
     }

@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 
 from howfar.recording.changes import PossibleChange, advice
-from howfar.recording.layout import CostedPage, median_pages
+from howfar.recording.page_costs import CostedPage, median_pages
 from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, PagePrediction, PathPrediction
 from howfar.report import palette
-from howfar.report.charts import Drawable, Rows, axis, by_name, data, layer, legend, styles, vconcat
+from howfar.report.charts import Drawable, Rows, axis, by_style, data, layer, legend, styles, vconcat
 from howfar.report.document import (
     Answer,
     Block,
@@ -25,11 +25,11 @@ from howfar.report.document import (
     Table,
     Text,
     Warnings,
-    table_of,
+    make_table,
 )
 from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets
+from howfar.stats.intervals import MIN_BLOCKS, estimate_text, limits_text
 from howfar.units import counted, format_duration_ns
 
 _MAX_CHANGES = 12
@@ -64,18 +64,18 @@ class Measurement(Part):
     pages: tuple[MeasuredPage, ...]
 
 
-def ms(value: float) -> str:
+def format_ms(value: float) -> str:
     """Format milliseconds with three digits."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def limits(estimate: Estimate) -> str:
-    return brackets(estimate, ms)
+def format_limits(estimate: Estimate) -> str:
+    return limits_text(estimate, format_ms)
 
 
-def with_interval(estimate: Estimate) -> str:
+def format_estimate(estimate: Estimate) -> str:
     """An estimate as text: `12.3 ms [11.9, 12.8]`."""
-    return f"{ms(estimate.value)} ms {limits(estimate)}".strip()
+    return f"{format_ms(estimate.value)} ms {format_limits(estimate)}".strip()
 
 
 def document(
@@ -89,8 +89,8 @@ def document(
     shown = [page for page in prediction.pages if page.name not in missed]
     blocks: list[Block] = [Answer(_answer_sentence(prediction, shown, changes), _cards(shown, prediction))]
     if prediction.missed or prediction.contested:
-        shared = (_contested_warning(name, count) for name, count in prediction.contested.items())
-        blocks.append(Warnings((*(_missed_warning(page, prediction) for page in prediction.missed), *shared)))
+        contested = (_contested_warning(name, count) for name, count in prediction.contested.items())
+        blocks.append(Warnings((*(_missed_warning(page, prediction) for page in prediction.missed), *contested)))
     if shown:
         blocks += [Heading("Times"), _times_table(shown, prediction), *_rtt_table(shown), *_warnings(shown, prediction)]
         notable = [change for change in changes if change.page not in missed and change.target_share >= _MIN_SHARE]
@@ -114,11 +114,11 @@ def _answer_sentence(
             f"{PRESENT_MISS_SHARE:.0%} of the time there."
         )
     worst = max(pages, key=lambda page: page.bottom_up.p50_ms.value)
-    text = f"{worst.name} takes {ms(worst.now.p50_ms.value)} ms now"
+    text = f"{worst.name} takes {format_ms(worst.now.p50_ms.value)} ms now"
     if worst.is_explained is False:
         text += f"; on {prediction.target} its two predictions disagree, so none is given."
     else:
-        text += f"; on {prediction.target} it would take {with_interval(worst.bottom_up.p50_ms)}."
+        text += f"; on {prediction.target} it would take {format_estimate(worst.bottom_up.p50_ms)}."
     return f"{text} {_first_change_sentence(worst, changes)}".rstrip()
 
 
@@ -129,7 +129,7 @@ def _first_change_sentence(page: PagePrediction, changes: Sequence[PossibleChang
     if not candidates or not page.round_trips:
         return ""
     first = max(candidates, key=lambda change: (change.kind == "nagle", change.count))
-    saves = f"save {ms(first.low_ms)} to {ms(first.high_ms)} ms there."
+    saves = f"save {format_ms(first.low_ms)} to {format_ms(first.high_ms)} ms there."
     if first.kind == "nagle":
         return f"{first.count:.0f} of its {page.round_trips:.0f} requests are sent in two writes; TCP_NODELAY would {saves}"
     looped = first.gone + 1
@@ -147,9 +147,9 @@ def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple
     return tuple(
         Card(
             page.name,
-            f"{ms(page.now.p50_ms.value)} → {ms(page.bottom_up.p50_ms.value)} ms",
-            f"{limits(page.bottom_up.p50_ms)} on {prediction.target}".strip(),
-            (f"{page.round_trips:.0f} round trips", f"p95 {with_interval(page.bottom_up.p95_ms)}"),
+            f"{format_ms(page.now.p50_ms.value)} → {format_ms(page.bottom_up.p50_ms.value)} ms",
+            f"{format_limits(page.bottom_up.p50_ms)} on {prediction.target}".strip(),
+            (f"{page.round_trips:.0f} round trips", f"p95 {format_estimate(page.bottom_up.p95_ms)}"),
         )
         for page in sorted(pages, key=lambda page: -page.bottom_up.p50_ms.value)[:4]
         if page.is_explained is not False
@@ -159,13 +159,13 @@ def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple
 def _missed_warning(page: PagePrediction, prediction: PathPrediction) -> str:
     if page.later is not None and abs(page.later_error or 0.0) > abs(page.present_error):
         return (
-            f"{page.name}: {with_interval(page.now.p50_ms)} as recorded, {with_interval(page.later.p50_ms)} as recorded again "
+            f"{page.name}: {format_estimate(page.now.p50_ms)} as recorded, {format_estimate(page.later.p50_ms)} as recorded again "
             f"({page.later_error:+.0%}): the application or its server has changed, or other programs took the processors. Other "
             "paths are not predicted. Record again while the machine does what it will do later."
         )
     return (
-        f"{page.name}: {ms(page.now.p50_ms.value)} ms as recorded, {ms(page.present.p50_ms.value)} ms as predicted for the same path "
-        f"({page.present_error:+.0%}). Other paths are not predicted: {_miss_reason(page, prediction)}"
+        f"{page.name}: {format_ms(page.now.p50_ms.value)} ms as recorded, {format_ms(page.present.p50_ms.value)} ms as predicted "
+        f"for the same path ({page.present_error:+.0%}). Other paths are not predicted: {_miss_reason(page, prediction)}"
     )
 
 
@@ -174,14 +174,14 @@ def _miss_reason(page: PagePrediction, prediction: PathPrediction) -> str:
     miss = page.miss
     if miss.beyond_ms >= max(miss.clipped_ms, abs(miss.shift_ms)):
         return (
-            f"its round trips last {ms(miss.beyond_ms)} ms longer together than the page, so times or marks of this recording are "
-            "wrong. Record again with this version."
+            f"its round trips last {format_ms(miss.beyond_ms)} ms longer together than the page, so times or marks of this recording "
+            "are wrong. Record again with this version."
         )
     if miss.clipped_ms >= abs(miss.shift_ms):
         return (
-            f"{page.clipped:.0%} of its round trips took less than one without work ({_without_work(prediction)}): the machine is "
-            "slower now than when it was recorded, or the recording is from another one. Record again, or predict on a quieter "
-            "machine."
+            f"{page.clipped:.0%} of its round trips took less than one without work ({_idle_round_trip_text(prediction)}): the "
+            "machine is slower now than when it was recorded, or the recording is from another one. Record again, or predict on a "
+            "quieter machine."
         )
     before, now = prediction.floor_us or 0.0, prediction.floor_now_us or 0.0
     return (
@@ -190,64 +190,61 @@ def _miss_reason(page: PagePrediction, prediction: PathPrediction) -> str:
     )
 
 
-def _without_work(prediction: PathPrediction) -> str:
+def _idle_round_trip_text(prediction: PathPrediction) -> str:
     if prediction.floor_us is None:
         return f"{prediction.cost_now_us.value:.0f} µs"
     return f"{prediction.floor_us:.0f} µs when it was recorded"
 
 
 def _times_table(shown: Sequence[PagePrediction], prediction: PathPrediction) -> Table:
-    columns = [
-        Column("page", left=True),
-        Column("round trips"),
-        Column("now", "ms"),
-        Column("present path", "predicted"),
-        Column(prediction.target, "ms, p50"),
-        Column("by slope", "ms, p50"),
-        Column("p95", "ms"),
-    ]
-    rows = []
-    for page in shown:
-        explained = page.is_explained is not False
-        rows.append(
-            (
-                Cell(page.name, counted(page.pages, "page")),
-                Cell(
-                    f"{page.round_trips:.0f}", counted(round(page.connects), "connect") if page.connects >= 0.5 else ""
-                ),
-                Cell(ms(page.now.p50_ms.value), limits(page.now.p50_ms)),
-                Cell(ms(page.present.p50_ms.value), f"{page.present_error:+.1%}"),
-                _estimate_cell(page.bottom_up.p50_ms, explained),
-                Cell("unknown") if page.slope is None else _estimate_cell(page.slope.p50_ms, explained),
-                _estimate_cell(page.bottom_up.p95_ms, explained),
-            )
-        )
+    def cell(estimate: Estimate, page: PagePrediction) -> Cell:
+        return estimate_cell(estimate, page.is_explained is not False)
+
+    def connects(page: PagePrediction) -> str:
+        return counted(round(page.connects), "connect") if page.connects >= 0.5 else ""
+
     hint = "By slope: give --slope FILE, from `howfar slope --json` of the same page, for a second prediction."
-    notes = (hint,) if any(page.slope is None for page in shown) else ()
-    return Table("", tuple(columns), tuple(rows), notes, main=True)
+    return make_table(
+        "",
+        shown,
+        {
+            "page": lambda page: Cell(page.name, counted(page.pages, "page")),
+            "round trips": lambda page: Cell(f"{page.round_trips:.0f}", connects(page)),
+            "now\nms": lambda page: estimate_cell(page.now.p50_ms),
+            "present path\npredicted": lambda page: Cell(
+                format_ms(page.present.p50_ms.value), f"{page.present_error:+.1%}"
+            ),
+            Column(prediction.target, "ms, p50"): lambda page: cell(page.bottom_up.p50_ms, page),
+            "by slope\nms, p50": lambda page: "unknown" if page.slope is None else cell(page.slope.p50_ms, page),
+            "p95\nms": lambda page: cell(page.bottom_up.p95_ms, page),
+        },
+        (hint,) if any(page.slope is None for page in shown) else (),
+        main=True,
+    )
 
 
 def _rtt_table(shown: Sequence[PagePrediction]) -> list[Block]:
     rtts = list(shown[0].at_rtt)
     if not rtts:
         return []
-    columns = (Column("p50 at RTT", left=True), *(Column(format_duration_ns(rtt_ns), "ms") for rtt_ns in rtts))
-    rows = tuple((Cell(page.name), *(_estimate_cell(page.at_rtt[rtt_ns].p50_ms) for rtt_ns in rtts)) for page in shown)
+    columns = (Column("p50 at RTT", left_aligned=True), *(Column(format_duration_ns(rtt_ns), "ms") for rtt_ns in rtts))
+    rows = tuple((Cell(page.name), *(estimate_cell(page.at_rtt[rtt_ns].p50_ms) for rtt_ns in rtts)) for page in shown)
     return [Table("", columns, rows, main=True)]
 
 
-def _estimate_cell(estimate: Estimate, explained: bool = True) -> Cell:
-    return Cell(ms(estimate.value) if explained else f"({ms(estimate.value)})", limits(estimate))
+def estimate_cell(estimate: Estimate, explained: bool = True) -> Cell:
+    return Cell(format_ms(estimate.value) if explained else f"({format_ms(estimate.value)})", format_limits(estimate))
 
 
 def _warnings(shown: Sequence[PagePrediction], prediction: PathPrediction) -> list[Block]:
-    lines = [f"{why} ({counted(count, 'page')}, in no figure)." for why, count in prediction.left_out.items()]
+    lines = [f"{reason} ({counted(count, 'page')}, in no figure)." for reason, count in prediction.left_out.items()]
     for page in shown:
         if page.is_explained is False:
             lines.append(
-                f"{page.name}: not explained. Bottom-up {with_interval(page.bottom_up.p50_ms)}, by slope "
-                f"{with_interval(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: {ms(page.residual_ms or 0)} ms apart, "
-                "more than both intervals. Round trips that overlap, a cache or a timeout do that."
+                f"{page.name}: not explained. Bottom-up {format_estimate(page.bottom_up.p50_ms)}, by slope "
+                f"{format_estimate(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: "
+                f"{format_ms(page.residual_ms or 0)} ms apart, more than both intervals. Round trips that overlap, a cache or a "
+                "timeout do that."
             )
         lines += [note for note in (page.unsure, page.cold) if note]
         lines += [
@@ -257,7 +254,7 @@ def _warnings(shown: Sequence[PagePrediction], prediction: PathPrediction) -> li
         if page.small_window_ms and page.small_window_ms > _NOTABLE_FACTOR * page.bottom_up.p50_ms.value:
             lines.append(
                 f"{page.name}: with a receive buffer of {SMALL_WINDOW >> 10} kB in the application it would take "
-                f"{ms(page.small_window_ms)} ms. Its size is not recorded; the kernel's own grows as needed."
+                f"{format_ms(page.small_window_ms)} ms. Its size is not recorded; the kernel's own grows as needed."
             )
         if page.pages < MIN_BLOCKS:
             lines.append(f"{page.name}: fewer than {MIN_BLOCKS} pages allow no interval.")
@@ -290,20 +287,20 @@ def _changes_blocks(changes: Sequence[PossibleChange]) -> list[Block]:
     first = _changes_table(changes[:_MAX_CHANGES], notes)
     if len(changes) <= _MAX_CHANGES:
         return [Heading("What to change"), first]
-    more = _changes_table(changes[_MAX_CHANGES : 5 * _MAX_CHANGES], ())
-    return [Heading("What to change"), first, Details("Smaller savings", (more,))]
+    smaller = _changes_table(changes[_MAX_CHANGES : 5 * _MAX_CHANGES], ())
+    return [Heading("What to change"), first, Details("Smaller savings", (smaller,))]
 
 
 def _changes_table(changes: Sequence[PossibleChange], notes: tuple[str, ...]) -> Table:
-    return table_of(
+    return make_table(
         "",
         changes,
         {
-            Column("what", left=True): advice,
-            Column("where", left=True, cut=True): lambda change: _shorten(change.digest),
-            Column("saves", "ms per page"): lambda change: f"{ms(change.low_ms)} to {ms(change.high_ms)}",
+            Column("what", left_aligned=True): advice,
+            Column("where", left_aligned=True, can_be_shortened=True): lambda change: _shorten(change.digest),
+            Column("saves", "ms per page"): lambda change: f"{format_ms(change.low_ms)} to {format_ms(change.high_ms)}",
             Column("times", "per page"): lambda change: f"{change.count:.0f}",
-            Column("page", left=True, cut=True): lambda change: change.page,
+            Column("page", left_aligned=True, can_be_shortened=True): lambda change: change.page,
         },
         notes,
         stack=True,
@@ -318,17 +315,17 @@ def _shorten(digest: str) -> str:
 def _page_blocks(
     page: PagePrediction, prediction: PathPrediction, costed: Sequence[CostedPage], measured: Sequence[Measurement]
 ) -> list[Block]:
-    parts_now, parts_there = page.parts_now, page.parts
+    present_parts, target_parts = page.parts_now, page.parts
     times = (
-        ("application", parts_now.application_ms, parts_there.application_ms),
-        ("server", parts_now.server_ms, parts_there.server_ms),
-        ("path", parts_now.path_ms, parts_there.path_ms),
+        ("application", present_parts.application_ms, target_parts.application_ms),
+        ("server", present_parts.server_ms, target_parts.server_ms),
+        ("path", present_parts.path_ms, target_parts.path_ms),
         ("p50", page.now.p50_ms.value, page.bottom_up.p50_ms.value),
     )
     parts = Table(
         "",
-        (Column("", left=True), Column("now", "ms"), Column(prediction.target, "ms")),
-        tuple((Cell(name), Cell(ms(before)), Cell(ms(after))) for name, before, after in times),
+        (Column("", left_aligned=True), Column("now", "ms"), Column(prediction.target, "ms")),
+        tuple((Cell(name), Cell(format_ms(before)), Cell(format_ms(after))) for name, before, after in times),
     )
     blocks: list[Block] = [parts]
     measurements = [
@@ -344,19 +341,21 @@ def _page_blocks(
             f"waterfall-{page.name}",
             f"The median page, now and on {prediction.target}",
             "Each row is a round trip: what the application does before it, the path, the server.",
-            partial(waterfall, costed, prediction.target),
+            partial(waterfall_chart, costed, prediction.target),
         )
     )
     if page.curve_ms:
-        rows = tuple((Cell(format_duration_ns(rtt_ns)), Cell(ms(time))) for rtt_ns, time in page.curve_ms.items())
+        rows = tuple(
+            (Cell(format_duration_ns(rtt_ns)), Cell(format_ms(time))) for rtt_ns, time in page.curve_ms.items()
+        )
         points = [(measurement.rtt_ns, measured_page.p50_ms) for measurement, measured_page in measurements]
         blocks.append(
             Chart(
                 f"rtt-{page.name}",
                 "Predicted time over RTT",
                 "The line is predicted; points were measured, with their intervals.",
-                partial(over_rtt, page.curve_ms, points),
-                Table("", (Column("RTT", left=True), Column("ms")), rows),
+                partial(rtt_chart, page.curve_ms, points),
+                Table("", (Column("RTT", left_aligned=True), Column("ms")), rows),
             )
         )
     return [Details(f"{page.name}: where the time goes", tuple(blocks), open=True)]
@@ -366,7 +365,7 @@ def _errors_table(
     page: PagePrediction, measurements: Sequence[tuple[Measurement, MeasuredPage]], prediction: PathPrediction
 ) -> Table:
     columns = (
-        Column("run on", left=True),
+        Column("run on", left_aligned=True),
         Column("measured", "ms, p50"),
         Column("predicted", "ms, p50"),
         Column("error"),
@@ -378,8 +377,8 @@ def _errors_table(
         rows.append(
             (
                 Cell(measurement.target),
-                Cell(ms(measured_page.p50_ms.value), limits(measured_page.p50_ms)),
-                Cell("unknown" if predicted is None else ms(predicted)),
+                Cell(format_ms(measured_page.p50_ms.value), format_limits(measured_page.p50_ms)),
+                Cell("unknown" if predicted is None else format_ms(predicted)),
                 Cell("" if predicted is None else f"{predicted / measured_page.p50_ms.value - 1:+.1%}"),
             )
         )
@@ -402,7 +401,7 @@ def _method_text(prediction: PathPrediction) -> str:
         text += " What the recorder added is not known: it is in the application's time."
     elif prediction.tap_us.value:
         added = prediction.tap_us
-        text += f" What the recorder added, {in_brackets(added, '{:.0f}'.format)} µs per round trip, is subtracted."
+        text += f" What the recorder added, {estimate_text(added, '{:.0f}'.format)} µs per round trip, is subtracted."
     waking = (
         f", these {abs(prediction.resuming_us.value):.0f} µs and {prediction.waking_us:.0f} µs per round trip (how much longer the "
         "link takes to CPUs that sleep, which yours may or may not do)"
@@ -451,10 +450,10 @@ def as_json(prediction: PathPrediction, changes: Sequence[PossibleChange]) -> di
             "missed": page.name in missed,
             "at_rtt": {}
             if page.name in missed
-            else {format_duration_ns(rtt): prediction.model_dump() for rtt, prediction in page.at_rtt.items()},
+            else {format_duration_ns(rtt_ns): times.model_dump() for rtt_ns, times in page.at_rtt.items()},
             "by_rtt_ms": {}
             if page.name in missed
-            else {format_duration_ns(rtt): t for rtt, t in page.curve_ms.items()},
+            else {format_duration_ns(rtt_ns): p50_ms for rtt_ns, p50_ms in page.curve_ms.items()},
         }
         for page in prediction.pages
     ]
@@ -471,28 +470,28 @@ _MIN_HEIGHT, _MAX_HEIGHT = 90, 420
 _MAX_TRIPS = 400
 
 
-def waterfall(pages: Sequence[CostedPage], target: str, width: int) -> Drawable | None:
+def waterfall_chart(pages: Sequence[CostedPage], target: str, width: int) -> Drawable | None:
     """A chart of the page of median time, on both paths, with one scale."""
     page = median_pages(pages, lambda page: page.took_ns)[-1]
-    page_trips = min(len(page.trips), _MAX_TRIPS)
+    trip_count = min(len(page.trips), _MAX_TRIPS)
     rows = {
-        "now": _bars(page, page.present_cost_ns.mean(axis=0), page_trips),
-        target: _bars(page, page.target_cost_ns.mean(axis=0), page_trips),
+        "now": _bars(page, page.path.present_cost_ns.mean(axis=0), trip_count),
+        target: _bars(page, page.path.target_cost_ns.mean(axis=0), trip_count),
     }
     longest = max(float(bars[-1]["end"]) for bars in rows.values())
-    height = min(max(round(_ROW_HEIGHT * page_trips), _MIN_HEIGHT), _MAX_HEIGHT)
+    height = min(max(round(_ROW_HEIGHT * trip_count), _MIN_HEIGHT), _MAX_HEIGHT)
     colours = styles(_PARTS, palette.PARTS)
     panels = []
     for number, (name, bars) in enumerate(rows.items()):
         shown_legend = legend(3) if number == 0 else None
         chart = (
             data(bars)
-            .mark_bar(height=max(height / page_trips, 1.0))
+            .mark_bar(height=max(height / trip_count, 1.0))
             .encode(
                 x=axis(alt.X, "start", f"ms, {name}", (0, longest)),
                 x2="end:Q",
-                y=axis(alt.Y, "row", None, (page_trips, 0), labels=False, ticks=False, grid=False),
-                color=by_name(alt.Color, "part", colours, shown_legend),
+                y=axis(alt.Y, "row", None, (trip_count, 0), labels=False, ticks=False, grid=False),
+                color=by_style(alt.Color, "part", colours, shown_legend),
             )
             .properties(width=width, height=height)
         )
@@ -516,7 +515,7 @@ def _bars(page: CostedPage, path_ns: np.ndarray, count: int) -> Rows:
     return bars
 
 
-def over_rtt(curve_ms: Mapping[int, float], points: Sequence[tuple[int, Estimate]], width: int) -> Drawable | None:
+def rtt_chart(curve_ms: Mapping[int, float], points: Sequence[tuple[int, Estimate]], width: int) -> Drawable | None:
     """A chart of predicted times over RTT as a line, and measured times as points; None if there is no line."""
     line = [{"rtt": rtt_ns / 1e6, "ms": time} for rtt_ns, time in curve_ms.items() if time > 0]
     if not line:

@@ -14,9 +14,9 @@ from howfar.contract.messages import (
     TapReady,
     Target,
     TcpListen,
-    TcpTarget,
     UnixTarget,
 )
+from howfar.engine.null_server import listening_target
 from howfar.engine.process import EngineProcess, Launcher
 
 _DETACHED = Launcher(prefix=("setsid",))
@@ -25,21 +25,19 @@ _EXIT_TIMEOUT_S = 2.0
 
 
 def start_tap(job: TapJob | RecordJob, launcher: Launcher) -> tuple[EngineProcess, Target]:
-    """Start a tap, and wait until it is ready. Returns it, and the address at which it listens."""
-    process, listen = EngineProcess(job, launcher), job.listen
+    """Start a tap and wait until it is ready. Returns the process and the address at which it listens."""
+    process = EngineProcess(job, launcher)
     try:
         ready = process.read()
     except BaseException:
         process.kill()
         raise
-    assert isinstance(ready, TapReady), "a tap says first that it is ready"
-    if isinstance(listen, UnixTarget):
-        return process, listen
-    return process, TcpTarget(host=listen.host, port=ready.port or listen.port)
+    assert isinstance(ready, TapReady), "the first message of a tap is TapReady"
+    return process, listening_target(job.listen, ready.port)
 
 
 class RecordTap:
-    """A running recorder. `leave` does not end it: it ends with the last process that it serves."""
+    """A running recorder. It ends with the last process that it serves, not with the process that started it."""
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class RecordTap:
         """Yield all events, including the last. Raises EngineError if the tap died before that."""
         while True:
             event = self._process.read()
-            assert isinstance(event, Recorded | RecordEnded), "a recorder says nothing else"
+            assert isinstance(event, Recorded | RecordEnded), "a recorder sends no other events"
             yield event
             if isinstance(event, RecordEnded):
                 return

@@ -24,15 +24,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from howfar.contract.messages import Recorded, RecordedRoundTrip, RecordEnded, TcpTarget, UnixTarget
-from howfar.distance.resolve import lookup
-from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
+from howfar.distance.resolve import look_up_name
+from howfar.errors import (
+    EngineError,
+    HowfarError,
+    LabError,
+    MissingError,
+    SandboxForbidden,
+    UsageError,
+    shell_exit_code,
+)
 from howfar.recording.collecting import (
-    Collected,
+    CollectedEvents,
     add_pages,
-    collect,
+    collecting,
     finish,
     new_facts,
     new_recording,
@@ -40,15 +47,15 @@ from howfar.recording.collecting import (
     wait_for,
 )
 from howfar.recording.facts import NameCost, RecordingFacts
-from howfar.recording.insertion import Insertion, NamedServer, insertion, own_mounts
+from howfar.recording.insertion import Insertion, NamedServer, make_insertion, mount_namespace_prefix
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.tap import listen_address, tap_folder
-from howfar.stopping import forward_requests_to, hold_requests
+from howfar.stopping import forwarding_end_requests_to, holding_end_requests
 from howfar.units import format_duration_ns
 
-_LOOKUP_S = 2.0
+_LOOKUP_TIMEOUT_S = 2.0
 _MAX_NAMED_PAGES = 5
 _UNMARKED_PHP = (
     "pages of --php: no script marked one (PHP's own server prepends to no router script: use --http HOST:PORT there)"
@@ -60,7 +67,7 @@ _BODY_NAME = "data"
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What to record, and where to write it."""
+    """What to record, and the file to write."""
 
     server: NamedServer
     command: tuple[str, ...]
@@ -72,8 +79,8 @@ class RecordRequest:
     """Address at which the command serves HTTP: each request through a tap in front of it is a page."""
     page_by: tuple[str, ...] = ()
     """What to keep in the names of pages: parameters of the query, and parts of the path, which begin with `/`."""
-    output: int | None = None
-    """File descriptor for the command's standard output; None: inherit ours."""
+    output_fd: int | None = None
+    """File descriptor for the command's standard output. None: that of this process."""
 
 
 def record(request: RecordRequest, say: Callable[[str], None]) -> int:
@@ -85,23 +92,18 @@ def record(request: RecordRequest, say: Callable[[str], None]) -> int:
 
 
 def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], None]) -> int:
-    collected = Collected()
+    collected = CollectedEvents()
     with Marks(request.page_by) as marks, ExitStack() as stack:
         tap, page = None, None
         http = stack.enter_context(_http_tap(request.http, marks, request.page_by)) if request.http else None
         try:
             with tap_folder(request.server.target) as folder:
                 tap = RecordTap(request.server.target, listen_address(request.server.target, folder))
-                collector = threading.Thread(
-                    target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
-                )
-                collector.start()
-                say("recording" if http is None else f"recording; requests to http://{_address_text(http)}/ are pages")
-                inserted = insertion(request.server, tap.address)
-                code, page = _run_command(request, inserted, (tap, http), marks)
-            with contextlib.suppress(EngineError):
-                tap.finish()
-            collector.join()
+                insertion = make_insertion(request.server, tap.address)
+                with collecting(tap, file, collected, marks):
+                    requests = f"; requests to http://{_address_text(http)}/ are pages" if http is not None else ""
+                    say(f"recording{requests}")
+                    code, page = _run_command(request, insertion, (tap, http), marks)
         finally:
             if tap is not None and not tap.leave():
                 say("the application left processes behind; the tap goes on for them and ends with them")
@@ -113,36 +115,36 @@ def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], No
             f"the tap could not connect to the server for the application: {refusal}"
             if refusal
             else f"the command (exit code {code}) made no round trip through the tap",
-            inserted.advice(request.command),
+            insertion.advice(request.command),
         )
     if (failed := _failed_pages_sentence(marks)) is not None:
         say(failed)
     with reporting_write_errors(file, say):
         unknown = {**add_pages(file, marks, page, request.gaps), **_unmarked_reasons(request, marks)}
-        finish(file, collected, unknown, code, say, lambda: _measure_name_costs(request, inserted, say))
+        finish(file, collected, unknown, code, say, lambda: _measure_name_costs(request, insertion, say))
     return code
 
 
-def _measure_name_costs(request: RecordRequest, inserted: Insertion, say: Callable[[str], None]) -> RecordingFacts:
+def _measure_name_costs(request: RecordRequest, insertion: Insertion, say: Callable[[str], None]) -> RecordingFacts:
     """Measure what host names cost that the tap's address replaced: their lookup and, if the first address found is not the server's,
     the attempt to connect to it."""
     costs: dict[str, NameCost] = {}
-    for name in inserted.replaced_names(request.command):
+    for name in insertion.replaced_names(request.command):
         assert isinstance(request.server.target, TcpTarget), "only a server on TCP has a name"
         port = request.server.target.port
         try:
-            took_ns, addresses = lookup(name, port, _LOOKUP_S)
+            took_ns, addresses = look_up_name(name, port, _LOOKUP_TIMEOUT_S)
         except HowfarError as error:
             say(f"the name {name} was replaced by the tap's address, and its lookup failed just now: {error.message}")
             continue
-        lost_ns = 0
+        attempt_ns = 0
         sentence = f"the recording leaves out the lookup of {name}, which takes {format_duration_ns(took_ns)} here"
         if addresses[0] != request.server.target.host:
-            lost_ns = _connect_attempt_ns(addresses[0], port)
+            attempt_ns = _connect_attempt_ns(addresses[0], port)
             sentence += (
-                f", and the attempt at its first address, {addresses[0]}, which took {format_duration_ns(lost_ns)}"
+                f", and the attempt at its first address, {addresses[0]}, which took {format_duration_ns(attempt_ns)}"
             )
-        costs[name] = NameCost(lookup_ns=took_ns, addresses=addresses, first_address_ns=lost_ns)
+        costs[name] = NameCost(lookup_ns=took_ns, addresses=addresses, first_address_ns=attempt_ns)
         say(f"{sentence}; an application pays it at each connect")
     return RecordingFacts(names=costs) if costs else RecordingFacts()
 
@@ -150,7 +152,7 @@ def _measure_name_costs(request: RecordRequest, inserted: Insertion, say: Callab
 def _connect_attempt_ns(address: str, port: int) -> int:
     """Time until a connection to an address succeeds or fails."""
     began = time.monotonic_ns()
-    with contextlib.suppress(OSError), socket.create_connection((address, port), _LOOKUP_S):
+    with contextlib.suppress(OSError), socket.create_connection((address, port), _LOOKUP_TIMEOUT_S):
         pass
     return time.monotonic_ns() - began
 
@@ -230,10 +232,10 @@ def _address_text(tap: RecordTap) -> str:
 
 
 def _command_environment(
-    request: RecordRequest, inserted: Insertion, marks: Marks, http: RecordTap | None
+    request: RecordRequest, insertion: Insertion, marks: Marks, http: RecordTap | None
 ) -> Mapping[str, str]:
     php, page_by = request.php, request.page_by
-    environment = {**inserted.environment(), VARIABLE: marks.address}
+    environment = {**insertion.environment(), VARIABLE: marks.address}
     if http is not None:
         environment[HTTP_VARIABLE] = _address_text(http)
     if php:
@@ -245,12 +247,12 @@ def _command_environment(
 
 
 def _run_command(
-    request: RecordRequest, inserted: Insertion, taps: tuple[RecordTap, RecordTap | None], marks: Marks
+    request: RecordRequest, insertion: Insertion, taps: tuple[RecordTap, RecordTap | None], marks: Marks
 ) -> tuple[int, TimedPage]:
     """Run the command to its end. Returns its exit code, and its run as a page. `taps`: of the server, and of the HTTP port if any."""
     http = taps[1]
     # Needed even if nothing is mounted: the mount namespace tells the tap which processes it serves.
-    prefix = own_mounts()
+    prefix = mount_namespace_prefix()
     report_read, report_write = os.pipe()
     go_read, go_write = os.pipe()
     helper = [sys.executable, "-I", str(Path(__file__).parent / "sandbox_entry.py"), str(report_write), str(go_read)]
@@ -259,9 +261,9 @@ def _run_command(
         stack.callback(os.close, go_write)
         try:
             process = subprocess.Popen(
-                [*prefix, *helper, *(inserted.bind or ("", "")), *inserted.argv(request.command)],
-                stdout=request.output,
-                env=_command_environment(request, inserted, marks, http),
+                [*prefix, *helper, *(insertion.bind or ("", "")), *insertion.argv(request.command)],
+                stdout=request.output_fd,
+                env=_command_environment(request, insertion, marks, http),
                 pass_fds=(report_write, go_read),
             )
         except OSError as error:
@@ -278,15 +280,15 @@ def _run_command(
             )
         for tap in filter(None, taps):
             tap.serve(int(namespace))
-        with forward_requests_to(process):
+        with forwarding_end_requests_to(process):
             begun_ns = time.monotonic_ns()
             os.write(go_write, b"!")
             code = process.wait()
             ended_ns = time.monotonic_ns()
-        refused = os.read(report_read, 200).decode()
-    if refused:
-        raise UsageError(f"{request.command[0]}: {refused}", "Try the command on its own first.")
-    return shell_code(code), TimedPage(1, Path(request.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
+        start_error = os.read(report_read, 200).decode()
+    if start_error:
+        raise UsageError(f"{request.command[0]}: {start_error}", "Try the command on its own first.")
+    return shell_exit_code(code), TimedPage(1, Path(request.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
 
 
 _UNIT = re.compile(r"[A-Za-z0-9@_.:\\-]{1,200}")
@@ -324,7 +326,7 @@ class DropIn:
         target: str,
         marks: str,
         root: Path = Path("/"),
-        control: Sequence[str] = ("systemctl",),
+        systemctl: Sequence[str] = ("systemctl",),
     ) -> None:
         if not _UNIT.fullmatch(unit):
             raise UsageError(f"{unit!r} is no name of a unit", "Write for example php8.2-fpm.service.")
@@ -335,7 +337,7 @@ class DropIn:
             f"[Service]\nBindPaths={source}:{target}\nEnvironment={VARIABLE}={marks}\n"
         )
         self._folder = str(Path(source).parent)
-        self._control = tuple(control)
+        self._systemctl = tuple(systemctl)
         self._remover: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> DropIn:
@@ -347,47 +349,59 @@ class DropIn:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Start the process that removes the drop-in before writing the drop-in.
-            remove = ["setsid", "sh", "-c", _REMOVAL_SCRIPT, "sh", str(self.path), str(self.path.parent), self._folder]
+            remove_command = [
+                "setsid",
+                "sh",
+                "-c",
+                _REMOVAL_SCRIPT,
+                "sh",
+                str(self.path),
+                str(self.path.parent),
+                self._folder,
+            ]
             self._remover = subprocess.Popen(
-                [*remove, *self._control], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                [*remove_command, *self._systemctl],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             self.path.write_text(self.text)
         except OSError as error:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise LabError(f"{self.path} cannot be written: {error.strerror}", "Run as root.") from error
         try:
-            self.control("daemon-reload")
+            self.run_systemctl("daemon-reload")
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
     def restart(self) -> int:
         """Restart the service; returns the number of its mount namespace. Raises MissingError, LabError."""
-        self.control("restart", self.unit)
-        pid = self.control("show", "--property=MainPID", "--value", self.unit)
+        self.run_systemctl("restart", self.unit)
+        pid = self.run_systemctl("show", "--property=MainPID", "--value", self.unit)
         try:
             return Path(f"/proc/{int(pid)}/ns/mnt").stat().st_ino
         except (OSError, ValueError) as error:
             raise LabError(f"{self.unit} has no process after its restart", "See the service's own log.") from error
 
-    def control(self, *words: str) -> str:
+    def run_systemctl(self, *arguments: str) -> str:
         """Run systemctl and return its output. Raises MissingError, LabError."""
         try:
-            done = subprocess.run(
-                [*self._control, *words], capture_output=True, text=True, timeout=_SYSTEMCTL_TIMEOUT_S
+            completed = subprocess.run(
+                [*self._systemctl, *arguments], capture_output=True, text=True, timeout=_SYSTEMCTL_TIMEOUT_S
             )
         except FileNotFoundError as error:
             raise MissingError("systemctl is not here", "Record the command itself: howfar record -- CMD.") from error
         except subprocess.TimeoutExpired as error:
-            raise LabError(f"systemctl {' '.join(words)} did not end", "See the service's own log.") from error
-        if done.returncode:
-            raise LabError(f"systemctl {' '.join(words)}: {done.stderr.strip()[-500:]}", "See the service's own log.")
-        return done.stdout.strip()
+            raise LabError(f"systemctl {' '.join(arguments)} did not end", "See the service's own log.") from error
+        if completed.returncode:
+            raise LabError(
+                f"systemctl {' '.join(arguments)}: {completed.stderr.strip()[-500:]}", "See the service's own log."
+            )
+        return completed.stdout.strip()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._remover is None:
             return
         assert self._remover.stdin is not None
@@ -408,11 +422,11 @@ def record_service(request: ServiceRequest, say: Callable[[str], None], confirm:
 def _record_service(
     request: ServiceRequest, file: RecordingFile, say: Callable[[str], None], confirm: Callable[[str], bool]
 ) -> None:
-    collected = Collected()
+    collected = CollectedEvents()
     folder = Path()
     tap: RecordTap | None = None
     try:
-        with hold_requests():
+        with holding_end_requests():
             folder = Path(tempfile.mkdtemp(prefix="howfar-", dir="/run"))
             folder.chmod(0o711)
         with Marks() as marks:
@@ -420,15 +434,8 @@ def _record_service(
             drop_in = DropIn(request.unit, str(folder / "tap.sock"), request.server.path, marks.address)
             if not confirm(f"{drop_in.path}:\n{drop_in.text}"):
                 raise UsageError("nothing was written", "Say yes, or give --yes.")
-            collector = threading.Thread(
-                target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
-            )
-            collector.start()
-            with drop_in:
+            with collecting(tap, file, collected, marks), drop_in:
                 page = _run_service(drop_in, tap, request, say)
-            with contextlib.suppress(EngineError):
-                tap.finish()
-            collector.join()
         with reporting_write_errors(file, say):
             finish(file, collected, add_pages(file, marks, page, request.gaps), 0, say)
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")

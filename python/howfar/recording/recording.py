@@ -183,13 +183,13 @@ def cold_start_note(name: str, pages: Sequence[TimedPage]) -> str | None:
     """A note about a first page that took much longer than the others, or None."""
     if len(pages) < _MIN_PAGES_FOR_COLD:
         return None
-    first, *rest = (page.took_ns / 1e6 for page in sorted(pages, key=lambda page: page.begun_ns))
-    usual = median(rest)
-    if first < _COLD_FACTOR * usual:
+    first_ms, *other_ms = (page.took_ns / 1e6 for page in sorted(pages, key=lambda page: page.begun_ns))
+    typical_ms = median(other_ms)
+    if first_ms < _COLD_FACTOR * typical_ms:
         return None
     return (
-        f"{name}: the first page took {first:.3g} ms, and the others {usual:.3g} ms in the median. It was cold; quantiles above the "
-        "median show it."
+        f"{name}: the first page took {first_ms:.3g} ms, and the others {typical_ms:.3g} ms in the median. It was cold; "
+        "quantiles above the median show it."
     )
 
 
@@ -280,19 +280,17 @@ class RecordingFile:
                 "LEFT JOIN connections c ON c.id = r.connection_id ORDER BY r.begun_ns, r.id"
             )
             assignment = _assign_round_trips(pages, self._db.execute(sql))
-            self._update_page_ids([(page, number) for number, page in assignment.pages.items()])
+        self.set_page_ids(assignment.pages)
         self.set_facts(RecordingFacts(contested=assignment.contested))
         return assignment.ambiguous
 
-    def set_page_ids(self, pages: Mapping[int, int]) -> None:
-        """Assign round trips to pages. `pages`: page ID by round trip ID."""
+    def set_page_ids(self, pages: Mapping[int, int | None]) -> None:
+        """Assign round trips to pages. `pages`: page ID by round trip ID; None for no page."""
+        rows = [(page, round_trip) for round_trip, page in pages.items()]
         with translate_errors(self.path, "write", RECORDING):
-            self._update_page_ids([(page, number) for number, page in pages.items()])
-
-    def _update_page_ids(self, rows: Sequence[tuple[int | None, int]]) -> None:
-        self._db.execute("BEGIN")
-        self._db.executemany("UPDATE round_trips SET page_id = ? WHERE id = ?", rows)
-        self._db.execute("COMMIT")
+            self._db.execute("BEGIN")
+            self._db.executemany("UPDATE round_trips SET page_id = ? WHERE id = ?", rows)
+            self._db.execute("COMMIT")
 
     def ordered_round_trips(self) -> list[tuple[int, int, int | None, int, int, str | None]]:
         """Round trips ordered by time: ID, connection, process, begin, end, statement."""
@@ -347,10 +345,10 @@ class RecordingFile:
     def _insert_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
-        marks = ", ".join("?" * len(rows[0]))
+        placeholders = ", ".join("?" * len(rows[0]))
         with translate_errors(self.path, "write", RECORDING):
             self._db.execute("BEGIN")
-            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
+            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})", rows)
             self._db.execute("COMMIT")
 
 
@@ -359,7 +357,7 @@ def _encode_facts(facts: RecordingFacts) -> list[tuple[str, str]]:
     return [(name, json.dumps(value)) for name, value in known.items()]
 
 
-class _Claims:
+class _PageIndex:
     """Finds the pages during which something happened in a process."""
 
     def __init__(self, pages: Sequence[tuple[int, int | None, int, int]]) -> None:
@@ -374,8 +372,8 @@ class _Claims:
         """IDs of the pages of process `pid` (of any process if None) at this time; if there are none, of the pages that cover all
         processes."""
         processes = [process for process in self._by_pid if process is not None] if pid is None else [pid]
-        own = [number for process in processes for number in self._pages_at(process, at_ns)]
-        return own or self._pages_at(None, at_ns)
+        page_ids = [number for process in processes for number in self._pages_at(process, at_ns)]
+        return page_ids or self._pages_at(None, at_ns)
 
     def _pages_at(self, pid: int | None, at_ns: int) -> list[int]:
         spans = self._by_pid.get(pid, [])
@@ -423,7 +421,9 @@ def _checksum(db: sqlite3.Connection) -> str:
     tables = {"facts": f"name != '{_CHECKSUM}' ORDER BY name"}
     tables |= dict.fromkeys(("connections", "digests", "round_trips", "pages"), "1 ORDER BY id")
     rows = (
-        (table, *row) for table, which in tables.items() for row in db.execute(f"SELECT * FROM {table} WHERE {which}")
+        (table, *row)
+        for table, selection in tables.items()
+        for row in db.execute(f"SELECT * FROM {table} WHERE {selection}")
     )
     return checksum(rows)
 
@@ -449,10 +449,10 @@ _IMPOSSIBLE_VALUES = {
 
 def _check_values(db: sqlite3.Connection, path: Path) -> None:
     """Check a recording without a checksum for impossible values. Raises NotARunFile."""
-    for what, where in _IMPOSSIBLE_VALUES.items():
-        impossible = db.execute(f"SELECT id {where} LIMIT 1").fetchone()
+    for subject, query in _IMPOSSIBLE_VALUES.items():
+        impossible = db.execute(f"SELECT id {query} LIMIT 1").fetchone()
         if impossible is not None:
-            raise damage_error(path, f"{what} {impossible[0]} is impossible")
+            raise damage_error(path, f"{subject} {impossible[0]} is impossible")
 
 
 def _page_from_row(row: Sequence[Any]) -> TimedPage:
@@ -526,11 +526,11 @@ def _assign_round_trips(
 
     No program waits for the message that closes a connection, so the page may be over when the recorder sees that message. It is then
     assigned to the page of the connection's previous round trip."""
-    claims = _Claims(pages)
+    index = _PageIndex(pages)
     claims_by_trip: dict[int, list[int]] = {}
     previous_claims: dict[int, list[int]] = {}
     for number, pid, begun_ns, connection, phase in trips:
-        claiming = claims.claiming_pages(pid, begun_ns)
+        claiming = index.claiming_pages(pid, begun_ns)
         claims_by_trip[number] = claiming or (previous_claims.get(connection, []) if phase == "close" else [])
         previous_claims[connection] = claims_by_trip[number]
     shared = [claiming for claiming in claims_by_trip.values() if len(claiming) > 1]

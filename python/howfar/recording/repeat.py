@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 
@@ -17,12 +17,12 @@ import numpy as np
 from howfar.contract.messages import Repeated, RepeatPage, RepeatStep
 from howfar.errors import UsageError
 from howfar.recording.kinds import TripKind
-from howfar.recording.layout import Trip, sequential_trips, tap_ns
+from howfar.recording.page_costs import Trip, sequential_trips, tap_ns
 from howfar.recording.predict import Quantiles, quantiles
-from howfar.recording.prediction_report import ms, with_interval
+from howfar.recording.prediction_report import format_estimate, format_ms
 from howfar.recording.recording import Recording, TimedPage
-from howfar.recording.replay import BEHIND_SHARE, behind_warning
-from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.recording.replay import BEHIND_SHARE, OPEN_BEFORE, behind_warning
+from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings, make_table
 from howfar.stats.estimate import Part
 from howfar.units import counted
 
@@ -42,8 +42,6 @@ _CHANGES = re.compile(
 _HIDDEN = re.compile(r"/\*M?! | \b set_config \b .* read_only", re.IGNORECASE | re.VERBOSE | re.DOTALL)
 """Exceptions to `_READS` that a digest does not show: comments that a server may execute, and a setting named in a literal."""
 _MAX_LISTED, _MAX_LISTED_LENGTH = 5, 100
-_OPEN_BEFORE = 5000
-"""Added to the number of a connection that was open before its page."""
 _END = re.compile(r";\s*(?:\n|\Z)")
 _INCOMPLETE = re.compile(r"\?|\.\.\.|…")
 
@@ -101,19 +99,19 @@ class RepeatScript:
     """For each name of pages that are left out, a sentence with the reason."""
 
 
-def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> RepeatScript:
-    """The script that repeats those pages of a recording whose statements are all known with their literals. `digests`: the given
+def make_script(recording: Recording, statements: Sequence[str], digests: Sequence[str], writes: bool) -> RepeatScript:
+    """The script that repeats those pages of a recording whose statements are all known with their literals. `digests`: the
     statements without literals; `writes`: also run statements that change data. Raises UsageError."""
     indices_by_digest: dict[str, list[int]] = {}
     for index, digest in enumerate(digests):
         indices_by_digest.setdefault(_without_semicolon(digest), []).append(index)
     trips = [sequential_trips(page, recording, {})[0] for page in recording.pages]
     needed = [Counter(text for trip in page if (text := executed_statement(trip)) is not None) for page in trips]
-    statements = list(given)
+    all_statements = list(statements)
     for text in dict.fromkeys(text for page in needed for text in page):
         if text not in indices_by_digest and not _INCOMPLETE.search(text):
-            indices_by_digest[text] = [len(statements)]
-            statements.append(text)
+            indices_by_digest[text] = [len(all_statements)]
+            all_statements.append(text)
     complete = [index for index, texts in enumerate(needed) if texts and texts.keys() <= indices_by_digest.keys()]
     lacking = _explain_left_out(recording.pages, needed, indices_by_digest)
     if not complete:
@@ -121,7 +119,9 @@ def script(recording: Recording, given: Sequence[str], digests: Sequence[str], w
             f"no page can be repeated: {'; '.join(lacking)}",
             "Add to the file at least one of each statement, complete, with a semicolon at the end of its last line.",
         )
-    _check_permitted(sum((needed[index] for index in complete), Counter[str]()), statements, indices_by_digest, writes)
+    _check_permitted(
+        sum((needed[index] for index in complete), Counter[str]()), all_statements, indices_by_digest, writes
+    )
     repeatable = replace(recording, pages=tuple(recording.pages[index] for index in complete))
     index_cycles = {digest: cycle(indices) for digest, indices in indices_by_digest.items()}
     recorder_ns_per_trip = tap_ns(recording) + unseen_round_trip_ns(recording)
@@ -130,7 +130,7 @@ def script(recording: Recording, given: Sequence[str], digests: Sequence[str], w
     ]
     return RepeatScript(
         repeatable,
-        tuple(statements),
+        tuple(all_statements),
         tuple(page for page, _ in pages_and_left_out),
         tuple(left_out for _, left_out in pages_and_left_out),
         lacking,
@@ -211,7 +211,7 @@ def _make_page(
     for trip in trips:
         gap_ns += max(trip.gap_ns - recorder_ns_per_trip, 0.0)
         is_opened_here = trip.connection in opened or trip.phase == "connect"
-        connection = numbers.setdefault(trip.connection, len(numbers) + (0 if is_opened_here else _OPEN_BEFORE))
+        connection = numbers.setdefault(trip.connection, len(numbers) + (0 if is_opened_here else OPEN_BEFORE))
         if trip.phase == "connect":
             if trip.connection not in opened:
                 opened.add(trip.connection)
@@ -251,7 +251,7 @@ def analyze(
             for index, trips in zip(indices, waited_trips, strict=True)
         ]
         repeated = [block[index] for index in indices for block in blocks]
-        statements = [
+        waits_ns = [
             trip.took_ns + unseen_ns for trips in waited_trips for trip in trips if executed_statement(trip) is not None
         ]
         repeated_pages.append(
@@ -260,9 +260,9 @@ def analyze(
                 pages=len(indices),
                 repeated=quantiles(times),
                 recorded=quantiles(np.repeat(np.asarray(recorded)[:, None], len(blocks), axis=1)),
-                round_trips=len(statements) / len(indices),
+                round_trips=len(waits_ns) / len(indices),
                 waiting_ms=sum(sum(page.round_trips_ns) for page in repeated) / len(repeated) / 1e6,
-                recorded_waiting_ms=sum(statements) / len(indices) / 1e6,
+                recorded_waiting_ms=sum(waits_ns) / len(indices) / 1e6,
                 connecting_ms=sum(sum(page.opened_ns) for page in repeated) / len(repeated) / 1e6,
                 recorded_connecting_ms=sum(
                     _connect_and_login_ns(trips, tap_ns_per_trip, unseen_ns) for trips in waited_trips
@@ -282,12 +282,16 @@ def analyze(
     )
 
 
-def _connect_and_login_ns(trips: Sequence[Trip], tap_ns: float, unseen_ns: float) -> float:
+def _connect_and_login_ns(trips: Sequence[Trip], tap_ns_per_trip: float, unseen_ns: float) -> float:
     """Time of the round trips of logins, and of the application between the round trips of one login."""
     return sum(
         trip.took_ns
         + unseen_ns
-        + (max(trip.gap_ns - tap_ns - unseen_ns, 0.0) if previous and previous.connection == trip.connection else 0.0)
+        + (
+            max(trip.gap_ns - tap_ns_per_trip - unseen_ns, 0.0)
+            if previous and previous.connection == trip.connection
+            else 0.0
+        )
         for previous, trip in pairwise((None, *trips))
         if trip is not None and trip.phase == "connect"
     )
@@ -316,12 +320,12 @@ def document(repetition: Repetition) -> Document:
 def _answer_sentence(repetition: Repetition) -> str:
     page = max(repetition.pages, key=lambda page: page.repeated.p50_ms.value)
     text = (
-        f"{page.name} took {with_interval(page.repeated.p50_ms)} on {repetition.server}, and {with_interval(page.recorded.p50_ms)} "
-        f"when it was recorded: its {page.round_trips:g} statements {ms(page.waiting_ms)} ms, and {ms(page.recorded_waiting_ms)} ms "
-        "then"
+        f"{page.name} took {format_estimate(page.repeated.p50_ms)} on {repetition.server}, and "
+        f"{format_estimate(page.recorded.p50_ms)} when it was recorded: its {page.round_trips:g} statements "
+        f"{format_ms(page.waiting_ms)} ms, and {format_ms(page.recorded_waiting_ms)} ms then"
     )
     if page.connecting_ms:
-        text += f"; connecting {ms(page.connecting_ms)} ms, and {ms(page.recorded_connecting_ms)} ms then"
+        text += f"; connecting {format_ms(page.connecting_ms)} ms, and {format_ms(page.recorded_connecting_ms)} ms then"
     return f"{text}."
 
 
@@ -336,30 +340,19 @@ def _warnings(repetition: Repetition) -> Iterator[str]:
 
 
 def _pages_table(repetition: Repetition) -> Table:
-    columns = (
-        Column("page", left=True),
-        Column("repeated", "ms, p50"),
-        Column("recorded", "ms, p50"),
-        Column("repeated", "ms, p95"),
-        Column("recorded", "ms, p95"),
-        Column("statements", "of a page"),
-        Column("waiting", "ms"),
-        Column("recorded", "ms"),
-        Column("tool late", optional=True),
+    return make_table(
+        "",
+        repetition.pages,
+        {
+            "page": lambda page: Cell(page.name, counted(page.pages, "page")),
+            "repeated\nms, p50": lambda page: format_estimate(page.repeated.p50_ms).replace(" ms", ""),
+            "recorded\nms, p50": lambda page: format_ms(page.recorded.p50_ms.value),
+            "repeated\nms, p95": lambda page: format_ms(page.repeated.p95_ms.value),
+            "recorded\nms, p95": lambda page: format_ms(page.recorded.p95_ms.value),
+            "statements\nof a page": lambda page: f"{page.round_trips:g}",
+            "waiting\nms": lambda page: format_ms(page.waiting_ms),
+            "recorded\nms": lambda page: format_ms(page.recorded_waiting_ms),
+            Column("tool late", optional=True): lambda page: f"{page.client_late:.1%}",
+        },
+        main=True,
     )
-    cell: Callable[[float], Cell] = lambda value: Cell(ms(value))  # noqa: E731
-    rows = [
-        (
-            Cell(page.name, counted(page.pages, "page")),
-            Cell(with_interval(page.repeated.p50_ms).replace(" ms", "")),
-            cell(page.recorded.p50_ms.value),
-            cell(page.repeated.p95_ms.value),
-            cell(page.recorded.p95_ms.value),
-            Cell(f"{page.round_trips:g}"),
-            cell(page.waiting_ms),
-            cell(page.recorded_waiting_ms),
-            Cell(f"{page.client_late:.1%}"),
-        )
-        for page in repetition.pages
-    ]
-    return Table("", columns, tuple(rows), main=True)

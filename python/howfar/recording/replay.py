@@ -11,12 +11,14 @@ import numpy as np
 
 from howfar.contract.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
-from howfar.recording.layout import CostedPage
+from howfar.recording.page_costs import CostedPage
 from howfar.recording.predict import PathPrediction, Quantiles, predicted_quantiles, quantiles
-from howfar.recording.prediction_report import limits, ms, with_interval
-from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.recording.prediction_report import estimate_cell, format_estimate
+from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings, make_table
 from howfar.stats.estimate import Estimate, Part
 
+OPEN_BEFORE = 5000
+"""Added to the number of a connection that was open before its page."""
 BEHIND_SHARE = 0.02
 """The tool or the server counts as behind the recording if it was late by more than this share of a page's time."""
 
@@ -40,8 +42,8 @@ class ReplayedPage(Part):
         return None if self.predicted is None else self.predicted.p50_ms.value / self.p50_ms.value - 1
 
     @property
-    def behind(self) -> str | None:
-        """Which end fell behind the recording, `tool` or `server`; None if neither did."""
+    def late_end(self) -> str | None:
+        """Which end fell behind the recording: `tool` or `server`; None if neither did."""
         late, end = max((self.client_late, "tool"), (self.server_late, "server"))
         return end if late > BEHIND_SHARE else None
 
@@ -55,8 +57,8 @@ class Replay(Part):
     pages: tuple[ReplayedPage, ...]
 
 
-def script(page: CostedPage, present: PathCosts) -> ReplayPage:
-    """The script of a page for the engine. Recorded gaps contain the time to connect on the `present` path and the part of a round
+def make_script(page: CostedPage, present: PathCosts) -> ReplayPage:
+    """Make the engine's script of a page. Recorded gaps contain the time to connect on the `present` path and the part of a round
     trip that the recorder did not see; both are subtracted. Computing that is slower after a wait is part of path costs and remains in
     the gaps."""
     connect_ns = present.connect_ns.mean()
@@ -68,7 +70,7 @@ def script(page: CostedPage, present: PathCosts) -> ReplayPage:
     for index, trip in enumerate(page.trips):
         is_new = trip.connection not in numbers
         number = numbers.setdefault(
-            trip.connection, len(numbers) if trip.connection in page.opened_connections else 5000 + len(numbers)
+            trip.connection, len(numbers) if trip.connection in page.opened_connections else OPEN_BEFORE + len(numbers)
         )
         opens = is_new and trip.connection in page.opened_connections
         unseen_ns = max(page.unseen_ns[index] - resuming_ns, 0)
@@ -125,9 +127,9 @@ def analyze(
 def document(replay: Replay) -> Document:
     """The report."""
     blocks: list[Block] = [Answer(_answer_sentence(replay)), Heading("Replayed and predicted"), _pages_table(replay)]
-    behind = [page for page in replay.pages if page.behind is not None]
-    if behind:
-        blocks.append(Warnings(tuple(_behind_warning(page) for page in behind)))
+    late_pages = [page for page in replay.pages if page.late_end is not None]
+    if late_pages:
+        blocks.append(Warnings(tuple(_behind_warning(page) for page in late_pages)))
     blocks += [
         Heading("How it was replayed"),
         Text(
@@ -140,54 +142,40 @@ def document(replay: Replay) -> Document:
 
 def _answer_sentence(replay: Replay) -> str:
     page = max(replay.pages, key=lambda page: page.p50_ms.value)
-    text = f"{page.name} took {with_interval(page.p50_ms)} on {replay.target}"
+    text = f"{page.name} took {format_estimate(page.p50_ms)} on {replay.target}"
     if page.predicted is not None and page.error is not None:
-        text += f"; the prediction was {with_interval(page.predicted.p50_ms)} ({page.error:+.1%})"
-    not_late = "Neither the tool nor the server was behind." if not any(other.behind for other in replay.pages) else ""
-    return f"{text}. {not_late}".strip()
+        text += f"; the prediction was {format_estimate(page.predicted.p50_ms)} ({page.error:+.1%})"
+    note = "Neither the tool nor the server was behind." if not any(other.late_end for other in replay.pages) else ""
+    return f"{text}. {note}".strip()
 
 
 def _behind_warning(page: ReplayedPage) -> str:
-    late = page.client_late if page.behind == "tool" else page.server_late
-    return behind_warning(page.name, "this tool" if page.behind == "tool" else "the server", late)
+    is_tool = page.late_end == "tool"
+    late_share = page.client_late if is_tool else page.server_late
+    return behind_warning(page.name, "this tool" if is_tool else "the server", late_share)
 
 
-def behind_warning(name: str, end: str, late: float) -> str:
-    """A warning that `end` (the tool or the server) was late. `late`: its delay as a share of the page's time."""
+def behind_warning(name: str, end: str, late_share: float) -> str:
+    """A warning that `end` (the tool or the server) was late. `late_share`: its delay as a share of the page's time."""
     return (
-        f"{name}: {end} was behind the recording by {late:.1%} of the time: the replay is too slow by as much. Replay on a quieter "
-        "machine."
+        f"{name}: {end} was behind the recording by {late_share:.1%} of the time: the replay is too slow by as much. Replay on "
+        "a quieter machine."
     )
 
 
 def _pages_table(replay: Replay) -> Table:
-    columns = (
-        Column("page", left=True),
-        Column("replayed", "ms, p50"),
-        Column("predicted", "ms, p50"),
-        Column("error"),
-        Column("p95", "ms"),
-        Column("predicted", "ms, p95"),
-        Column("tool late", optional=True),
-        Column("server late", optional=True),
+    return make_table(
+        "",
+        replay.pages,
+        {
+            "page": lambda page: Cell(page.name, f"{page.pages} pages"),
+            "replayed\nms, p50": lambda page: estimate_cell(page.p50_ms),
+            "predicted\nms, p50": lambda page: estimate_cell(page.predicted.p50_ms) if page.predicted else "unknown",
+            "error": lambda page: "" if page.error is None else f"{page.error:+.1%}",
+            "p95\nms": lambda page: estimate_cell(page.p95_ms),
+            "predicted\nms, p95": lambda page: estimate_cell(page.predicted.p95_ms) if page.predicted else "unknown",
+            Column("tool late", optional=True): lambda page: f"{page.client_late:.1%}",
+            Column("server late", optional=True): lambda page: f"{page.server_late:.1%}",
+        },
+        main=True,
     )
-    rows = []
-    for page in replay.pages:
-        predicted = page.predicted
-        rows.append(
-            (
-                Cell(page.name, f"{page.pages} pages"),
-                _estimate_cell(page.p50_ms),
-                Cell("unknown") if predicted is None else _estimate_cell(predicted.p50_ms),
-                Cell("" if page.error is None else f"{page.error:+.1%}"),
-                _estimate_cell(page.p95_ms),
-                Cell("unknown") if predicted is None else _estimate_cell(predicted.p95_ms),
-                Cell(f"{page.client_late:.1%}"),
-                Cell(f"{page.server_late:.1%}"),
-            )
-        )
-    return Table("", columns, tuple(rows), main=True)
-
-
-def _estimate_cell(estimate: Estimate) -> Cell:
-    return Cell(ms(estimate.value), limits(estimate))

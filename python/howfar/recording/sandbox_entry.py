@@ -20,7 +20,8 @@ def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback
     report, go, source, target, *command = sys.argv[1:]
-    for descriptor in (int(report), int(go)):
+    report_fd, go_fd = int(report), int(go)
+    for descriptor in (report_fd, go_fd):
         os.set_inheritable(descriptor, False)
     if source:
         if subprocess.run(["mount", "--bind", source, target]).returncode:
@@ -29,13 +30,13 @@ def main() -> int:
         with contextlib.suppress(OSError):
             os.unlink(source)  # noqa: PTH108 - pathlib takes milliseconds
             os.rmdir(os.path.dirname(source))  # noqa: PTH106, PTH120
-    os.write(int(report), str(os.stat("/proc/self/ns/mnt").st_ino).encode())  # noqa: PTH116
-    if not os.read(int(go), 1):
+    os.write(report_fd, str(os.stat("/proc/self/ns/mnt").st_ino).encode())  # noqa: PTH116
+    if not os.read(go_fd, 1):
         return NOT_MOUNTED
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(int(report), str(error.strerror).encode())
+        os.write(report_fd, str(error.strerror).encode())
         return NOT_STARTED
 
 

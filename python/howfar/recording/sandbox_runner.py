@@ -28,10 +28,10 @@ _EXIT_TIMEOUT_S = 5.0
 
 
 class SandboxRequest(TypedDict, total=False):
-    """A request: `run` with `longest_s`, `start` or `started`."""
+    """A request: `run` with `timeout_s`, `start` or `started`."""
 
     run: list[str]
-    longest_s: float
+    timeout_s: float
     start: list[str]
     started: str
 
@@ -60,7 +60,7 @@ def main() -> int:
                 elif "started" in request:
                     answer = {} if started is None else _failure(started, request["started"], output)
                 else:
-                    answer = _run(request["run"], request["longest_s"], output)
+                    answer = _run(request["run"], request["timeout_s"], output)
                 print(json.dumps(answer), flush=True)
         finally:
             if started is not None:
@@ -93,7 +93,7 @@ def _start(argv: list[str], output: IO[bytes]) -> tuple[SandboxAnswer, subproces
         return {"error": f"{argv[0]}: {error.strerror}"}, None
 
 
-def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> SandboxAnswer:
+def _run(argv: list[str], timeout_s: float, output: IO[bytes]) -> SandboxAnswer:
     output.seek(0)
     output.truncate()
     began = time.monotonic_ns()
@@ -104,12 +104,12 @@ def _run(argv: list[str], longest_s: float, output: IO[bytes]) -> SandboxAnswer:
     # Not `wait` with a timeout: it polls every 50 ms.
     with os.fdopen(os.pidfd_open(process.pid)) as descriptor:
         # No request arrives during a run, so stdin is readable only if it has ended.
-        ended, _, _ = select.select([descriptor, sys.stdin], [], [], longest_s)
+        ended, _, _ = select.select([descriptor, sys.stdin], [], [], timeout_s)
         has_ended = descriptor in ended
     took_ns = time.monotonic_ns() - began
     if not has_ended:
         end_session(process)
-        return {"error": f"{argv[0]} did not end within {longest_s:.0f} s"}
+        return {"error": f"{argv[0]} did not end within {timeout_s:.0f} s"}
     process.wait()
     return _failure(process, argv[0], output) or {"took_ns": took_ns}
 
@@ -126,9 +126,9 @@ def _failure(process: subprocess.Popen[bytes], name: str, output: IO[bytes]) -> 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
     """End a process and its session."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            os.killpg(process.pid, signal_number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_EXIT_TIMEOUT_S)
             return

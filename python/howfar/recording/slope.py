@@ -24,12 +24,12 @@ from urllib.parse import quote, urlsplit
 
 from howfar.contract.ping_messages import Target, TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
-from howfar.lab.idle import cannot_poll, polling
-from howfar.recording.insertion import NamedServer, insertion
+from howfar.lab.idle import keep_polling, polling_obstacle
+from howfar.recording.insertion import NamedServer, make_insertion
 from howfar.recording.tap import Tap, TappedApplication, listen_address, tap_folder
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets, mean_interval
+from howfar.stats.intervals import MIN_BLOCKS, estimate_text, limits_text, mean_interval
 from howfar.stopping import temporary_folder
 from howfar.units import format_duration_ns
 
@@ -39,13 +39,13 @@ KINK_SHARE = 0.05
 """A change of the slope below this share is no kink, however narrow its interval."""
 MAX_RUN_S = 120.0
 """Timeout of one page, or one run of the command."""
-_READY_S = 30.0
-_SETTLE_S = 5.0
+_READY_TIMEOUT_S = 30.0
+_EXIT_TIMEOUT_S = 5.0
 _URL_SAFE = "!#$%&'()*+,/:;=?@[]~"
 """Characters of a path and a query that are not percent-encoded."""
 _PINGS = 300
 _MIN_PINGS = 10
-_PINGS_NS = 50_000_000
+_PING_BUDGET_NS = 50_000_000
 _ROUNDS = 5
 _SEED = 20_260
 _STEADY_WINDOW, _STEADY_SHARE = 16, 0.02
@@ -154,20 +154,20 @@ class SlopeRequest:
 def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
     """Time the application in blocks, and fit them. Raises UsageError, LabError, EngineError."""
     with ExitStack() as stack:
-        if can_poll := cannot_poll() is None:
-            stack.enter_context(polling())
+        if can_poll := polling_obstacle() is None:
+            stack.enter_context(keep_polling())
         folder = stack.enter_context(tap_folder(request.listen or request.server.target))
         tap = stack.enter_context(Tap(request.server.target, _listen_address(request, folder)))
         timers = _timers(request, tap, stack)
         say(f"{'pages' if request.url else 'a run'} to warm up")
         _run_until_ready(request, tap, timers[0])
         page = _timer_requiring_answers(request, timers[0])
-        warm = _warm_up(request, page)
+        warm_up = _warm_up(request, page)
         delays_ns = request.delays_ns or _choose_delays(request, tap, page)
         echo = Echo(stack, isinstance(request.server.target, UnixTarget))
         observations = list(_measure_blocks(request, delays_ns, tap, echo, (page, timers[1]), say))
-        costs = echo.costs("polling" if can_poll else "as-found")
-    return analyze(observations, costs, warm)
+        costs = echo.measure_costs("polling" if can_poll else "as-found")
+    return analyze(observations, costs, warm_up)
 
 
 def _listen_address(request: SlopeRequest, folder: Path) -> UnixTarget | TcpListen:
@@ -191,12 +191,12 @@ def _timers(request: SlopeRequest, tap: Tap, stack: ExitStack) -> tuple[Timer, T
         raise UsageError("--listen is for an application that already runs", "Leave out the command, or --listen.")
     if request.listen is not None:
         return _page_timer(request), None
-    tapped = stack.enter_context(TappedApplication(insertion(request.server, tap.address)))
+    tapped = stack.enter_context(TappedApplication(make_insertion(request.server, tap.address)))
     if request.url is not None:
         if request.command:
             tapped.start(request.command)
         return _timer_checking_application(_page_timer(request), tapped), None
-    untapped = stack.enter_context(TappedApplication(insertion(request.server, None)))
+    untapped = stack.enter_context(TappedApplication(make_insertion(request.server, None)))
 
     def timer(application: TappedApplication) -> Timer:
         return lambda: application.run(request.command, MAX_RUN_S)
@@ -273,8 +273,8 @@ def _warm_up(request: SlopeRequest, timer: Timer) -> WarmUp:
         request.warm_ups is not None or (is_falling(took_s) and time.monotonic() < deadline)
     ):
         took_s.append(timer())
-    is_judged = request.warm_ups is None and len(took_s) >= 2 * _STEADY_WINDOW
-    return WarmUp(1 + len(took_s), is_judged and is_falling(took_s))
+    can_tell = request.warm_ups is None and len(took_s) >= 2 * _STEADY_WINDOW
+    return WarmUp(1 + len(took_s), can_tell and is_falling(took_s))
 
 
 def is_falling(times: Sequence[float]) -> bool:
@@ -309,7 +309,7 @@ def _choose_delays(request: SlopeRequest, tap: Tap, timer: Timer) -> tuple[int, 
 
 def _run_until_ready(request: SlopeRequest, tap: Tap, timer: Timer) -> None:
     """Run once to warm caches, and check that the application connects through the tap. Raises UsageError."""
-    deadline = time.monotonic() + _READY_S
+    deadline = time.monotonic() + _READY_TIMEOUT_S
     while True:
         try:
             timer()
@@ -317,7 +317,7 @@ def _run_until_ready(request: SlopeRequest, tap: Tap, timer: Timer) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise UsageError(
-                    f"{request.url} was not answered within {_READY_S:.0f} s: {error}",
+                    f"{request.url} was not answered within {_READY_TIMEOUT_S:.0f} s: {error}",
                     "Start the application, or correct the URL.",
                 ) from error
             time.sleep(0.05)  # polling: the user's server does not signal that it is ready
@@ -330,7 +330,7 @@ def _run_until_ready(request: SlopeRequest, tap: Tap, timer: Timer) -> None:
     if not counts.connections and not counts.open:
         raise UsageError(
             "the application made no connection through the tap, so its round trips cannot be seen",
-            f"{insertion(request.server, tap.address).advice(request.command)} A service that runs already: --listen, and "
+            f"{make_insertion(request.server, tap.address).advice(request.command)} A service that runs already: --listen, and "
             "configure it to connect there.",
         )
 
@@ -353,7 +353,7 @@ def _measure_blocks(
         say(f"block {block + 1} of {request.blocks}")
         rng.shuffle(arms)
         for delay_ns in arms:
-            echo_ns = echo.round_trip_ns(delay_ns or 0)
+            echo_ns = echo.measure_round_trip_ns(delay_ns or 0)
             tap.set_delay(delay_ns or 0)
             timer = tapped if delay_ns is not None or untapped is None else untapped
             took_s = timer()
@@ -375,27 +375,27 @@ def _measure_blocks(
 
 
 class Echo:
-    """An echo behind its own tap: measures a round trip with a delay, without any application, as medians."""
+    """An echo server behind its own tap, to measure round trips with a delay but without an application, as medians."""
 
     def __init__(self, stack: ExitStack, on_socket: bool) -> None:
         folder = stack.enter_context(temporary_folder())
-        tcp = stack.enter_context(echo(f"{folder}/echo"))
+        tcp = stack.enter_context(run_echo_server(f"{folder}/echo"))
         plain: Target = UnixTarget(path=f"{folder}/echo") if on_socket else tcp
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host=tcp.host, port=0)
         self._tap = stack.enter_context(Tap(plain, listen))
         direct, tapped, loopback = (
-            stack.enter_context(connected(address)) for address in (plain, self._tap.address, tcp)
+            stack.enter_context(connect(address)) for address in (plain, self._tap.address, tcp)
         )
         self._tapped, self._connections = tapped, (direct, tapped, loopback)
         self._on_socket = on_socket
 
-    def round_trip_ns(self, delay_ns: int) -> int:
+    def measure_round_trip_ns(self, delay_ns: int) -> int:
         """Measure a round trip through the tap with this delay, in ns."""
         self._tap.set_delay(delay_ns)
-        count = max(_MIN_PINGS, min(_PINGS, _PINGS_NS // max(delay_ns, 1)))
+        count = max(_MIN_PINGS, min(_PINGS, _PING_BUDGET_NS // max(delay_ns, 1)))
         return round(_median_ping_us(self._tapped, count) * 1e3)
 
-    def costs(self, idle: IdleCpus) -> Costs:
+    def measure_costs(self, idle: IdleCpus) -> Costs:
         """Measure the costs without a delay, as medians of alternating rounds."""
         self._tap.set_delay(0)
         rounds = [[_median_ping_us(connection, _PINGS) for connection in self._connections] for _ in range(_ROUNDS)]
@@ -405,33 +405,33 @@ class Echo:
 
 _ECHO = """
 import os, selectors, shutil, socket, sys
-kept, chosen = [], selectors.DefaultSelector()
+connections, selector = [], selectors.DefaultSelector()
 for family, address in ((socket.AF_UNIX, sys.argv[1]), (socket.AF_INET, ("127.0.0.1", 0))):
-    listener = socket.socket(family); listener.bind(address); listener.listen(); chosen.register(listener, 1, True)
+    listener = socket.socket(family); listener.bind(address); listener.listen(); selector.register(listener, 1, True)
 print(listener.getsockname()[1], flush=True)
-chosen.register(0, 1, None)
+selector.register(0, 1, None)
 while True:
-    for key, _ in chosen.select():
+    for key, _ in selector.select():
         if key.data is None:
             shutil.rmtree(os.path.dirname(sys.argv[1]), ignore_errors=True)
             sys.exit()
         if key.data:
-            one, _ = key.fileobj.accept()
-            if one.family == socket.AF_INET: one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            kept.append(one); chosen.register(one, 1, False)
+            connection, _ = key.fileobj.accept()
+            if connection.family == socket.AF_INET: connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connections.append(connection); selector.register(connection, 1, False)
         else:
             try:
                 data = key.fileobj.recv(64)
                 key.fileobj.sendall(data)
             except OSError:
                 data = b""
-            data or chosen.unregister(key.fileobj)
+            data or selector.unregister(key.fileobj)
 """
 
 
 @contextmanager
-def echo(path: str) -> Iterator[TcpTarget]:
-    """A program that answers each byte, on a Unix socket and on TCP. It ends silently when its stdin closes, not at Ctrl-C."""
+def run_echo_server(path: str) -> Iterator[TcpTarget]:
+    """Run a program that sends each byte back, on a Unix socket and on TCP. It ends silently when its stdin closes, not at Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", _ECHO, path],
         stdin=subprocess.PIPE,
@@ -448,11 +448,11 @@ def echo(path: str) -> Iterator[TcpTarget]:
         yield TcpTarget(host="127.0.0.1", port=int(port))
     finally:
         process.stdin.close()
-        process.wait(_SETTLE_S)
+        process.wait(_EXIT_TIMEOUT_S)
 
 
 @contextmanager
-def connected(target: Target) -> Iterator[socket.socket]:
+def connect(target: Target) -> Iterator[socket.socket]:
     if isinstance(target, UnixTarget):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(target.path)
@@ -476,35 +476,35 @@ def _median_ping_us(connection: socket.socket, count: int) -> float:
 # ---------------------------------------------------------------- the fitted line
 
 
-def analyze(observations: Sequence[Observation], costs: Costs, warm: WarmUp = _ONE_WARM_UP) -> Slope:
+def analyze(observations: Sequence[Observation], costs: Costs, warm_up: WarmUp = _ONE_WARM_UP) -> Slope:
     """Fit each block and combine the blocks."""
     tap_us, loopback_us = costs.tap_us, costs.loopback_us
     tapped = [observation for observation in observations if observation.delay_ns is not None]
-    blocks = sorted({observation.block for observation in tapped})
-    fits = [_fit([observation for observation in tapped if observation.block == block]) for block in blocks]
+    blocks = _group_by_block(tapped)
+    fits = [_fit(block) for block in blocks]
     slope = mean_interval([slope for slope, _ in fits])
 
-    def time_when_adding(added_ms: float) -> Estimate:
+    def predict_time_ms(added_ms: float) -> Estimate:
         return mean_interval([intercept + slope * (added_ms - tap_us / 1e3) for slope, intercept in fits])
 
-    times = {"now": time_when_adding(0.0)}
+    times = {"now": predict_time_ms(0.0)}
     if loopback_us is not None:
-        times["loopback"] = time_when_adding(loopback_us / 1e3)
-    times |= {format_duration_ns(rtt_ns): time_when_adding(rtt_ns / 1e6) for rtt_ns in RTTS_NS}
+        times["loopback"] = predict_time_ms(loopback_us / 1e3)
+    times |= {format_duration_ns(rtt_ns): predict_time_ms(rtt_ns / 1e6) for rtt_ns in RTTS_NS}
     untapped = [observation.took_ns / 1e6 for observation in observations if observation.delay_ns is None]
     return Slope(
         slope=slope,
-        intercept_ms=time_when_adding(0.0),
+        intercept_ms=predict_time_ms(0.0),
         times=times,
         measured_ms=mean_interval(untapped) if untapped else None,
         tap_us=tap_us,
         round_trips=statistics.mean(observation.round_trips for observation in tapped),
         connections=statistics.mean(observation.connections for observation in tapped),
-        kinks=_find_kinks(tapped),
+        kinks=_find_kinks(blocks),
         blocks=len(blocks),
-        warm_ups=warm.pages,
-        still_falling=warm.still_falling,
-        drift=_block_duration_ns(tapped, blocks[0]) / _block_duration_ns(tapped, blocks[-1]) - 1,
+        warm_ups=warm_up.pages,
+        still_falling=warm_up.still_falling,
+        drift=_block_duration_ns(blocks[0]) / _block_duration_ns(blocks[-1]) - 1,
         longest_ns=max(observation.delay_ns or 0 for observation in tapped),
         idle=costs.idle,
         observations=tuple(observations),
@@ -514,27 +514,28 @@ def analyze(observations: Sequence[Observation], costs: Costs, warm: WarmUp = _O
 def _fit(observations: Sequence[Observation]) -> tuple[float, float]:
     """Slope and intercept (ms) of a line through one block, by least squares. x is the time that the delay added to a round trip of
     the echo, not the delay itself: the tap's timer error and the waking of idle CPUs are part of x and do not distort the slope."""
+    min_delay_ns = min(observation.delay_ns or 0 for observation in observations)
     undelayed_ns = statistics.mean(
-        seen.echo_ns for seen in observations if seen.delay_ns == min(other.delay_ns or 0 for other in observations)
+        observation.echo_ns for observation in observations if observation.delay_ns == min_delay_ns
     )
     x = [(observation.echo_ns - undelayed_ns) / 1e6 for observation in observations]
     fitted = statistics.linear_regression(x, [observation.took_ns / 1e6 for observation in observations])
     return fitted.slope, fitted.intercept
 
 
-def _block_duration_ns(tapped: Sequence[Observation], block: int) -> int:
+def _block_duration_ns(block: Sequence[Observation]) -> int:
     """Total time of the pages of a block. Blocks can be compared, because each has the same delays."""
-    return sum(observation.took_ns for observation in tapped if observation.block == block)
+    return sum(observation.took_ns for observation in block)
 
 
-def _find_kinks(tapped: Sequence[Observation]) -> tuple[Kink, ...]:
+def _find_kinks(blocks: Sequence[Sequence[Observation]]) -> tuple[Kink, ...]:
     """Find kinks: delays at which the slope changes significantly. The test is the interval of the blocks' differences, corrected for
     multiple comparisons."""
-    delays = sorted({observation.delay_ns or 0 for observation in tapped})
+    delays = sorted({observation.delay_ns or 0 for block in blocks for observation in block})
     sections = list(pairwise(delays))
     kinks = []
     for left, right in pairwise(sections):
-        slopes = [(_slope_between(block, *left), _slope_between(block, *right)) for block in _group_by_block(tapped)]
+        slopes = [(_slope_between(block, *left), _slope_between(block, *right)) for block in blocks]
         level = 1 - 0.05 / (len(sections) - 1)
         change = mean_interval([after - before for before, after in slopes], level)
         before, after = (mean_interval([pair[side] for pair in slopes]) for side in (0, 1))
@@ -563,11 +564,15 @@ def document(slope: Slope, subject: str) -> Document:
     """The report of a slope. `subject`: name of the page or command."""
     now = slope.measured_ms or slope.times["now"]
     answer = f"{subject} takes {_format_ms(now)} and {_waiting_sentence(slope)}"
-    columns = (Column("the path adds", left=True), Column("time", "95 % interval"), Column("", left=True))
+    columns = (
+        Column("the path adds", left_aligned=True),
+        Column("time", "95 % interval"),
+        Column("", left_aligned=True),
+    )
     rows = tuple(
         (
             Cell("nothing (present path)" if name == "now" else name),
-            Cell(_format_value(time.value), brackets(time, _format_value)),
+            Cell(_format_value(time.value), limits_text(time, _format_value)),
             Cell(_remark(slope, name)),
         )
         for name, time in slope.times.items()
@@ -591,14 +596,17 @@ def document(slope: Slope, subject: str) -> Document:
 def _waiting_sentence(slope: Slope) -> str:
     """How many round trips the application waits for, as text: never more than the tap counted."""
     estimate, counted = slope.slope, slope.round_trips + slope.connections
-    longer = f"0.5 ms more RTT would add {in_brackets(estimate.times(0.5), '{:.1f} ms'.format)}."
+    rtt_sentence = f"0.5 ms more RTT would add {estimate_text(estimate.scaled(0.5), '{:.1f} ms'.format)}."
     if estimate.low is not None and estimate.low <= 0:
         return f"waits for no detectable round trip ({_format_number(estimate)})."
     if estimate.value <= counted:
-        return f"waits for {_format_number(estimate)} round trips to the server in sequence. {longer}"
+        return f"waits for {_format_number(estimate)} round trips to the server in sequence. {rtt_sentence}"
     if estimate.low is None or estimate.low <= counted:
-        return f"waits for all of its {counted:.1f} round trips in sequence. {longer}"
-    return f"waits for {counted:.1f} round trips, each of which costs more than the delay, {_format_number(estimate)} in all. {longer}"
+        return f"waits for all of its {counted:.1f} round trips in sequence. {rtt_sentence}"
+    return (
+        f"waits for {counted:.1f} round trips, each of which costs more than the delay, {_format_number(estimate)} in all. "
+        + rtt_sentence
+    )
 
 
 def _remark(slope: Slope, name: str) -> str:
@@ -616,9 +624,9 @@ def _warnings(slope: Slope) -> tuple[Warnings, ...]:
     if slope.still_falling:
         lines.append(f"After {slope.warm_ups} pages to warm up times were still falling: give more with --warmup.")
     if abs(slope.drift) > _MAX_DRIFT_SHARE:
-        which = "longer" if slope.drift > 0 else "less time"
+        comparison = "longer" if slope.drift > 0 else "less time"
         lines.append(
-            f"The first block took {abs(slope.drift):.0%} {which} than the last: the application was not steady."
+            f"The first block took {abs(slope.drift):.0%} {comparison} than the last: the application was not steady."
         )
     if slope.blocks < MIN_BLOCKS:
         lines.append(f"{slope.blocks} blocks allow no interval; {MIN_BLOCKS} would.")
@@ -651,8 +659,8 @@ def _format_value(ms: float) -> str:
 
 
 def _format_ms(estimate: Estimate) -> str:
-    return in_brackets(estimate, _format_value)
+    return estimate_text(estimate, _format_value)
 
 
 def _format_number(estimate: Estimate) -> str:
-    return in_brackets(estimate, "{:.1f}".format)
+    return estimate_text(estimate, "{:.1f}".format)

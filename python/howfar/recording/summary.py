@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.recording import Recording, RoundTrip, TimedPage, cold_start_note, uncertainty_note
-from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings, make_table
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import brackets, in_brackets, mean_interval, median_interval
+from howfar.stats.intervals import estimate_text, limits_text, mean_interval, median_interval
 from howfar.units import counted
 
 _MAX_ROWS = 10
@@ -188,7 +188,7 @@ def _summarize_page(name: str, method: str, pages: Sequence[TimedPage], tap_ns: 
     waiting_and_sending = [_waiting_and_sending_ns(page) for page in pages]
     shares = [(waiting / ns, sending / ns) for (waiting, sending), ns in zip(waiting_and_sending, took_ns, strict=True)]
     assert all(waiting + sending <= 1 for waiting, sending in shares), (
-        "what is cut to a page is no longer than the page"
+        "waiting and sending do not overlap and lie within the page"
     )
     return PageSummary(
         name=name,
@@ -218,11 +218,11 @@ def _waiting_and_sending_ns(page: TimedPage) -> tuple[int, int]:
 
 def covered_ns(spans: Iterable[tuple[int, int]], page: TimedPage) -> int:
     """The part of the page's time that lies in at least one of the spans."""
-    total, until = 0, page.begun_ns
+    total, covered_until = 0, page.begun_ns
     for begun_ns, ended_ns in sorted(spans):
         ended_ns = min(ended_ns, page.ended_ns)
-        total += max(ended_ns - max(begun_ns, until), 0)
-        until = max(until, ended_ns)
+        total += max(ended_ns - max(begun_ns, covered_until), 0)
+        covered_until = max(covered_until, ended_ns)
     return total
 
 
@@ -270,43 +270,43 @@ def _count_distinct_keys(trips: Sequence[RoundTrip]) -> int | None:
     return len(key_sets) if key_sets and None not in key_sets else None
 
 
-def document(summary: RecordingSummary, where: str) -> Document:
-    """The summary as a document, shown after a recording. `where`: the recording's file."""
-    head = Answer(_stopped_sentence(summary) + _cost_sentence(summary) + _answer_sentence(summary))
-    columns = (
-        Column("page", left=True),
-        Column("pages"),
-        Column("time, p50", "95 % interval"),
-        Column("round trips"),
-        Column("connections"),
-        Column("waiting", "for the database"),
-        Column("recording", "of the time"),
-    )
-    rows = tuple(
-        (
-            Cell(page.name),
-            Cell(f"{page.count:,}"),
-            Cell(_format_ms(page.took_ms.value), brackets(page.took_ms, _time_format(page.took_ms.value))),
-            Cell(_format_number(page.round_trips.value)),
-            Cell(_format_number(page.connections.value)),
-            Cell(_format_percent(page.waiting.value)),
-            Cell("" if page.recording is None else _format_percent(page.recording.value)),
-        )
-        for page in summary.pages[:_MAX_ROWS]
-    )
-    more = len(summary.pages) - _MAX_ROWS
-    notes = (f"{more} more in the recording.",) if more > 0 else ()
+def document(summary: RecordingSummary, file_name: str) -> Document:
+    """The summary as a document, shown after a recording. `file_name`: that of the recording."""
+    answer = Answer(_stopped_sentence(summary) + _cost_sentence(summary) + _answer_sentence(summary))
     return Document(
         "howfar record",
         (
-            head,
-            *((Heading("Pages"), Table("", columns, rows, notes, main=True)) if rows else ()),
+            answer,
+            *((Heading("Pages"), _pages_table(summary)) if summary.pages else ()),
             *_warnings(summary),
             Heading("What is waited for"),
             _statement_table(summary),
             Heading("How it was recorded"),
-            Text(_method_text(summary, where)),
+            Text(_method_text(summary, file_name)),
         ),
+    )
+
+
+def _pages_table(summary: RecordingSummary) -> Table:
+    more = len(summary.pages) - _MAX_ROWS
+    return make_table(
+        "",
+        summary.pages[:_MAX_ROWS],
+        {
+            "page": lambda page: page.name,
+            "pages": lambda page: f"{page.count:,}",
+            "time, p50\n95 % interval": lambda page: Cell(
+                _format_ms(page.took_ms.value), limits_text(page.took_ms, _time_format(page.took_ms.value))
+            ),
+            "round trips": lambda page: _format_number(page.round_trips.value),
+            "connections": lambda page: _format_number(page.connections.value),
+            "waiting\nfor the database": lambda page: _format_percent(page.waiting.value),
+            "recording\nof the time": lambda page: (
+                "" if page.recording is None else _format_percent(page.recording.value)
+            ),
+        },
+        (f"{more} more in the recording.",) if more > 0 else (),
+        main=True,
     )
 
 
@@ -314,8 +314,8 @@ def _statement_table(summary: RecordingSummary) -> Table:
     """The table of statements, with their pages if there are several."""
     by_page = len({page.name for page in summary.pages}) > 1
     columns = (
-        Column("statement or command", left=True),
-        *([Column("page", left=True), Column("times", "a page")] if by_page else [Column("times")]),
+        Column("statement or command", left_aligned=True),
+        *([Column("page", left_aligned=True), Column("times", "a page")] if by_page else [Column("times")]),
         Column("with keys"),
         Column("waited"),
         Column("share"),
@@ -337,20 +337,21 @@ def _statement_table(summary: RecordingSummary) -> Table:
         )
         for statement in summary.statements
     )
-    others = counted(summary.more_statements, "more statement", ",")
+    statements = counted(summary.more_statements, "more statement", ",")
     trips = counted(summary.more_round_trips, "round trip", ",")
-    notes = (f"{others} with {trips}.",) if summary.more_statements else ()
+    notes = (f"{statements} with {trips}.",) if summary.more_statements else ()
     return Table("", columns, rows, notes)
 
 
 def _answer_sentence(summary: RecordingSummary) -> str:
     kind = f"{summary.protocol} over {'a Unix socket' if summary.transport == 'unix' else 'TCP'}"
     if not summary.pages:
-        trips, lines = counted(summary.round_trips, "round trip", ","), counted(summary.connections, "connection", ",")
-        return f"{trips} over {lines} {'was' if summary.round_trips == 1 else 'were'} recorded ({kind})."
+        trips = counted(summary.round_trips, "round trip", ",")
+        connections = counted(summary.connections, "connection", ",")
+        return f"{trips} over {connections} {'was' if summary.round_trips == 1 else 'were'} recorded ({kind})."
     page = max(summary.pages, key=lambda page: page.took_ms.value * page.count)
     return (
-        f"{page.name} takes {_format_ms(page.took_ms.value)} {brackets(page.took_ms, _time_format(page.took_ms.value))}".rstrip()
+        f"{page.name} takes {_format_ms(page.took_ms.value)} {limits_text(page.took_ms, _time_format(page.took_ms.value))}".rstrip()
         + f" and makes {_format_count(page.round_trips.value, 'round trip')} over "
         f"{_format_count(page.connections.value, 'connection')} ({kind}); "
         f"{_format_percent(page.waiting.value)} of its time it waits for the database."
@@ -384,7 +385,8 @@ def _warnings(summary: RecordingSummary) -> tuple[Warnings, ...]:
     if summary.pages and summary.no_page:
         lines.append(f"{summary.no_page:,} round trips belong to no page.")
     lines += [
-        f"{one.name}: {counted(one.count, 'page', ',')} in no page's figure ({one.reason})." for one in summary.left_out
+        f"{pages.name}: {counted(pages.count, 'page', ',')} in no page's figure ({pages.reason})."
+        for pages in summary.left_out
     ]
     lines += [
         f"{page.name} also sends requests for {_format_percent(page.sending.value)} of its time: from the first byte of each to the "
@@ -409,21 +411,21 @@ def _warnings(summary: RecordingSummary) -> tuple[Warnings, ...]:
 
 
 def _replaced_name_warning(name: ReplacedName) -> str:
-    dead = (
+    dead_address = (
         ""
         if name.dead_address is None
         else f", and {_format_ms(name.dead_ms)} for its first address, {name.dead_address}"
     )
     return (
         f"The command names the server {name.name}, which the recorder replaced by its own address: without it, each connect also "
-        f"pays {_format_ms(name.lookup_ms)} for the lookup{dead}, measured here."
+        f"pays {_format_ms(name.lookup_ms)} for the lookup{dead_address}, measured here."
     )
 
 
-def _method_text(summary: RecordingSummary, where: str) -> str:
+def _method_text(summary: RecordingSummary, file_name: str) -> str:
     tls = "Connections were encrypted, so round trips have no names. " if summary.tls else ""
     cost = _recording_cost_text(summary)
-    return f"{tls}{cost}The recording, {where}, holds no literal, key or value."
+    return f"{tls}{cost}The recording, {file_name}, holds no literal, key or value."
 
 
 def _recording_cost_text(summary: RecordingSummary) -> str:
@@ -444,8 +446,8 @@ def _capture_cost_text(summary: RecordingSummary) -> str:
 
 def _tap_cost_text(added: Estimate, floor_us: float) -> str:
     return (
-        f"With pauses and sizes as in this recording, a round trip takes {in_brackets(added, '{:.0f}'.format)} µs more through the "
-        f"tap, and {floor_us:.0f} µs between tap and a server without work, which is taken off the server's time. "
+        f"With pauses and sizes as in this recording, a round trip takes {estimate_text(added, '{:.0f}'.format)} µs more through "
+        f"the tap, and {floor_us:.0f} µs between tap and a server without work, which is taken off the server's time. "
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from howfar.contract.messages import TapCounts, TapDelay, TapJob, Target, TcpListen, UnixTarget
 from howfar.engine.process import Launcher
@@ -36,10 +36,8 @@ class Tap:
     def __enter__(self) -> Tap:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.__exit__(kind, value, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._process.__exit__(*error)
 
 
 def listen_address(server: Target, folder: Path) -> UnixTarget | TcpListen:
@@ -63,37 +61,37 @@ def tap_folder(server: Target) -> Iterator[Path]:
 class TappedApplication:
     """Runs the user's command with an insertion. Use as a context manager: on exit, all processes that it started have ended."""
 
-    def __init__(self, inserted: Insertion) -> None:
-        self._inserted = inserted
-        self._started: str | None = None
+    def __init__(self, insertion: Insertion) -> None:
+        self._insertion = insertion
+        self._started_program: str | None = None
         helper = [sys.executable, "-I", str(Path(__file__).parent / "sandbox_runner.py")]
-        bind = ["--bind", *inserted.bind] if inserted.bind else []
+        bind = ["--bind", *insertion.bind] if insertion.bind else []
         try:
             self._process = subprocess.Popen(
-                [*inserted.prefix, *helper, *bind],
+                [*insertion.prefix, *helper, *bind],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=inserted.environment(),
+                env=insertion.environment(),
             )
         except OSError as error:
-            raise LabError(f"{inserted.prefix[0]}: {error.strerror}", "Install Debian's util-linux.") from error
+            raise LabError(f"{insertion.prefix[0]}: {error.strerror}", "Install Debian's util-linux.") from error
         self._read_answer()
 
     def start(self, command: Sequence[str]) -> None:
         """Start a command that runs until the context manager exits. Raises UsageError if it cannot be started."""
-        self._started = command[0]
-        self._request({"start": self._inserted.argv(command)})
+        self._started_program = command[0]
+        self._request({"start": self._insertion.argv(command)})
 
     def check(self) -> None:
         """Raise UsageError if the started command has ended with an error."""
-        if self._started is not None:
-            self._request({"started": self._started})
+        if self._started_program is not None:
+            self._request({"started": self._started_program})
 
-    def run(self, command: Sequence[str], longest_s: float) -> float:
+    def run(self, command: Sequence[str], timeout_s: float) -> float:
         """Run the command and return its time in seconds. Raises UsageError if it fails."""
-        answer = self._request({"run": self._inserted.argv(command), "longest_s": longest_s})
+        answer = self._request({"run": self._insertion.argv(command), "timeout_s": timeout_s})
         return answer["took_ns"] / 1e9
 
     def _request(self, request: SandboxRequest) -> SandboxAnswer:
@@ -125,9 +123,7 @@ class TappedApplication:
     def __enter__(self) -> TappedApplication:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

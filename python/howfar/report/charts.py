@@ -35,7 +35,8 @@ PHONE = 420
 """Width below which drawings leave out what would be unreadable."""
 
 
-def pick(cycle: Sequence[T], count: int) -> list[T]:
+def repeat_styles(cycle: Sequence[T], count: int) -> list[T]:
+    """The first `count` styles; the cycle starts again if it has fewer."""
     return [cycle[index % len(cycle)] for index in range(count)]
 
 
@@ -100,7 +101,7 @@ def log_axis(
     return axis(kind, field, title, domain, 10, values=log_ticks(*domain), format=format, **options)
 
 
-def by_name(
+def by_style(
     kind: Any, field: str, styles: Mapping[str, str | float | Sequence[float]], legend: alt.Legend | None
 ) -> Any:
     """A channel of colours, shapes or dashes, one for each name."""
@@ -109,35 +110,37 @@ def by_name(
 
 
 def styles(names: Sequence[str], cycle: Sequence[T]) -> dict[str, T]:
-    return dict(zip(names, pick(cycle, len(names)), strict=True))
+    return dict(zip(names, repeat_styles(cycle, len(names)), strict=True))
 
 
-def series_styles(names: Sequence[str], key: alt.Legend | None, field: str = "series") -> tuple[alt.Color, alt.Shape]:
+def series_styles(
+    names: Sequence[str], legend_spec: alt.Legend | None, field: str = "series"
+) -> tuple[alt.Color, alt.Shape]:
     """Colour and shape of each series, in the order of the palette."""
-    colour = by_name(alt.Color, field, styles(names, palette.SERIES), key)
-    return colour, by_name(alt.Shape, field, styles(names, palette.SHAPES), key)
+    colour = by_style(alt.Color, field, styles(names, palette.SERIES), legend_spec)
+    return colour, by_style(alt.Shape, field, styles(names, palette.SHAPES), legend_spec)
 
 
 def legend(columns: int, limit: int = 180, **options: Any) -> alt.Legend:
     return alt.Legend(orient="top", title=None, columns=columns, labelLimit=limit, **options)
 
 
-def ends(estimate: Estimate, domain: tuple[float, float]) -> dict[str, float]:
-    """`low` and `high` of the interval inside the axis; without an interval, the value."""
+def clip_limits(estimate: Estimate, domain: tuple[float, float]) -> dict[str, float]:
+    """The limits of an interval as `low` and `high`, cut at the ends of the axis. Without an interval, both are the value."""
     low, high = (estimate.value if limit is None else limit for limit in (estimate.low, estimate.high))
     return {"low": max(low, domain[0]), "high": min(high, domain[1])}
 
 
-def intervals(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape: Any, size: int) -> list[Any]:
-    """Points with vertical intervals. `low` is the same channel as `y`, bound to the field `low`."""
+def interval_layers(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape: Any, size: int) -> list[Any]:
+    """Layers of points with vertical intervals. `low`: the channel `y` for the field `low`."""
     return [
         data(rows).mark_rule(strokeWidth=2.2, opacity=0.7).encode(x=x, y=low, y2="high:Q", color=colour),
         data(rows).mark_point(filled=True, size=size, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
     ]
 
 
-def rows_of(charts: Sequence[Drawable], columns: int, spacing: int = 26) -> Drawable:
-    """Several charts in rows of `columns`."""
+def arrange_in_rows(charts: Sequence[Drawable], columns: int, spacing: int = 26) -> Drawable:
+    """Arrange charts in rows of `columns`."""
     chart_rows = [
         charts[start] if columns == 1 else hconcat(*charts[start : start + columns], spacing=spacing)
         for start in range(0, len(charts), columns)
@@ -151,7 +154,7 @@ def panel_width(count: int, width: int, gap: int) -> int:
     return width if width < PHONE else (width + 200 - gap * count) // count
 
 
-def percentiles(
+def percentile_chart(
     panels: Mapping[str, Rows],
     colours: Mapping[str, str],
     *,
@@ -178,8 +181,8 @@ def percentiles(
     y_domain = min(values_ms) / 1.15, max(values_ms) * (1.3 if thresholds else 1.15)
     names = dict.fromkeys(row["series"] for row in all_rows)
     legend_spec = legend(2 if narrow else 4, 150, symbolStrokeWidth=2)
-    colour = by_name(alt.Color, "series", {name: colours[name] for name in names}, legend_spec)
-    dash = by_name(alt.StrokeDash, "series", styles(list(names), palette.DASHES), legend_spec)
+    colour = by_style(alt.Color, "series", {name: colours[name] for name in names}, legend_spec)
+    dash = by_style(alt.StrokeDash, "series", styles(list(names), palette.DASHES), legend_spec)
     panel_width_px = width if narrow or len(panels) == 1 else (width - 60) // 2
     charts: list[Drawable] = []
     for title, rows in panels.items():
@@ -210,10 +213,10 @@ def percentiles(
             ]
         title_options = {"title": alt.TitleParams(title, anchor="start")} if title else {}
         charts.append(layer(*layers, width=panel_width_px, height=240, **title_options))
-    return rows_of(charts, 1 if narrow or len(charts) == 1 else 2)
+    return arrange_in_rows(charts, 1 if narrow or len(charts) == 1 else 2)
 
 
-def stacked(
+def stacked_bars(
     rows: Rows,
     names: list[str],
     colours: Mapping[str, str],
@@ -232,7 +235,7 @@ def stacked(
     x_domain = [0, max(bar_end["value"] for bar_end in ends) * (1.35 if narrow else 1.14)] if ends else []
     x, y = axis(alt.X, "value", unit, x_domain, tickCount=5, format=".3~r"), arm_axis(names, label_width=150)
     bars = data([row | {"order": order.index(row["part"])} for row in rows]).mark_bar(size=size)
-    layers = [bars.encode(x=x, y=y, color=by_name(alt.Color, "part", colours, legend_spec), order="order:Q")]
+    layers = [bars.encode(x=x, y=y, color=by_style(alt.Color, "part", colours, legend_spec), order="order:Q")]
     if ends:
         text = data(ends).mark_text(align="left", dx=5, color=palette.INK, fontSize=11 if narrow else 13)
         layers.append(text.encode(x=x, y=y, text="text:N"))
@@ -240,7 +243,7 @@ def stacked(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks at 1, 2 and 5 in each decade; over more than two decades only at 1."""
+    """Ticks at 1, 2 and 5 in each decade; only at 1 if `high / low` is 200 or more."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     leading = (1, 2, 5) if high / low < 200 else (1,)
     ticks = [lead * 10.0**decade for decade in decades for lead in leading]
@@ -248,7 +251,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 MAX_TRIALS_DRAWN = 200
-"""Number of trials beyond which they are drawn and listed by block, so that a page stays small. The run file has them all."""
+"""Maximum number of trials that are drawn and listed one by one. More are summarised by block, so that a page stays small."""
 
 
 def ratios_to_median(summary: Summary) -> Rows:
@@ -277,8 +280,8 @@ def block_ranges(rows: Rows) -> Rows:
     return ranges
 
 
-def drift(summary: Summary, width: int) -> Drawable | None:
-    """Every good trial against the median of its cell, in the order in which they ran; many trials are summarized by block."""
+def drift_chart(summary: Summary, width: int) -> Drawable | None:
+    """Chart of every good trial relative to the median of its cell, in order of execution. Many trials are summarised by block."""
     rows = ratios_to_median(summary)
     if not rows:
         return None

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from howfar.terminal_text import one_line
 
 DrawChart = Callable[[int], Any]
-"""Draws a chart for a plotting area of this width in pixels; returns an Altair chart, or None where there is nothing to draw."""
+"""Draws a chart for a plotting area of this width in pixels. Returns an Altair chart, or None if there is nothing to draw."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """The head of one column. `lower` is a second line of the head. On a narrow page, texts of `cut` columns are cut first, then
-    `optional` columns are left out."""
+    """The head of one column. `lower` is its second line. If there is too little width, texts of columns that `can_be_shortened` are
+    cut first, then `optional` columns are left out."""
 
     head: str
     lower: str = ""
-    left: bool = False
+    left_aligned: bool = False
     optional: bool = False
-    cut: bool = False
+    can_be_shortened: bool = False
 
     @property
     def label(self) -> str:
@@ -89,8 +89,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first column names the row. Notes are sentences below it. `main`: this table contains the answer. `stack`: on a
-    phone each row becomes a card."""
+    """A table. The first column names the row; notes are sentences below the table. `main`: the table contains the answer. `stack`: on
+    a phone each row becomes a card."""
 
     title: str
     columns: tuple[Column, ...]
@@ -102,7 +102,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with a caption and its figures as a table. Renderers without pictures leave it out; the figures appear elsewhere.
+    """A picture with a caption and its figures as a table. Renderers without pictures omit it; the figures appear elsewhere.
     `name` is unique in a document."""
 
     name: str
@@ -143,7 +143,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Details:
-    """A part that the first screen leaves out. The terminal prints it with `--details`; in HTML it is folded unless `open`."""
+    """A part that is not on the first screen. The terminal prints it with `--details`; in HTML it is folded unless `open`."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -160,15 +160,19 @@ class Document:
     title: str
     blocks: tuple[Block, ...]
     records: tuple[Mapping[str, object], ...] = ()
+    question: str = ""
+    """The question that the report answers: the first line of each form. Empty: the title stands in its place."""
+    setting: str = ""
+    """What was measured, when and on what, in one line below the question."""
 
 
 Row = TypeVar("Row")
 Fields = Mapping[str | Column, Callable[[Row], str | Cell]]
-"""Columns of a table; the first names the row. The key is the head, with its second line after a newline. The value is a function from
-a row to its field."""
+"""Columns of a table; the first names the row. The key is the head, with its second line after a newline. The value is a function that
+returns the field of a row."""
 
 
-def table_of(
+def make_table(
     title: str,
     rows: Iterable[Row],
     fields: Fields[Row],
@@ -178,7 +182,9 @@ def table_of(
 ) -> Table:
     """A table with the given columns, one row for each item of `rows`."""
     columns = [
-        head if isinstance(head, Column) else Column(head.split("\n")[0], head.partition("\n")[2], left=not index)
+        head
+        if isinstance(head, Column)
+        else Column(head.split("\n")[0], head.partition("\n")[2], left_aligned=not index)
         for index, head in enumerate(fields)
     ]
     fields_by_row = [[value(row) for value in fields.values()] for row in rows]
@@ -186,13 +192,13 @@ def table_of(
     return Table(title, tuple(columns), cells, tuple(notes), main, stack)
 
 
-def single(*heads: str) -> tuple[Column, ...]:
-    """Columns with a head of one line; the first names the row."""
-    return tuple(Column(head, left=not index) for index, head in enumerate(heads))
+def plain_columns(*heads: str) -> tuple[Column, ...]:
+    """Columns with heads of one line; the first column names the row."""
+    return tuple(Column(head, left_aligned=not index) for index, head in enumerate(heads))
 
 
-def plain(*texts: str) -> tuple[Cell, ...]:
-    """A row of fields of one line."""
+def plain_cells(*texts: str) -> tuple[Cell, ...]:
+    """The cells of a row, each with one line of text."""
     return tuple(Cell(text) for text in texts)
 
 
@@ -204,33 +210,40 @@ def number_advice(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
         yield (count if isinstance(block, AdviceBlock) else 0), block
 
 
-def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> list[Block]:
-    """The blocks that a renderer shows, without headings and details that would be empty. A heading covers the blocks up to the next
-    heading or details."""
+def remove_empty_sections(blocks: Sequence[Block], is_shown: Callable[[Block], bool]) -> list[Block]:
+    """Remove blocks that a renderer does not show, and headings and details that would be empty. A heading covers the blocks up to the
+    next heading or details."""
     kept: list[Block] = []
     for block in blocks:
         if isinstance(block, Details):
-            inner = tuple(without_empty(block.blocks, shows))
-            kept_block: Block | None = Details(block.title, inner, block.open) if inner and shows(block) else None
+            inner = tuple(remove_empty_sections(block.blocks, is_shown))
+            shown: Block | None = Details(block.title, inner, block.open) if inner and is_shown(block) else None
         else:
-            kept_block = block if isinstance(block, Heading) or shows(block) else None
+            shown = block if isinstance(block, Heading) or is_shown(block) else None
         if isinstance(block, Details | Heading) and kept and isinstance(kept[-1], Heading):
             kept.pop()
-        if kept_block is not None:
-            kept.append(kept_block)
+        if shown is not None:
+            kept.append(shown)
     return kept[:-1] if kept and isinstance(kept[-1], Heading) else kept
 
 
-def without_controls(part: Any, clean: Callable[[str], str] = one_line) -> Any:
-    """A document, or a part of one, with each of its texts on one line and without control characters, because texts of a run file
-    cannot be trusted. Charts are functions; their texts are cleaned when they are drawn."""
+def remove_control_characters(part: Any, clean: Callable[[str], str] = one_line) -> Any:
+    """Clean a document or a part of one: each text is on one line and has no control characters, because texts of a run file cannot be
+    trusted. Texts of charts are cleaned when they are drawn."""
     if isinstance(part, str):
         return clean(part)
     if isinstance(part, tuple | list):
-        return type(part)(without_controls(each, clean) for each in part)
+        return type(part)(remove_control_characters(item, clean) for item in part)
     if isinstance(part, Mapping):
-        return {without_controls(name, clean): without_controls(value, clean) for name, value in part.items()}
+        return {
+            remove_control_characters(name, clean): remove_control_characters(value, clean)
+            for name, value in part.items()
+        }
     if is_dataclass(part) and not isinstance(part, type):
-        texts = {each.name: without_controls(getattr(part, each.name), clean) for each in fields(part) if each.init}
+        texts = {
+            field.name: remove_control_characters(getattr(part, field.name), clean)
+            for field in fields(part)
+            if field.init
+        }
         return replace(part, **texts)
     return part

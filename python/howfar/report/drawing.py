@@ -1,5 +1,5 @@
-"""The libraries that draw charts: Altair, named `alt`, and vl-convert. Both are an extra, `howfar[report]`: 90 MB that only a page
-needs. Each is imported when the first chart is drawn, because that takes longer than an entire report in a terminal."""
+"""The libraries that draw charts: Altair, named `alt`, and vl-convert. Both belong to the extra `howfar[report]`, 90 MB that only HTML
+pages need. They are imported when the first chart is drawn, because the import takes longer than an entire report in a terminal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ else:
 
     alt = _Altair()
 
-__all__ = ["REMEDY", "UNDRAWN", "alt", "can_draw"]
-REMEDY = "Reinstall howfar with its extra `report`."
+__all__ = ["INSTALL_ADVICE", "NOT_DRAWN", "alt", "can_draw"]
+INSTALL_ADVICE = "Reinstall howfar with its extra `report`."
 """Advice if the libraries are missing."""
-UNDRAWN = "This chart was not drawn: the libraries that draw it are not installed."
+NOT_DRAWN = "This chart was not drawn: the libraries that draw it are not installed."
 """Text in a page in place of each chart that could not be drawn."""
 
 

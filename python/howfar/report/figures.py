@@ -6,24 +6,25 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from howfar.analysis.answer import table_number
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_OTHER_KIND
 from howfar.analysis.summary import Summary
+from howfar.plan.cells import AGAIN
 from howfar.plan.factors import has_fault, offered_per_s
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     MIN_BLOCKS,
     Resolution,
-    excludes_one,
-    floor_text,
     half_width,
     half_width_text,
     interval_text,
+    noise_floor_text,
     share_text,
 )
-from howfar.stats.trials import ONE
+from howfar.stats.trials import SINGULAR
 from howfar.store.records import ArmRole
-from howfar.units import counted
+from howfar.units import counted, spoken_rate
 
 UNKNOWN = "-"
 """Text for figures that were not measured, or that this path does not have."""
@@ -31,25 +32,16 @@ UNKNOWN = "-"
 
 def number(value: float | None) -> str:
     """A number with three to four significant digits, thousands grouped: `27,862`, `34.9`, `2.08`, `0.0412`."""
-    if value is None:
-        return UNKNOWN
-    size = abs(value)
-    if size >= 100:
-        return f"{value:,.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    if size >= 1 or size == 0:
-        return f"{value:.2f}"
-    return f"{value:.3g}"
+    return UNKNOWN if value is None else table_number(value)
 
 
-def between(interval: tuple[float, float] | None, format_value: Callable[[float], str] = number) -> str:
+def interval_line(interval: tuple[float, float] | None, format_value: Callable[[float], str] = number) -> str:
     """An interval, `[0.41, 0.44]`, as the second line of a figure. Empty without one, or if both limits have the same digits."""
     low, high = ("", "") if interval is None else map(format_value, interval)
     return f"[{low}, {high}]" if low != high else ""
 
 
-def whole(value: float | None) -> str:
+def whole_number(value: float | None) -> str:
     """A whole number: `11,047`."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
@@ -63,24 +55,24 @@ def ratio(estimate: Estimate | None) -> str:
     return interval_text(estimate)
 
 
-def point(estimate: Estimate | None) -> str:
-    """The value of `ratio` alone."""
+def ratio_value(estimate: Estimate | None) -> str:
+    """The value of `ratio` without its interval."""
     return ratio(estimate).split(" ", 1)[0]
 
 
-def limits(estimate: Estimate | None) -> str:
-    """The interval of `ratio` alone, in its brackets; empty for the baseline."""
+def ratio_limits(estimate: Estimate | None) -> str:
+    """The interval of `ratio` without the value, in its brackets. Empty for the baseline."""
     return ratio(estimate).partition(" ")[2]
 
 
 def cpu_ratio(cell: CellSummary) -> str:
-    """A CPU ratio, `1.23 [1.22, 1.24]`; `≥ 1.33 [1.32, 1.34]` where part of the path's CPU is not counted."""
+    """A CPU ratio, `1.23 [1.22, 1.24]`; `≥ 1.33 [1.32, 1.34]` if part of the path's CPU is not counted."""
     return cell.cpu_bound.sign + ratio(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
 
 
 def cpu_point(cell: CellSummary) -> str:
-    """The value of `cpu_ratio` alone, with its sign."""
-    return cell.cpu_bound.sign + point(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
+    """The value of `cpu_ratio` with its sign, without the interval."""
+    return cell.cpu_bound.sign + ratio_value(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
 
 
 def on_hosts(summary: Summary) -> bool:
@@ -88,12 +80,23 @@ def on_hosts(summary: Summary) -> bool:
     return summary.environment.on_hosts
 
 
-def cpu_note(summary: Summary) -> str:
-    """Meaning of ≥ and ≤ before CPU ratios; empty if no ratio has a sign."""
+def _cpu_bound_signs(summary: Summary) -> str:
+    """The signs before CPU ratios, `≥ or ≤`; empty if no ratio has one."""
     bounds = {cell.cpu_bound for cell in shown_cells(summary)}
-    if bounds == {Bound.MEASURED} or not bounds:
+    return " or ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
+
+
+def cpu_bound_note(summary: Summary) -> str:
+    """Meaning of the signs before CPU ratios, for a table; empty if no ratio has one."""
+    sign = _cpu_bound_signs(summary)
+    return f"{sign}: a bound, because the kernel's work of receiving over the link is not counted." if sign else ""
+
+
+def cpu_note(summary: Summary) -> str:
+    """Meaning of the signs before CPU ratios in detail; empty if no ratio has one."""
+    sign = _cpu_bound_signs(summary)
+    if not sign:
         return ""
-    sign = " or ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
     where = "in interrupts" if on_hosts(summary) else "in the emulator's threads"
     return (
         f"A CPU ratio marked {sign} is a bound: on paths over the link, the kernel's receive work runs {where} and is "
@@ -125,7 +128,7 @@ def size(count: float) -> str:
 
 
 def cpu_total(cell: CellSummary) -> float | None:
-    """Microseconds per query of the whole path; the emulator's own cost is left out. None: the server's is unknown."""
+    """CPU microseconds per query of the path, without the emulator's. None: the server's are unknown."""
     cpu = cell.cpu_us_per_query
     if cpu.server is None:
         return None
@@ -133,14 +136,14 @@ def cpu_total(cell: CellSummary) -> float | None:
 
 
 def cpu_parts(cell: CellSummary) -> str:
-    """CPU time by part, `6.1+22.4`, with the forwarders' as a third."""
+    """CPU time of client and server, `6.1+22.4`; with forwarders, theirs as a third term."""
     cpu = cell.cpu_us_per_query
     parts = [cpu.client, cpu.server] + ([cpu.forwarder] if cpu.forwarder else [])
     return "+".join("?" if part is None else f"{part.value:.1f}" for part in parts)
 
 
 def resolution_text(cell: CellSummary) -> str:
-    """Meaning of the ratio in words, because colour must never be the only indication."""
+    """Meaning of the ratio in words, because colour must not be the only indication."""
     if cell.resolution is Resolution.BASELINE:
         return "reference"
     if cell.ratio is None:
@@ -149,7 +152,7 @@ def resolution_text(cell: CellSummary) -> str:
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:
-    """The cells that tables show. The A/A arm has its own line instead of a row, unless there is nothing else to compare."""
+    """The cells that tables show. The A/A arm has no row but a line of its own, unless there is nothing else to compare."""
     if not any(cell.role is ArmRole.CONTENDER for cell in summary.cells):
         return list(summary.cells)
     return [cell for cell in summary.cells if cell.role is not ArmRole.DUPLICATE]
@@ -160,7 +163,7 @@ def baseline_name(summary: Summary) -> str:
 
 
 def noise_line(summary: Summary) -> str:
-    """The noise floor in one or two sentences, and the arms that were not measured to the end. Empty if nothing is compared."""
+    """The noise floor in one or two sentences, and notes on arms, limits and reads of keys. Empty if nothing is compared."""
     if has_only_faults(summary):
         return ""
     lines = (_noise_floor(summary), settled_line(summary), unconfirmed_line(summary), keys_line(summary))
@@ -196,8 +199,20 @@ def keys_line(summary: Summary) -> str:
 
 def unconfirmed_line(summary: Summary) -> str:
     """Limits that were to be tested but could not be. Also empty if no test was requested."""
-    parts = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
+    parts = [f"{limit.arm} ({limit.resource.value}: {limit.why})" for limit in summary.unconfirmed]
     return f"Not tested: {'; '.join(parts)}." if parts else ""
+
+
+MAX_NAME_IN_NOTE = 20
+
+
+def noise_note(summary: Summary) -> str:
+    """The noise floor as a note of a table. Empty if it is unknown."""
+    if summary.noise_floor is None:
+        return ""
+    floors, base = _floors_text(summary.noise_floor, summary.link_noise_floor), baseline_name(summary)
+    name = base if len(base) <= MAX_NAME_IN_NOTE else "the baseline"
+    return f"Below the noise floor of {floors} lies chance: {name} was measured twice, once as{AGAIN}."
 
 
 def _noise_floor(summary: Summary) -> str:
@@ -208,7 +223,7 @@ def _noise_floor(summary: Summary) -> str:
         f"Noise floor {_floors_text(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
         f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved{_other_floors_note(summary)}"
         + (
-            f"; for CPU per {ONE[summary.operation_unit]}, the floor is "
+            f"; for CPU per {SINGULAR[summary.operation_unit]}, the floor is "
             f"{_floors_text(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
             if summary.cpu_noise_floor
             else "."
@@ -224,8 +239,9 @@ def _other_floors_note(summary: Summary) -> str:
 
 def _floors_text(floor: float, over_link: float | None) -> str:
     """A noise floor: `1.2 %`, or `1.2 %, over the link 3.4 %` if that is larger."""
-    more = over_link if over_link is not None and over_link > floor else None
-    return floor_text(floor) if more is None else f"{floor_text(floor)}, over the link {floor_text(more)}"
+    if over_link is None or over_link <= floor:
+        return noise_floor_text(floor)
+    return f"{noise_floor_text(floor)}, over the link {noise_floor_text(over_link)}"
 
 
 STOP_TEXTS = {
@@ -237,7 +253,7 @@ STOP_TEXTS = {
 }
 
 
-def widest(summary: Summary) -> str:
+def widest_interval_text(summary: Summary) -> str:
     """The widest interval: `widest interval ±2.3 % (requested ±5.0 %)`. Empty if no throughput is compared."""
     compared = [
         cell
@@ -258,13 +274,12 @@ def widest(summary: Summary) -> str:
 
 
 def session_line(summary: Summary) -> str:
-    """Server, number of blocks, and how the run ended."""
+    """Number of blocks, and reason for the end of the run."""
     good_trials = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
     trials = counted(good_trials, "trial") + (
         f", not counting {summary.void_trials} void" if summary.void_trials else ""
     )
     trials += f" and {summary.left_out_trials} left out with them" if summary.left_out_trials else ""
-    server = f"{summary.server['kind']} {summary.server['version']}"
     incomplete_blocks = summary.blocks - summary.complete_blocks if summary.complete_blocks else 0
     incomplete_note = (
         ""
@@ -274,7 +289,7 @@ def session_line(summary: Summary) -> str:
         else f" and parts of {incomplete_blocks} others"
     )
     blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')}{incomplete_note} ({trials})"
-    return "; ".join(part for part in (server, blocks, STOP_TEXTS[summary.stop], widest(summary)) if part)
+    return "; ".join(part for part in (blocks, STOP_TEXTS[summary.stop], widest_interval_text(summary)) if part)
 
 
 def void_line(summary: Summary) -> str:
@@ -293,7 +308,7 @@ def void_line(summary: Summary) -> str:
 
 
 def _left_out_note(summary: Summary) -> str:
-    """Sentences on good trials that were excluded with the void ones, and on the effect that all exclusions may have had."""
+    """Sentences on good trials that were excluded with void ones, and on the effect of all exclusions on the figures."""
     text = ""
     if summary.left_out_trials:
         good = counted(summary.left_out_trials, "good trial")
@@ -309,8 +324,8 @@ _AMOUNT_PATTERN = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
 
 
 def _count_kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Kinds of reasons, each with its first text and its count. Texts that differ only in figures are one kind. Each part of a reason
-    is counted separately."""
+    """Count reasons by kind. Texts that differ only in figures are one kind, named by its first text. Each part of a reason is counted
+    separately."""
     first_texts: dict[str, str] = {}
     texts: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
@@ -327,7 +342,7 @@ def _count_kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def published_sources(summary: Summary) -> list[str]:
-    """Sources of the published figures next to ours, and what they measured; each once."""
+    """Sources of the published figures that are shown next to ours, with their set-ups, without repetition."""
     sources = {f"{cell.published.source}: {cell.published.setup}" for cell in summary.cells if cell.published}
     return sorted(sources)
 
@@ -380,22 +395,9 @@ def cpu_resolution_text(resolution: Resolution) -> str:
     )
 
 
-def unresolved(cell: CellSummary) -> str:
-    """Note for a ratio that is not resolved, with its interval only. Empty for any other ratio."""
-    if cell.resolution is not Resolution.NOT_RESOLVED or cell.ratio is None:
-        return ""
-    if cell.ratio.low is None or cell.ratio.high is None:
-        return "not resolved, too few blocks for an interval"
-    low, high = limits(cell.ratio).strip("[]").split(", ")
-    noise_note = "; within noise, or possibly chance in so many comparisons" if excludes_one(cell.ratio) else ""
-    return f"not resolved, anything from {low} to {high}{noise_note}"
-
-
 def rate(bps: float | None) -> str:
     """A rate: `0.27 Gb/s`, `640 Mb/s`."""
-    if bps is None:
-        return UNKNOWN
-    return f"{bps / 1e9:.3g} Gb/s" if bps >= 1e9 else f"{bps / 1e6:.3g} Mb/s"
+    return UNKNOWN if bps is None else spoken_rate(bps)
 
 
 def percent(value: float | None, signed: bool = False) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 from howfar.analysis.advice import capital
 from howfar.analysis.controls import Control
-from howfar.analysis.diagnostics import MEANING, Diagnostic
+from howfar.analysis.diagnostics import MEANINGS, Diagnostic
 from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.summary import Summary
@@ -34,7 +34,7 @@ from howfar.report.document import (
     Heading,
     Text,
     Warnings,
-    table_of,
+    make_table,
 )
 from howfar.report.drawing import alt
 from howfar.report.figures import (
@@ -47,10 +47,10 @@ from howfar.report.figures import (
 )
 from howfar.report.sections import Record, cell_records
 from howfar.stats.intervals import excludes_one, interval_text
-from howfar.stats.trials import ONE
+from howfar.stats.trials import SINGULAR
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
-PLACEMENT = {
+PLACEMENT_TEXTS = {
     "isolated": "client and server on different CPUs, which emulators and other programs may use too (placement isolated)",
     "machines": "each host with an equal share of the CPUs (placement machines)",
 }
@@ -77,9 +77,11 @@ def setup_line(summary: Summary) -> str:
     )
 
 
-def head_line(summary: Summary) -> str:
+def overview_line(summary: Summary) -> str:
     """Workload, set-up, and the session, without the last full stop."""
-    return ". ".join(part for part in (summary.workload, capital(setup_line(summary)), session_line(summary)) if part)
+    server = f"{summary.server['kind']} {summary.server['version']}"
+    parts = (summary.workload, capital(setup_line(summary)), f"{server}; {session_line(summary)}")
+    return ". ".join(part for part in parts if part)
 
 
 def _distinct_levels(summary: Summary, factor: str) -> list[Level]:
@@ -119,11 +121,11 @@ def _placement_text(summary: Summary) -> str:
             f"client{plural} on host{plural} {_join_alternatives(clients, 'and')}, {server}{_hop_clause(summary, roles)} "
             f"(placement {levels[0]})"
         )
-    return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
+    return PLACEMENT_TEXTS.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
 def _hop_clause(summary: Summary, roles: HostRoles) -> str:
-    """Clause on the program that has its own host. Empty: none has one."""
+    """Clause on the program that runs on a host of its own. Empty: there is none."""
     if roles.hop is None:
         return ""
     moved_hops = [str(name) for name in _distinct_levels(summary, "path") if is_movable(name)]
@@ -131,7 +133,7 @@ def _hop_clause(summary: Summary, roles: HostRoles) -> str:
 
 
 def _swapped_roles_text(hosts: HostsSeen) -> str:
-    assert hosts.swapped is not None, "the caller looked"
+    assert hosts.swapped is not None, "the hosts swapped roles"
     first, second = hosts.swapped
     text = f"client and server on hosts {first} and {second}, which swapped roles from block to block"
     if hosts.machines is None:
@@ -160,7 +162,7 @@ def _host_distances_line(summary: Summary) -> str:
     )
 
 
-def host_lines(hosts: HostsSeen) -> list[str]:
+def host_note_lines(hosts: HostsSeen) -> list[str]:
     """A sentence for each host that limited its load."""
     return [_HOST_NOTE_TEXTS[note.what](note) for note in hosts.notes]
 
@@ -226,19 +228,19 @@ def _measured_rtt_note(summary: Summary) -> str:
 
 
 MAX_NAMES = 5
-"""Number of names beyond which a warning has their number instead of the names."""
+"""Maximum number of names in a warning; if there are more, their number is given instead."""
 
 
 def warning_lines(summary: Summary) -> list[str]:
     """Warnings of the session, then arms without figures, then warnings of arms. Arms with the same warning share a line."""
-    lines = [f"{warning.value}{_scatter_note(warning, summary)}: {MEANING[warning]}." for warning in summary.warnings]
-    lines += [f"{line}." for line in host_lines(summary.hosts)] if summary.hosts is not None else []
+    lines = [f"{warning.value}{_scatter_note(warning, summary)}: {MEANINGS[warning]}." for warning in summary.warnings]
+    lines += [f"{line}." for line in host_note_lines(summary.hosts)] if summary.hosts is not None else []
     arms_by_text: dict[str, list[str]] = {}
     for cell in summary.cells:
         for warning in cell.warnings:
             if warning is Diagnostic.WIDE_INTERVAL and has_only_faults(summary):
                 continue  # rates are not of interest there
-            arms_by_text.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
+            arms_by_text.setdefault(f"{warning.value}: {MEANINGS[warning]}.", []).append(cell.arm)
     lines += unmeasured_lines(summary)
     return lines + [f"{_names_or_count(names, len(summary.cells))}: {text}" for text, names in arms_by_text.items()]
 
@@ -264,27 +266,26 @@ MAX_ADVICE_SHOWN = 3
 MAX_WARNINGS_SHOWN = 3
 """Maximum number of warnings on the first screen."""
 
-COUNTERS = "counters"
-"""Key of a receipt's counters, which are not shown: they differ in every cell and prove no more than its other parts. The JSON has
-them."""
+COUNTERS_KEY = "counters"
+"""Key of a receipt's counters. They are only in the JSON, because they differ in every cell and prove no more than the other parts."""
 
 
 def frame(
     summary: Summary,
-    first: Sequence[Block],
+    main_blocks: Sequence[Block],
     *,
     cards: tuple[Card, ...] = (),
-    below: Sequence[Block] = (),
+    more_blocks: Sequence[Block] = (),
     records: Sequence[Record] | None = None,
 ) -> Document:
-    """The document. The answer, `first` (the main table), warnings and advice form the first screen. `below` are charts and details of
-    the experiment. Method and receipts end every report. `records`: by default those of the cells."""
+    """The document. The answer, `main_blocks` (such as the main table), warnings and advice form the first screen. `more_blocks`:
+    charts and details of the experiment. Every report ends with method and receipts. `records`: by default those of the cells."""
     first_advice, other_advice = _split_advice(summary)
     warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
         Answer(summary.verdict, cards),
-        *first,
-        Text(_below_the_table(summary), quiet=True),
+        *main_blocks,
+        Text(_context_line(summary), quiet=True),
         Warnings(warnings[:MAX_WARNINGS_SHOWN]),
         *first_advice,
         *(
@@ -292,11 +293,11 @@ def frame(
             if warnings[MAX_WARNINGS_SHOWN:]
             else []
         ),
-        *below,
+        *more_blocks,
         *other_advice,
         *_distance_blocks(summary),
-        method(summary),
-        *receipts(summary),
+        method_details(summary),
+        *receipt_blocks(summary),
         Details(
             "Repeat this run",
             (
@@ -313,12 +314,25 @@ def frame(
         title,
         tuple(block for block in blocks if not isinstance(block, Warnings) or block.lines),
         tuple(cell_records(summary) if records is None else records),
+        summary.answer.question,
+        _setting_line(summary),
     )
 
 
-def _below_the_table(summary: Summary) -> str:
+def _setting_line(summary: Summary) -> str:
+    """What was measured, when and on what, in single words: `paths, quick · mariadb 10.11.19 · 2 CPUs · 2026-11-28 14:05 UTC`."""
+    cpus = counted(summary.machine_cpus, "CPU") if summary.machine_cpus and not on_hosts(summary) else ""
+    day, _, time = summary.created.partition("T")
+    plan = f"{summary.plan}{', quick' if summary.quick else ''}"
+    version, *_ = summary.server["version"].partition("-")[0].split() or [""]
+    kind, *_ = summary.server["kind"].split() or [""]
+    server = f"{kind} {version}".strip()
+    return " · ".join(part for part in (plan, server, cpus, f"{day} {time[:5]} UTC".strip()) if part)
+
+
+def _context_line(summary: Summary) -> str:
     parts = (
-        figures.session_line(summary),
+        capital(figures.session_line(summary)),
         _host_distances_line(summary),
         capital(idle_text(summary)),
         controls_text(summary),
@@ -334,17 +348,22 @@ def controls_text(summary: Summary) -> str:
         if control.is_same:
             quantile_note = "" if control.unit == "ratio" else " in p99"
             parts.append(
-                f"{control.reference} against itself {interval_text(control.found)}{quantile_note}{_control_outcome(control)}"
+                f"{control.reference} against itself {interval_text(control.measured)}{quantile_note}{_control_outcome(control)}"
             )
         else:
             low, high = (
-                None if limit is None else _microseconds(limit) for limit in (control.found.low, control.found.high)
+                None if limit is None else _microseconds(limit)
+                for limit in (control.measured.low, control.measured.high)
             )
             limits = "(no interval)" if low is None or high is None else f"[{low}, {high}]"
-            value = f"{_microseconds(control.found.value)} {limits} µs"
-            arms_note = f", in a pair of arms of its own ({control.apart})," if control.apart else ""
+            value = f"{_microseconds(control.measured.value)} {limits} µs"
+            arms_note = (
+                f", in a pair of arms of its own ({control.distinguishing_levels}),"
+                if control.distinguishing_levels
+                else ""
+            )
             parts.append(
-                f"an RTT increase of {control.put_in:,g} µs{arms_note} measured as {value}{_control_outcome(control)}"
+                f"an RTT increase of {control.injected:,g} µs{arms_note} measured as {value}{_control_outcome(control)}"
             )
     return f"Controls: {'; '.join(parts)}" if parts else ""
 
@@ -362,7 +381,7 @@ def _control_outcome(control: Control) -> str:
 
 
 def _split_advice(summary: Summary) -> tuple[list[Block], list[Block]]:
-    """Advice for the first screen, and the rest."""
+    """Advice for the first screen, and other advice."""
     all_advice = [AdviceBlock(advice.action, advice.because) for advice in summary.advice]
     first_blocks: list[Block] = [Heading("What to do"), *all_advice[:MAX_ADVICE_SHOWN]] if all_advice else []
     configuration_lines = [
@@ -377,13 +396,13 @@ def _split_advice(summary: Summary) -> tuple[list[Block], list[Block]]:
     ]
 
 
-# ---------------------------------------------------------------- how it was measured
+# ---------------------------------------------------------------- the method
 
 
-def method(summary: Summary) -> Details:
-    """How the run was measured, so that a reader can judge its figures. Each line is computed from this run."""
+def method_details(summary: Summary) -> Details:
+    """Details on how the run was measured, so that a reader can judge its figures. Each line is computed from this run."""
     lines = [
-        f"{head_line(summary)}.",
+        f"{overview_line(summary)}.",
         _design_line(summary),
         figures.noise_line(summary),
         *_machine_lines(summary),
@@ -395,7 +414,7 @@ def method(summary: Summary) -> Details:
     return Details("How it was measured", (Bullets(tuple(line for line in lines if line)),))
 
 
-_CLAIMS = (
+_COMPARISONS_TEXT = (
     "Each interval has 95 % confidence. The run makes up to {0} comparisons, and calls an arm slower or faster only if the interval "
     "of its ratio at 1 - 5 % / {0} also excludes 1: the chance that one or more of these differences are false is at most 5 % in the "
     "whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %."
@@ -405,13 +424,18 @@ _CLAIMS = (
 def _design_line(summary: Summary) -> str:
     if figures.has_only_faults(summary) or not summary.complete_blocks:
         return ""
-    settled = ", except cells that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
-    partly = summary.blocks - summary.complete_blocks
-    lacking = f"; {counted(partly, 'more block')} {'lacks' if partly == 1 else 'lack'} some cells" if partly else ""
+    settled_note = ", except cells that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
+    incomplete = summary.blocks - summary.complete_blocks
+    incomplete_note = (
+        f"; {counted(incomplete, 'more block')} {'lacks' if incomplete == 1 else 'lack'} some cells"
+        if incomplete
+        else ""
+    )
     return (
         f"In each of {counted(summary.complete_blocks, 'complete block')}, every cell was measured once, in random "
-        f"order{settled}{lacking}. A ratio is the geometric mean of the blocks' ratios, so it may differ from the ratio of two "
-        f"figures in the table; its interval comes from the scatter between blocks. {_CLAIMS.format(summary.claims)}"
+        f"order{settled_note}{incomplete_note}. A ratio is the geometric mean of the blocks' ratios, so it may differ from "
+        "the ratio of two figures in the table; its interval comes from the scatter between blocks. "
+        f"{_COMPARISONS_TEXT.format(summary.claims)}"
     )
 
 
@@ -431,7 +455,7 @@ def _machine_lines(summary: Summary) -> list[str]:
         lines.append(
             f"In the median trial, some task (of client, server or others) waited for a CPU {share} of the time."
         )
-    spread, baseline, operation = summary.baseline_spread, baseline_name(summary), ONE[summary.operation_unit]
+    spread, baseline, operation = summary.baseline_spread, baseline_name(summary), SINGULAR[summary.operation_unit]
     if spread is not None and spread.cpu_per_query is not None:
         varies_less = round(spread.cpu_per_query, 2) < round(spread.qps, 2)
         varied = "varied less than" if varies_less else "did not vary less than"
@@ -443,10 +467,10 @@ def _machine_lines(summary: Summary) -> list[str]:
 
 
 def _void_note(summary: Summary) -> str:
-    """Note on void trials: only paths over the link can be void for a late packet, and repeated trials run later."""
+    """Note on void trials. Only paths over the link can be void because of a late packet."""
     line = figures.void_line(summary)
-    late = any("link" in reason for reason in summary.void_reasons)
-    return f"{line} Trials over the link can be void for more reasons than others." if late else line
+    is_link_reason = any("link" in reason for reason in summary.void_reasons)
+    return f"{line} Trials over the link can be void for more reasons than others." if is_link_reason else line
 
 
 _MAX_LISTED_CELLS = 8
@@ -505,7 +529,7 @@ def _instrument_lines(summary: Summary) -> list[str]:
 
 _TITLE = "The network between the hosts, measured before the first trial"
 _FIELD_PIXELS = 80, 62
-"""Minimum width, and height, of a field of the chart of distances, which has three lines of text."""
+"""Minimum width and height of a field in the chart of distances, which has three lines of text."""
 
 
 def _distance_blocks(summary: Summary) -> list[Block]:
@@ -527,7 +551,7 @@ def _distance_blocks(summary: Summary) -> list[Block]:
         "path MTU": lambda link: figures.UNKNOWN if link.path_mtu is None else str(link.path_mtu),
         "congestion control": lambda link: link.congestion_control or figures.UNKNOWN,
     }
-    data = table_of("", distances, fields)
+    data = make_table("", distances, fields)
     return [
         Heading("How far apart are the hosts?"),
         Chart("distances", _TITLE, caption, partial(_draw_distances, summary), data),
@@ -544,7 +568,7 @@ def _rtt_text(rtt: QuantilesNs | None) -> str:
 
 
 def _goodput_text(link: LinkReceipt, direction: DirectionName) -> str:
-    goodput = None if link.goodput_bps is None else link.goodput_bps.of(direction)
+    goodput = None if link.goodput_bps is None else link.goodput_bps.in_direction(direction)
     return figures.UNKNOWN if goodput is None else figures.rate(goodput)
 
 
@@ -583,7 +607,7 @@ def _draw_distances(summary: Summary, width: int) -> charts.Drawable | None:
 # ---------------------------------------------------------------- receipts
 
 
-def receipts(summary: Summary) -> list[Block]:
+def receipt_blocks(summary: Summary) -> list[Block]:
     """Blocks with the receipts. The first is complete; the others show only their differences from it."""
     cells = [cell for cell in summary.cells if cell.receipt.model_fields_set]
     blocks: list[Block] = []
@@ -603,12 +627,12 @@ def receipts(summary: Summary) -> list[Block]:
 
 
 def _receipt_difference(receipt: Mapping[str, object], other_receipt: Mapping[str, object]) -> Mapping[str, object]:
-    """Values of `receipt` that differ from `other_receipt`; in nested tables too. Values that only `other_receipt` has are shown as
+    """Values of `receipt` that differ from `other_receipt`, also in nested tables. Values that only `other_receipt` has are
     "absent"."""
     difference: dict[str, object] = {}
     for key in {**receipt, **other_receipt}:
         value, other_value = receipt.get(key), other_receipt.get(key)
-        if value == other_value or key == COUNTERS:
+        if value == other_value or key == COUNTERS_KEY:
             continue
         if isinstance(value, Mapping) and isinstance(other_value, Mapping):
             difference[key] = _receipt_difference(value, other_value)

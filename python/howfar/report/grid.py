@@ -38,19 +38,19 @@ def _compared_cells(summary: Summary) -> list[CellSummary]:
     return [cell for cell in summary.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
 
 
-def level(cell: CellSummary, factor: str) -> Level | None:
+def cell_level(cell: CellSummary, factor: str) -> Level | None:
     """The level of a cell in a factor; an ordinary level need not be written into the cell."""
     return cell.factors.get(factor, ORDINARY.get(factor))
 
 
 def _levels(cells: list[CellSummary], factor: str) -> list[Level | None]:
-    return list(dict.fromkeys(level(cell, factor) for cell in cells))
+    return list(dict.fromkeys(cell_level(cell, factor) for cell in cells))
 
 
 def _varied_factors(cells: list[CellSummary]) -> list[Factor[Any]]:
     """Factors with several levels, except link factors that only distinguish loopback from a link, as the path does."""
     varied = []
-    for factor in sorted(FACTORS.values(), key=lambda factor: factor.depth):
+    for factor in sorted(FACTORS.values(), key=lambda factor: factor.column_depth):
         levels = _levels(cells, factor.name)
         if len(levels) > 1 and (None not in levels or len(levels) > 2):
             varied.append(factor)
@@ -59,14 +59,14 @@ def _varied_factors(cells: list[CellSummary]) -> list[Factor[Any]]:
 
 def level_text(factor: Factor[Any], value: Level | None) -> str:
     """A level as text that fits into a column heading; empty if the factor does not apply."""
-    return "" if value is None else (factor.short or factor.label)(value)
+    return "" if value is None else (factor.short_label or factor.label)(value)
 
 
-def grid(summary: Summary) -> Grid:
+def arrange_grid(summary: Summary) -> Grid:
     """The grid of a run's cells. Rows and columns are in the order of the arms, numbers ascending."""
     cells = _compared_cells(summary)
     varied = _varied_factors(cells)
-    row = next((factor for factor in FACTORS.values() if factor.rows and factor in varied), None) or max(
+    row = next((factor for factor in FACTORS.values() if factor.prefers_rows and factor in varied), None) or max(
         varied, key=lambda factor: len(_levels(cells, factor.name)), default=PATH
     )
     others = [factor for factor in varied if factor is not row]
@@ -74,12 +74,12 @@ def grid(summary: Summary) -> Grid:
     if all(isinstance(value, int | float) for value in rows):
         rows.sort(key=lambda value: float(value or 0))
     cells_by_levels = {
-        (level(cell, row.name), tuple(level(cell, factor.name) for factor in others)): cell for cell in cells
+        (cell_level(cell, row.name), tuple(cell_level(cell, factor.name) for factor in others)): cell for cell in cells
     }
     columns = list(dict.fromkeys(key[1] for key in cells_by_levels))
     columns.sort(key=lambda levels: _column_order(cells, others, levels))
     return Grid(
-        row_head=row.head or row.name,
+        row_head=row.heading or row.name,
         rows=tuple(level_text(row, value) for value in rows),
         columns=tuple(
             tuple(text for factor, value in zip(others, levels, strict=True) if (text := level_text(factor, value)))

@@ -13,13 +13,13 @@ from markupsafe import Markup, escape
 
 from howfar.report import palette
 from howfar.report.charts import Drawable, VegaLite, plain
-from howfar.report.document import Block, Chart, Column, Document, Table, without_controls
-from howfar.report.drawing import REMEDY, UNDRAWN, can_draw
+from howfar.report.document import Block, Chart, Column, Document, Table, remove_control_characters
+from howfar.report.drawing import INSTALL_ADVICE, NOT_DRAWN, can_draw
 from howfar.report.terminal import fact_text
 from howfar.terminal_text import one_line
 
-WIDE, NARROW = 680, 220
-"""Width of the plotting area, pixels; labels and axes come on top."""
+WIDE_PX, NARROW_PX = 680, 220
+"""Width of the plotting area in pixels, without labels and axes."""
 
 VEGA_LITE = "6.4"
 """Version of Vega-Lite that this major version of Altair writes, in vl-convert's notation."""
@@ -30,8 +30,8 @@ def _lines(text: str) -> str:
     return "\n".join(one_line(line) for line in text.split("\n"))
 
 
-def _with_config(chart: Drawable, width: int) -> VegaLite:
-    font_size = 11 if width == NARROW else 13
+def _apply_style(chart: Drawable, width: int) -> VegaLite:
+    font_size = 11 if width == NARROW_PX else 13
     config = {
         "font": "sans-serif",
         "background": "transparent",
@@ -59,11 +59,11 @@ def _with_config(chart: Drawable, width: int) -> VegaLite:
         "legend": {"labelColor": palette.INK, "labelFontSize": font_size, "symbolSize": 90, "columnPadding": 24},
     }
     # vl-convert aborts at some control characters.
-    return {**without_controls(plain(chart), _lines), "config": config}
+    return {**remove_control_characters(plain(chart), _lines), "config": config}
 
 
 def _make_accessible(svg: str, title: str, kind: str, name: str) -> str:
-    """A drawing that scales with the page and has a name for screen readers. Its ids do not clash with those of other charts."""
+    """Make a drawing scale with the page, give it a name for screen readers, and make its ids unique among the charts of a page."""
     label = html.escape(title, quote=True)
     svg = _shrink(svg)
     size = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
@@ -79,27 +79,27 @@ def _make_accessible(svg: str, title: str, kind: str, name: str) -> str:
     return svg.replace(">", f"><title>{label}</title>", 1)
 
 
-_SUPERFLUOUS = re.compile(
+_REDUNDANT_ATTRIBUTES = re.compile(
     r' (?:aria-[a-z]+|pointer-events|stroke-miterlimit)="[^"]*"| role="graphics-[a-z]+"| class="[a-z -]*"'
     r'| opacity="1"| stroke-width="1"| transform="translate\(0,0\)"| font-weight="normal"| display="none"'
 )
-"""Output of vl-convert that is not needed here: names of marks for an interactive chart, and defaults."""
+"""Attributes that vl-convert writes but a static chart does not need: names of marks, and default values."""
 
-_HIDDEN = re.compile(
+_HIDDEN_PATHS = re.compile(
     r'<path class="(?:background|foreground)"[^>]*d="(?:M0,0h0v0h0Z)?"[^>]*/>|<path class="background"[^>]*/>'
 )
 _TAG = re.compile(r"<[^>]*>")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
-_EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
+_EMPTY_GROUPS = re.compile(r"<g(?: [^>]*)?></g>")
 
 
 def _shrink(svg: str) -> str:
     """The same picture in about half the bytes, with coordinates rounded to a tenth of a pixel. Text between tags keeps its digits."""
-    svg = _SUPERFLUOUS.sub("", _HIDDEN.sub("", svg))
+    svg = _REDUNDANT_ATTRIBUTES.sub("", _HIDDEN_PATHS.sub("", svg))
     svg = _TAG.sub(lambda tag: _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), tag[0]), svg)
     svg = svg.replace('font-family="sans-serif" ', "")
     for _ in range(4):  # groups within groups, as deep as in an axis
-        svg = _EMPTY.sub("", svg)
+        svg = _EMPTY_GROUPS.sub("", svg)
     return svg
 
 
@@ -114,7 +114,7 @@ _UNBREAKABLE = re.compile(r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+
 
 def render(document: Document) -> str:
     """The complete page, UTF-8."""
-    return _template().render(document=without_controls(document), style=Markup(_style())) + "\n"
+    return _template().render(document=remove_control_characters(document), style=Markup(_style())) + "\n"
 
 
 def _template() -> jinja2.Template:
@@ -124,7 +124,7 @@ def _template() -> jinja2.Template:
     environment.filters.update(
         sentence=_keep_figures_together,
         kinds=_group_by_kind,
-        drawing=_drawing,
+        drawing=_draw,
         classes=_table_classes,
         spans=_head_spans,
         fact=fact_text,
@@ -145,27 +145,27 @@ def _keep_figures_together(text: str) -> Markup:
 
 
 def _group_by_kind(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
-    """Blocks with the name of their type; consecutive advice is one list."""
+    """Group blocks with the name of their type. Consecutive pieces of advice are one group, other blocks one each."""
     grouped = itertools.groupby(enumerate(blocks), lambda pair: (type(pair[1]).__name__, _group_key(*pair)))
-    return [(kind, [block for _, block in found]) for (kind, _), found in grouped]
+    return [(kind, [block for _, block in members]) for (kind, _), members in grouped]
 
 
 def _group_key(index: int, block: Block) -> int:
     return -1 if type(block).__name__ == "AdviceBlock" else index
 
 
-def _drawing(chart: Chart) -> Markup:
+def _draw(chart: Chart) -> Markup:
     """The chart drawn wide and narrow; empty if there is nothing to draw, a sentence if the libraries are missing."""
     if not can_draw():
-        return Markup(f'<p class="muted small">{escape(f"{UNDRAWN} {REMEDY}")}</p>')
+        return Markup(f'<p class="muted small">{escape(f"{NOT_DRAWN} {INSTALL_ADVICE}")}</p>')
     import vl_convert
 
     drawings = []
-    for kind, width in (("wide", WIDE), ("narrow", NARROW)):
+    for kind, width in (("wide", WIDE_PX), ("narrow", NARROW_PX)):
         specification = chart.make(width)
         if specification is None:
             return Markup("")
-        svg = vl_convert.vegalite_to_svg(_with_config(specification, width), vl_version=VEGA_LITE)
+        svg = vl_convert.vegalite_to_svg(_apply_style(specification, width), vl_version=VEGA_LITE)
         drawings.append(_make_accessible(svg, chart.title, kind, chart.name))
     return Markup("".join(drawings))
 

@@ -10,7 +10,7 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import Resource
 from howfar.report.figures import tps
-from howfar.report.grid import Grid, grid
+from howfar.report.grid import Grid, arrange_grid
 
 LOW_CONFIDENCE = "low"
 """The confidence that is shown by a lower-case letter."""
@@ -40,47 +40,48 @@ LETTERS: dict[Resource, str] = {
 SHORT_NAMES = {Resource.LATENCY: "own round trip", Resource.INSTRUMENT_CPU: "emulator's CPU"}
 
 
-def letter(limit: Limit | None) -> str:
+def limit_letter(limit: Limit | None) -> str:
     """Letter of a limit, in lower case if the confidence is low; a space if there is no limit."""
     if limit is None:
         return " "
-    limit_letter = LETTERS[limit.resource]
-    return limit_letter.lower() if limit.confidence == LOW_CONFIDENCE else limit_letter
+    letter = LETTERS[limit.resource]
+    return letter.lower() if limit.confidence == LOW_CONFIDENCE else letter
 
 
-def name(resource: Resource) -> str:
+def limit_name(resource: Resource) -> str:
     return SHORT_NAMES.get(resource, resource.value)
 
 
 def cell_limit_text(cell: CellSummary) -> str:
     """The limit of a cell that has one: `remote: own round trip (low confidence)`."""
-    assert cell.limit is not None
+    assert cell.limit is not None, "the cell has a limit"
     known = cell.limit.resource is not Resource.NOT_ESTABLISHED
     low = " (low confidence)" if known and cell.limit.confidence == LOW_CONFIDENCE else ""
-    return f"{cell.arm}: {name(cell.limit.resource)}{low}"
+    return f"{cell.arm}: {limit_name(cell.limit.resource)}{low}"
 
 
 def legend(summary: Summary) -> str:
-    """Legend of the letters: `Limit: L link to client, S server CPU.` Empty where no cell has one."""
+    """Legend of the letters: `Limit: L link to client, S server CPU.` Empty if no cell has one."""
     limits = [cell.limit for cell in summary.cells if cell.limit]
     present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
     if not present:
         return ""
     low = "; lower case means low confidence" if any(limit.confidence == LOW_CONFIDENCE for limit in limits) else ""
-    return f"Limits: {', '.join(f'{LETTERS[resource]} {name(resource)}' for resource in present)}{low}."
+    return f"Limits: {', '.join(f'{LETTERS[resource]} {limit_name(resource)}' for resource in present)}{low}."
 
 
 @dataclass(frozen=True)
 class LimitGroup:
-    """Neighbouring cells of one column that have the same limit; `limit` is that of the fastest."""
+    """Neighbouring cells of one column with the same limit. `cells`: their rows and column as text; `limit`: that of the fastest
+    cell."""
 
-    where: str
+    cells: str
     limit: Limit
 
 
-def groups(summary: Summary) -> list[LimitGroup]:
+def group_limits(summary: Summary) -> list[LimitGroup]:
     """Groups of cells, column by column. Rows by number of connections are grouped if adjacent, other rows in any position."""
-    table = grid(summary)
+    table = arrange_grid(summary)
     limit_groups = []
     for index, column in enumerate(table.columns):
         runs: list[list[tuple[str, CellSummary]]] = []
@@ -110,5 +111,5 @@ def _make_group(table: Grid, column: Sequence[str], run: list[tuple[str, CellSum
     plural = "" if rows == ["1"] else "s"
     unit = f" connection{plural}" if table.row_head == "connections" else ""
     fastest = max((cell for _, cell in run), key=lambda cell: tps(cell).value)
-    assert fastest.limit is not None, "a group is made of cells with limits"
+    assert fastest.limit is not None, "each cell of a group has a limit"
     return LimitGroup(", ".join([*column, f"{span}{unit}"]), fastest.limit)

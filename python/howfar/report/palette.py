@@ -1,8 +1,8 @@
-"""Colours of charts. Charts are drawn in the light theme's colours; for the dark theme CSS rules replace each exact colour
-inside an SVG, because a style rule wins over a presentation attribute. So one drawing serves both themes, and a viewer
-without CSS still shows the light one.
+"""Colours of charts. Charts are drawn in the light theme's colours. For the dark theme, CSS rules replace each colour inside an SVG,
+because style rules override presentation attributes. So one drawing is enough for both themes, and a viewer without CSS shows the
+light one.
 
-Arms differ in shape and dash as well: colour is never the only carrier.
+Arms differ in shape and dash as well, so that colour is never the only distinction.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
 """Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest. Each differs slightly from the series' colours, so that it has
 its own rule for the dark theme."""
 
-MORE = ("#7a5c3e", "#2f6d74", "#8a8f2a")
-"""Colours for parts of a cycle, of which there are more than series."""
+EXTRA_PARTS = ("#7a5c3e", "#2f6d74", "#8a8f2a")
+"""Additional colours for the parts of a cycle, which outnumber the series."""
 
 ON_BAR = "#fffffe"
 """Text on a bar: dark on the lighter bars of the dark theme."""
@@ -56,7 +56,7 @@ _DARK = {
 
 
 def dark_rules() -> str:
-    """CSS that recolours the charts; for the inside of a dark media query."""
+    """CSS rules that recolour the charts, to be placed in a media query for the dark theme."""
     rules = []
     for light, dark in _DARK.items():
         rules.append(f'svg [fill="{light}"]{{fill:{dark}}}svg [stroke="{light}"]{{stroke:{dark}}}')

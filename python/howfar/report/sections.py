@@ -1,5 +1,4 @@
-"""Sections that several experiments pass to `frame`: the table of cells and its records, limits that were tested, every trial, and a
-card for each path."""
+"""Sections that several experiments pass to `frame`: the table of cells and its records, limits that were tested, and every trial."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ from howfar.report import charts, figures, limit_text
 from howfar.report.document import (
     Block,
     Bullets,
-    Card,
     Cell,
     Chart,
     Column,
@@ -26,14 +24,13 @@ from howfar.report.document import (
     Fields,
     Heading,
     Table,
-    plain,
-    single,
-    table_of,
+    make_table,
+    plain_cells,
+    plain_columns,
 )
-from howfar.report.figures import UNKNOWN, baseline_name, number, point, shown_cells
+from howfar.report.figures import UNKNOWN, baseline_name, number, shown_cells
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.trials import ONE
-from howfar.store.records import ArmRole
+from howfar.stats.trials import SINGULAR
 
 MAX_NAME_IN_HEAD = 20
 """Length of a baseline's name beyond which it does not fit into the head of a column."""
@@ -52,58 +49,58 @@ class CellField:
     record: Callable[[CellSummary], Record]
 
 
-def limits_of(name: str, estimate: Estimate | None) -> dict[str, object]:
+def csv_limits(name: str, estimate: Estimate | None) -> dict[str, object]:
     """An estimate as three columns of the CSV: its value, and the limits of its interval."""
     limits = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return {f"{name}{suffix}": written(value) for suffix, value in zip(("", "_low", "_high"), limits, strict=True)}
+    return {f"{name}{suffix}": csv_value(value) for suffix, value in zip(("", "_low", "_high"), limits, strict=True)}
 
 
-def written(value: float | None) -> str:
+def csv_value(value: float | None) -> str:
     """A figure in the CSV; an unknown one is empty."""
     return "" if value is None else f"{value:.6g}"
 
 
-def columns(part: Part, names: str, **renamed: str) -> dict[str, object]:
+def csv_columns(part: Part, names: str, **renamed: str) -> dict[str, object]:
     """Fields of a finding as columns of the CSV, some under another name. An estimate has three columns; an empty field is unknown."""
     values: dict[str, object] = {}
     for field in names.split():
         value, name = getattr(part, field), renamed.get(field, field)
         if Estimate in get_args(kind := type(part).model_fields[field].annotation) or kind is Estimate:
-            values |= limits_of(name, value)
+            values |= csv_limits(name, value)
         else:
-            values[name] = written(value) if isinstance(value, float) or value is None else value
+            values[name] = csv_value(value) if isinstance(value, float) or value is None else value
     return values
 
 
 def _fields(summary: Summary) -> list[CellField]:
     """Fields in the order of the columns of the CSV."""
-    baseline, operation = baseline_name(summary), ONE[summary.operation_unit]
+    baseline, operation = baseline_name(summary), SINGULAR[summary.operation_unit]
     baseline = baseline if len(baseline) <= MAX_NAME_IN_HEAD else "baseline"
     forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
     return [
         CellField(
             Column(f"{summary.operation_unit}/s", "95 % interval"),
             lambda cell: Cell(number(cell.qps.value), figures.plus_minus(cell.qps)),
-            lambda cell: limits_of("qps", cell.qps),
+            lambda cell: csv_limits("qps", cell.qps),
         ),
         CellField(
             Column(f"of {baseline}", "[95 % interval]"),
             lambda cell: Cell(figures.ratio(cell.ratio), figures.resolution_text(cell)),
-            lambda cell: {**limits_of("ratio", cell.ratio), "resolution": cell.resolution.value},
+            lambda cell: {**csv_limits("ratio", cell.ratio), "resolution": cell.resolution.value},
         ),
         CellField(
             Column(f"CPU µs/{operation}", "client+server" + ("+fwd" if forwarded else "")),
             lambda cell: Cell(number(figures.cpu_total(cell)), figures.cpu_parts(cell)),
             lambda cell: {
-                **limits_of("client_cpu_us_per_query", cell.cpu_us_per_query.client),
-                **limits_of("server_cpu_us_per_query", cell.cpu_us_per_query.server),
-                **limits_of("forwarder_cpu_us_per_query", cell.cpu_us_per_query.forwarder),
+                **csv_limits("client_cpu_us_per_query", cell.cpu_us_per_query.client),
+                **csv_limits("server_cpu_us_per_query", cell.cpu_us_per_query.server),
+                **csv_limits("forwarder_cpu_us_per_query", cell.cpu_us_per_query.forwarder),
             },
         ),
         CellField(
             Column("CPU vs.", baseline),
-            lambda cell: Cell(figures.cpu_point(cell), figures.limits(cell.cpu_ratio)),
-            lambda cell: {**limits_of("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
+            lambda cell: Cell(figures.cpu_point(cell), figures.ratio_limits(cell.cpu_ratio)),
+            lambda cell: {**csv_limits("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
         ),
         _latency_field("p50"),
         _latency_field("p95", optional=True),
@@ -122,7 +119,7 @@ def _latency_field(name: str, optional: bool = False) -> CellField:
     return CellField(
         Column(name, "ms/txn", optional=optional),
         lambda cell: Cell(number(getattr(cell.latency_ms, name))),
-        lambda cell: {f"{name}_ms": written(getattr(cell.latency_ms, name))},
+        lambda cell: {f"{name}_ms": csv_value(getattr(cell.latency_ms, name))},
     )
 
 
@@ -130,36 +127,38 @@ def _further_fields(summary: Summary) -> list[CellField]:
     """Fields with what a transaction exchanges, what others published, and what limits the cell."""
     return [
         _record_only_field(
-            lambda cell: {**limits_of("latency_ratio", cell.latency_ratio), **limits_of("tps", figures.tps(cell))}
+            lambda cell: {**csv_limits("latency_ratio", cell.latency_ratio), **csv_limits("tps", figures.tps(cell))}
         ),
         CellField(
             Column("round trips", "/txn", optional=True),
             lambda cell: Cell(f"{cell.turns_per_txn:.4g}"),
             lambda cell: {
-                "turns_per_txn": written(cell.turns_per_txn),
-                "queries_per_txn": written(cell.queries_per_txn),
+                "turns_per_txn": csv_value(cell.turns_per_txn),
+                "queries_per_txn": csv_value(cell.queries_per_txn),
             },
         ),
         CellField(
             Column("bytes/txn out", "in", optional=True),
-            lambda cell: Cell(figures.whole(cell.bytes_per_txn.to_server), figures.whole(cell.bytes_per_txn.to_client)),
+            lambda cell: Cell(
+                figures.whole_number(cell.bytes_per_txn.to_server), figures.whole_number(cell.bytes_per_txn.to_client)
+            ),
             lambda cell: {
-                "bytes_to_server_per_txn": written(cell.bytes_per_txn.to_server),
-                "bytes_to_client_per_txn": written(cell.bytes_per_txn.to_client),
+                "bytes_to_server_per_txn": csv_value(cell.bytes_per_txn.to_server),
+                "bytes_to_client_per_txn": csv_value(cell.bytes_per_txn.to_client),
             },
         ),
         CellField(
             Column("published") if any(cell.published for cell in shown_cells(summary)) else None,
             _published_cell,
             lambda cell: {
-                "published_ratio": written(cell.published.ratio if cell.published else None),
-                "published_qps": written(cell.published.qps if cell.published else None),
+                "published_ratio": csv_value(cell.published.ratio if cell.published else None),
+                "published_qps": csv_value(cell.published.qps if cell.published else None),
             },
         ),
         _record_only_field(
             lambda cell: {
-                "cycle_us": written(cell.cycle.us if cell.cycle else None),
-                "cycle_rest_share": written(cell.cycle.rest_share if cell.cycle else None),
+                "cycle_us": csv_value(cell.cycle.us if cell.cycle else None),
+                "cycle_rest_share": csv_value(cell.cycle.rest_share if cell.cycle else None),
                 "limit": cell.limit.resource.value if cell.limit else "",
                 "limit_confidence": cell.limit.confidence if cell.limit else "",
                 "limit_says": cell.limit.says if cell.limit else "",
@@ -179,14 +178,19 @@ def _published_cell(cell: CellSummary) -> Cell:
 def cell_table(summary: Summary, title: str = "", main: bool = True) -> Table:
     """A row for each cell."""
     fields = [field for field in _fields(summary) if field.column]
-    columns = (Column("path", left=True), *(field.column for field in fields if field.column))
+    columns = (Column("path", left_aligned=True), *(field.column for field in fields if field.column))
     rows = tuple((Cell(cell.arm), *(field.cell(cell) for field in fields)) for cell in shown_cells(summary))
     return Table(title, columns, rows, _table_notes(summary), main=main)
 
 
 def _table_notes(summary: Summary) -> tuple[str, ...]:
     sources = sorted({cell.published.source for cell in shown_cells(summary) if cell.published})
-    return (f"Published: {'; '.join(sources)}, on other machines and versions.",) if sources else ()
+    published = f"Published: {'; '.join(sources)}, on other machines and versions."
+    return tuple(
+        note
+        for note in (figures.noise_note(summary), figures.cpu_bound_note(summary), published if sources else "")
+        if note
+    )
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:
@@ -212,11 +216,11 @@ def cell_records(summary: Summary) -> list[dict[str, object]]:
 # ---------------------------------------------------------------- limits that were tested
 
 
-def confirmations(summary: Summary) -> list[Block]:
+def confirmation_blocks(summary: Summary) -> list[Block]:
     """The tests of limits. Each changed one thing and compared the throughput with the prediction for that change."""
     fields: Fields[Confirmation] = {
         "cell": lambda confirmation: confirmation.arm,
-        "limit": lambda confirmation: limit_text.name(confirmation.resource),
+        "limit": lambda confirmation: limit_text.limit_name(confirmation.resource),
         "changed": lambda confirmation: confirmation.changed,
         "predicted": lambda confirmation: f"x {confirmation.predicted:.2f}",
         "measured [95 %]": lambda confirmation: f"x {figures.ratio(confirmation.measured)}",
@@ -226,7 +230,7 @@ def confirmations(summary: Summary) -> list[Block]:
     notes = tuple(line for line in (figures.unconfirmed_line(summary),) if line)
     if not summary.confirmations:
         return [Details("Limits that could not be tested", (Bullets(notes),))] if notes else []
-    table = table_of("", summary.confirmations, fields, notes, stack=True)
+    table = make_table("", summary.confirmations, fields, notes, stack=True)
     return [Details("Tested limits", (table,), open=True)]
 
 
@@ -241,7 +245,7 @@ def confirmation_outcome(confirmation: Confirmation) -> str:
 # ---------------------------------------------------------------- every trial
 
 
-def trials(summary: Summary) -> list[Block]:
+def trial_blocks(summary: Summary) -> list[Block]:
     """The chart of every trial in the order of execution, which shows whether the machine was quiet and whether anything drifted."""
     good_trials = charts.ratios_to_median(summary)
     if not good_trials:
@@ -252,50 +256,31 @@ def trials(summary: Summary) -> list[Block]:
         data = _block_table(summary)
     else:
         head = ("trial", "block", "cell", *figures.trial_head(summary))
-        data = Table("", single(*head), tuple(plain(*row) for row in figures.trial_rows(summary)))
+        data = Table("", plain_columns(*head), tuple(plain_cells(*row) for row in figures.trial_rows(summary)))
     title = "Every trial relative to the median of its cell, in order of execution"
-    return [Heading("Was the machine quiet?"), Chart("trials", title, caption, partial(charts.drift, summary), data)]
+    return [
+        Heading("Was the machine quiet?"),
+        Chart("trials", title, caption, partial(charts.drift_chart, summary), data),
+    ]
 
 
 def _block_table(summary: Summary) -> Table:
     """A table of blocks, used if there are too many trials to list each."""
     rows = []
     for block in charts.block_ranges(charts.ratios_to_median(summary)):
-        trials = [trial for trial in summary.trials if trial.block == block["block"]]
-        others_cpus = [trial.others_cpus for trial in trials if trial.others_cpus is not None]
+        block_trials = [trial for trial in summary.trials if trial.block == block["block"]]
+        others_cpus = [trial.others_cpus for trial in block_trials if trial.others_cpus is not None]
         rows.append(
-            plain(
+            plain_cells(
                 str(block["block"]),
-                str(len(trials)),
-                str(sum(trial.qps is None for trial in trials)),
+                str(len(block_trials)),
+                str(sum(trial.qps is None for trial in block_trials)),
                 f"{block['ratio']:.3f}",
                 f"{block['low']:.3f} to {block['high']:.3f}",
                 figures.cpus(statistics.median(others_cpus) if others_cpus else None),
             )
         )
-    head = single("block", "trials", "void", "median, relative to the cell's", "middle 80 %", "CPUs used by others")
+    head = plain_columns(
+        "block", "trials", "void", "median, relative to the cell's", "middle 80 %", "CPUs used by others"
+    )
     return Table("", head, tuple(rows))
-
-
-# ---------------------------------------------------------------- cards
-
-
-def ratio_cards(summary: Summary) -> tuple[Card, ...]:
-    """A card for each path that is compared with the baseline."""
-    base = baseline_name(summary)
-    return tuple(_card(cell, base, summary) for cell in summary.cells if cell.role is ArmRole.CONTENDER)
-
-
-def _card(cell: CellSummary, base: str, summary: Summary) -> Card:
-    if cell.ratio is None:
-        return Card(cell.arm, UNKNOWN, figures.resolution_text(cell))
-    lines = [figures.limits(cell.ratio)]
-    if cell.cpu_ratio:
-        lines.append(
-            f"{figures.cpu_ratio(cell)} times the CPU per {ONE[summary.operation_unit]}: "
-            f"{figures.cpu_resolution_text(cell.cpu_resolution)}"
-        )
-    if cell.published:
-        lines.append(f"published: {cell.published.ratio:.2f}")
-    meaning = f"of {base}'s {summary.operation_unit} per second: {figures.unresolved(cell) or cell.resolution.value}"
-    return Card(cell.arm, point(cell.ratio), meaning, tuple(line for line in lines if line))

@@ -24,8 +24,8 @@ MAX_FIELD_LENGTH = 44
 
 
 def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
-    """The table as lines of at most `width`, if the first column and any one other column fit next to each other. `brief`: optional
-    columns may be left out."""
+    """Lay out the table in lines of at most `width`, provided that the first column and any other column fit next to each other.
+    `brief`: optional columns may be left out."""
     if any(len(cell.text) > MAX_FIELD_LENGTH for row in table.rows for cell in row[1:]):
         return _listed_lines(table, width)
     columns = list(range(len(table.columns)))
@@ -50,7 +50,7 @@ def _cut_to_width(table: Table, width: int, mark: str) -> Table:
     wanted_widths = {index: _column_width(table, index) for index in range(len(table.columns))}
     kept_widths = dict(wanted_widths)
     gaps = len(COLUMN_GAP) * (len(wanted_widths) - 1)
-    cuttable = [index for index, column in enumerate(table.columns) if column.cut]
+    cuttable = [index for index, column in enumerate(table.columns) if column.can_be_shortened]
     while cuttable and sum(kept_widths.values()) + gaps > width:
         longest = max(cuttable, key=lambda index: kept_widths[index])
         if kept_widths[longest] <= _MIN_CUT_LENGTH:
@@ -106,7 +106,7 @@ def _table_lines(table: Table, columns: Sequence[int]) -> list[str]:
 
 
 def _pad(text: str, width: int, column: Column) -> str:
-    return text.ljust(width) if column.left else text.rjust(width)
+    return text.ljust(width) if column.left_aligned else text.rjust(width)
 
 
 def _transposed_lines(table: Table, columns: Sequence[int]) -> list[str]:
@@ -170,7 +170,7 @@ def _is_filled(cell: Cell) -> bool:
 
 
 def _labelled(column: Column, cell: Cell) -> str:
-    return f"{column.label}{':' if column.left and column.label else ''} {cell.line}".strip()
+    return f"{column.label}{':' if column.left_aligned and column.label else ''} {cell.line}".strip()
 
 
 def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
@@ -184,14 +184,14 @@ MIN_WIDTH = 40
 MAX_WIDTH = 132
 """Maximum width of prose and tables."""
 
-FIRST_SCREEN = 34
-"""Maximum number of lines of the first screen at a width of 100, without those of `Around`. If there are more, these are left out in
-turn: the list of details, the reasons for advice from the last one on, and all but the first sentence of each warning."""
+FIRST_SCREEN = 36
+"""Maximum number of lines of the first screen at a width of 100, without those of `Surroundings`. If there are more, these are left
+out in turn: the list of details, the reasons for advice from the last one on, and all but the first sentence of each warning."""
 
 MAX_REASONS = 3
 
 VISIBLE_LINES = 20
-"""Lines that remain of a screen of 24 after the command (which may take two), the line that ends a run, and the prompt."""
+"""Lines of a screen of 24 that remain after the command (up to two lines), the last line of a run, and the prompt."""
 
 _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
@@ -203,16 +203,15 @@ _UNBREAKABLE = re.compile(r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d")
 
 def to_ascii(text: str) -> str:
     """Text for a terminal that can show only ASCII; characters without a transcription become `?`."""
-    for fancy, simple in _ASCII.items():
-        text = text.replace(fancy, simple)
+    for character, replacement in _ASCII.items():
+        text = text.replace(character, replacement)
     return text.encode("ascii", "replace").decode("ascii")
 
 
 @dataclass(frozen=True)
-class Around:
+class Surroundings:
     """Lines around a document that do not come from the measurement."""
 
-    question: str = ""
     files: tuple[str, ...] = ()
     """Files that were written, one per line, printed verbatim."""
     commands: tuple[str, ...] = ()
@@ -221,11 +220,11 @@ class Around:
     @property
     def lines(self) -> int:
         """Number of lines, including the empty line that separates each part from the rest."""
-        parts = (1 if self.question else 0, len(self.files), len(self.commands))
+        parts = (len(self.files), len(self.commands))
         return sum(count + 1 for count in parts if count)
 
 
-NOTHING = Around()
+NO_SURROUNDINGS = Surroundings()
 
 
 def render(
@@ -234,10 +233,10 @@ def render(
     colour: bool = False,
     unicode: bool = True,
     details: bool = False,
-    around: Around = NOTHING,
+    surroundings: Surroundings = NO_SURROUNDINGS,
 ) -> str:
     """The document as lines of at most `width` characters (at least 40), ending in a newline."""
-    return _Screen(max(MIN_WIDTH, min(width, MAX_WIDTH)), colour, unicode, details).render(document, around)
+    return _Screen(max(MIN_WIDTH, min(width, MAX_WIDTH)), colour, unicode, details).render(document, surroundings)
 
 
 class _Screen(Markdown):
@@ -245,9 +244,9 @@ class _Screen(Markdown):
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
         self.lists_titles, self.max_reasons, self.explains_warnings = True, MAX_REASONS, True
 
-    def render(self, document: Document, around: Around) -> str:
-        text = self._render_all(document, around)
-        max_lines = FIRST_SCREEN * max(1, 100 / self.width) + around.lines
+    def render(self, document: Document, surroundings: Surroundings) -> str:
+        text = self._render_all(document, surroundings)
+        max_lines = FIRST_SCREEN * max(1, 100 / self.width) + surroundings.lines
         while not self.details and self.explains_warnings and text.count("\n") > max_lines:
             if self.lists_titles:
                 self.lists_titles = False
@@ -255,14 +254,14 @@ class _Screen(Markdown):
                 self.max_reasons -= 1
             else:
                 self.explains_warnings = False
-            text = self._render_all(document, around)
+            text = self._render_all(document, surroundings)
         return text
 
-    def _render_all(self, document: Document, around: Around) -> str:
+    def _render_all(self, document: Document, surroundings: Surroundings) -> str:
         """The document in one of the two orders that the module's docstring describes."""
-        question = [self.text(around.question)] if around.question else []
+        question = self._opening(document)
         file_and_command_lines = [
-            [self._to_charset(line) for line in lines] for lines in (around.files, around.commands)
+            [self._to_charset(line) for line in lines] for lines in (surroundings.files, surroundings.commands)
         ]
         files, commands = ([lines] if lines else [] for lines in file_and_command_lines)
         more_lines = self._omitted_line(document)
@@ -278,6 +277,12 @@ class _Screen(Markdown):
             others, last_paragraphs = [*others, *steps], [*self.paragraphs(answer), *commands]
         return _join_paragraphs([*question, *self.paragraphs(others), *more_lines, *files, *last_paragraphs])
 
+    def _opening(self, document: Document) -> list[Lines]:
+        """The question, and what was measured, when and on what. Empty: the document has none."""
+        lines = self.text(one_line(document.question)) if document.question else []
+        lines += self.text(one_line(document.setting), quiet=True) if document.setting else []
+        return [lines] if lines else []
+
     def _omitted_line(self, document: Document) -> list[Lines]:
         """The line that lists the details that were left out. Empty: none were."""
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
@@ -286,10 +291,10 @@ class _Screen(Markdown):
         titles = f": {one_line('; '.join(left_out))}" if self.lists_titles else ""
         return [self.text(f"More with --details{titles}. Charts: --html.", quiet=True)]
 
-    def shows(self, block: Block) -> bool:
+    def is_shown(self, block: Block) -> bool:
         return not isinstance(block, Chart) and (self.details or not isinstance(block, Details))
 
-    def joins(self, before: Block | None, block: Block) -> bool:
+    def is_joined(self, before: Block | None, block: Block) -> bool:
         return isinstance(before, Heading) or (isinstance(before, AdviceBlock) and isinstance(block, AdviceBlock))
 
     def heading(self, text: str, level: int) -> Lines:
@@ -382,9 +387,9 @@ def _table_to_ascii(table: Table) -> Table:
 
 
 def fact_text(key: str, value: object) -> str:
-    """One fact as text; None reads "unknown"."""
+    """One fact as text. None is "unknown"."""
     if value is None:
-        # A receipt has null for "off" as well as for "cannot be determined"; only these are known to mean off.
+        # In a receipt, null may mean "off" or "unknown"; only for these keys it always means "off".
         return "off" if key in ("tls_version", "tls_cipher", "compression") else "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"

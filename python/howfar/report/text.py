@@ -31,8 +31,8 @@ from howfar.report.document import (
     Text,
     Warnings,
     number_advice,
-    without_controls,
-    without_empty,
+    remove_control_characters,
+    remove_empty_sections,
 )
 from howfar.stats.estimate import Part
 from howfar.terminal_text import one_line, printable_json
@@ -47,7 +47,7 @@ class Markdown:
     """Renders blocks as Markdown. Each method returns the lines of one kind of block; a block without lines is left out. Other text
     formats override the methods."""
 
-    def shows(self, block: Block) -> bool:
+    def is_shown(self, block: Block) -> bool:
         return not isinstance(block, Chart | Facts)
 
     def heading(self, text: str, level: int) -> Lines:
@@ -70,7 +70,7 @@ class Markdown:
         return [f"**{text}**"]
 
     def table(self, table: Table, level: int) -> Lines:
-        rule = "|" + "|".join("---" if column.left else "---:" for column in table.columns) + "|"
+        rule = "|" + "|".join("---" if column.left_aligned else "---:" for column in table.columns) + "|"
         lines = [_row([column.label for column in table.columns]), rule]
         lines += [_row([cell.line for cell in row]) for row in table.rows]
         title = [*self.heading(table.title, level), ""] if table.title else []
@@ -85,17 +85,17 @@ class Markdown:
     def facts(self, values: Mapping[str, object]) -> Lines:
         return []
 
-    def joins(self, before: Block | None, block: Block) -> bool:
-        """Whether there is no empty line between the two."""
+    def is_joined(self, before: Block | None, block: Block) -> bool:
+        """Whether two blocks follow each other without an empty line."""
         return False
 
     def paragraphs(self, blocks: Sequence[Block], level: int = 2) -> list[Lines]:
         """Paragraphs of blocks; those inside details are one level deeper."""
         paragraphs: list[Lines] = []
         previous: Block | None = None
-        for number, block in number_advice(without_empty(blocks, self.shows)):
-            lines = self._lines(without_controls(block), number, level)
-            if paragraphs and self.joins(previous, block):
+        for number, block in number_advice(remove_empty_sections(blocks, self.is_shown)):
+            lines = self._lines(remove_control_characters(block), number, level)
+            if paragraphs and self.is_joined(previous, block):
                 paragraphs[-1] += lines
             elif lines:
                 paragraphs.append(lines)
@@ -131,8 +131,10 @@ class Markdown:
 
 
 def as_markdown(document: Document) -> str:
-    """The document for an issue, a wiki or a mail: everything except charts and receipts. Pipe tables; ends in a newline."""
-    parts = [[f"# {one_line(document.title)}"], *Markdown().paragraphs(document.blocks)]
+    """The document as Markdown with pipe tables, for an issue, a wiki or a mail: everything except charts and receipts. Ends in a
+    newline."""
+    setting = [[one_line(document.setting)]] if document.setting else []
+    parts = [[f"# {one_line(document.question or document.title)}"], *setting, *Markdown().paragraphs(document.blocks)]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
@@ -141,7 +143,7 @@ def _row(fields: list[str]) -> str:
 
 
 def as_csv(document: Document) -> str:
-    """The records for a spreadsheet: a header line, `\\n` line ends, an empty field is unknown."""
+    """The records as CSV: a header line, lines that end in `\\n`. An empty field is unknown."""
     names = list(dict.fromkeys(name for record in document.records for name in record))
     out = io.StringIO()
     if document.records:
@@ -152,8 +154,8 @@ def as_csv(document: Document) -> str:
 
 
 def json_values(summary: Summary) -> JsonObject:
-    """The summary as plain values. CPU per query is a number, and its interval has its own key. Cells with a fault are
-    left out, because their rates would include the outage. Their result is in `replication`."""
+    """The summary as values of JSON. CPU per query is a number, and its interval has its own key. Cells with a fault are omitted,
+    because their rates would include the outage; their results are in `replication`."""
     values = summary.model_dump(mode="json")
     values |= values.pop("findings")
     values["cells"] = [_cell(cell) for cell in summary.cells if not has_fault(cell.factors)]

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import ValidationError
-
 from howfar.contract.messages import (
-    SYSBENCH_KINDS,
     Arrivals,
     Compression,
     CpuStep,
@@ -20,6 +17,7 @@ from howfar.contract.messages import (
     FixedSize,
     GetStep,
     IntegerValues,
+    IntervalFigures,
     KeyValue,
     LoadJob,
     PageJob,
@@ -29,16 +27,19 @@ from howfar.contract.messages import (
     SameValue,
     Service,
     ServiceName,
+    ServiceUse,
     Session,
     Sysbench,
     TablesDone,
     TablesJob,
+    UnixTarget,
+    WindowFigures,
     Workload,
 )
 from howfar.contract.receipt import ArrivalsReceipt
-from howfar.contract.rules import is_redis, sql_of
+from howfar.contract.services import is_redis, sql_of
 from howfar.engine.inserts import single_row_inserts, single_row_updates
-from howfar.engine.process import EngineProcess, Launcher
+from howfar.engine.process import EngineFailed, EngineProcess, Launcher, check_job
 from howfar.engine.receipt_check import mismatches, page_mismatches
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, PlanError
@@ -47,18 +48,18 @@ from howfar.plan.factors import ORDINARY, ROW_BYTES, offered_per_s
 from howfar.plan.page import KEYS_PER_MULTI_GET, Keys, PageShape
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import READS_ONLY, Plan
-from howfar.store.records import Arm, CpuRecord, HistogramRecord, IntervalRecord, Measured, ServiceRecord
+from howfar.store.records import Arm, Measured
 from howfar.testbed import LoadFacts, ServiceEndpoint, TrialEnvironment, Trust
 
 
-def load_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int, workload: Workload) -> LoadJob:
+def make_load_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int, workload: Workload) -> LoadJob:
     return LoadJob(
         target=environment.target,
         user=environment.user,
         password=environment.password,
         database=environment.database,
         protocol=environment.protocol,
-        session=session_of(session_spec(arm.factors), environment.trust, environment.fetches_server_key),
+        session=make_session(session_spec(arm.factors), environment.trust, environment.fetches_server_key),
         workload=workload,
         connections=int(arm.factors["threads"]),
         arrivals=None if (per_s := offered_per_s(arm.factors)) is None else Arrivals(rate_per_s=per_s),
@@ -69,8 +70,8 @@ def load_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int, wor
     )
 
 
-def session_of(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = True) -> Session:
-    assert spec.tls is None or trust is not None, "an environment for an encrypted cell has a server with a certificate"
+def make_session(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = True) -> Session:
+    assert spec.tls is None or trust is not None, "the server of an encrypted cell has a certificate"
     return Session(
         tls=trust.tls(spec) if trust else None,
         compression=Compression(algorithm=spec.algorithm, level=spec.level) if spec.algorithm else None,
@@ -81,16 +82,16 @@ def session_of(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = 
 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
 _NEWEST_PROTOCOL: dict[str, Protocol] = {"redis": "resp3", "memcached": "memcached_meta"}
-_FIRST_PROTOCOL: dict[str, Protocol] = {"redis": "resp2", "memcached": "memcached_text"}
+_OLDEST_PROTOCOL: dict[str, Protocol] = {"redis": "resp2", "memcached": "memcached_text"}
 """A store's oldest and newest protocol, by the name of its service."""
 
 
 def store_protocol(service: str, path: str) -> Protocol:
     """The protocol that clients of a key-value store speak on a path."""
-    return (_FIRST_PROTOCOL if find_path(path).first_protocol else _NEWEST_PROTOCOL)[service]
+    return (_OLDEST_PROTOCOL if find_path(path).oldest_protocol_only else _NEWEST_PROTOCOL)[service]
 
 
-def key_value(keys: Keys, protocol: Protocol) -> KeyValue:
+def key_value_workload(keys: Keys, protocol: Protocol) -> KeyValue:
     return KeyValue(
         protocol=protocol,
         keys=keys.count,
@@ -103,18 +104,18 @@ def key_value(keys: Keys, protocol: Protocol) -> KeyValue:
     )
 
 
-def keys_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
+def make_keys_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
     """A job of key lookups, after setting the keys. Raises LabError, EngineError if the keys cannot be set."""
     (name,) = environment.services
-    workload = key_value(plan.keys, store_protocol(name, str(arm.factors["path"])))
+    workload = key_value_workload(plan.keys, store_protocol(name, str(arm.factors["path"])))
     fill_keys(environment.services[name], workload, environment.client)
-    return load_job(plan, arm, environment, seed, workload)
+    return make_load_job(plan, arm, environment, seed, workload)
 
 
 _TABLE = "sbtest1"
 
 
-def page_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> PageJob:
+def make_page_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> PageJob:
     """A job of pages, after setting their keys. Raises LabError, EngineError if the keys cannot be set, or if the application rejects
     the script."""
     factors = arm.factors
@@ -132,7 +133,7 @@ def page_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> 
         fill_keys(endpoints["memcached"], script.memcached_keys, environment.client)
     application: PageScript | FastCgi = script
     if factors.get("application", ORDINARY["application"]) == "php":
-        assert environment.application is not None, "an environment for such a cell has one"
+        assert environment.application is not None, "the environment of a cell with PHP has an application"
         application = environment.application.install(script)
     return PageJob(
         application=application,
@@ -151,13 +152,13 @@ def page_script(
     does not query are left out."""
     shape = plan.pages[page]
     sql = sql_of(services)
-    by_service = shape.by_service(sql or "mysql")
+    by_service = shape.round_trips_by_service(sql or "mysql")
     return PageScript(
         **{name: service for name, service in services.items() if name in by_service},
         statements=_statements(shape, plan) if sql in by_service else (),
         # PHP's extensions speak these protocols.
-        redis_keys=key_value(plan.keys, "resp2") if "redis" in by_service else None,
-        memcached_keys=key_value(plan.keys, "memcached_text") if "memcached" in by_service else None,
+        redis_keys=key_value_workload(plan.keys, "resp2") if "redis" in by_service else None,
+        memcached_keys=key_value_workload(plan.keys, "memcached_text") if "memcached" in by_service else None,
         steps=_round_steps(shape, app_cpu_ns // shape.rounds),
         rounds=shape.rounds,
         connect="per_page" if per_page else "persistent",
@@ -207,8 +208,8 @@ def _round_steps(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
     return tuple(step for part in parts for step in (*part, *cpu_steps))
 
 
-def statements_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
-    job = load_job(plan, arm, environment, seed, _workload(plan, arm))
+def make_statements_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob:
+    job = make_load_job(plan, arm, environment, seed, _workload(plan, arm))
     if plan.workload.kind != "single_row_updates":
         return job
     return job.model_copy(update={"ignore_errors": (*job.ignore_errors, *_CONFLICTS)})
@@ -220,7 +221,7 @@ _CONFLICTS = (1180, 3101)
 
 def _workload(plan: Plan, arm: Arm) -> Workload:
     if plan.workload.kind == "single_row_inserts":
-        return single_row_inserts(ROW_BYTES.of(arm.factors))
+        return single_row_inserts(ROW_BYTES.level_in(arm.factors))
     if plan.workload.kind == "single_row_updates":
         return single_row_updates(1)
     return _sysbench(plan)
@@ -232,29 +233,37 @@ def _sysbench(plan: Plan) -> Sysbench:
 
 
 def check_workload(plan: Plan) -> None:
-    """Check, before anything is created, that the engine accepts the plan's workload. Raises PlanError."""
+    """Check, before anything is created, that the engine accepts the plan's workload. Raises PlanError.
+
+    Only of keys can a plan combine values that are too large together.
+    """
+    if plan.workload.kind != "key_value":
+        return
+    job = LoadJob(
+        target=UnixTarget(path="/"),
+        user="",
+        database="",
+        workload=key_value_workload(plan.keys, "resp3"),
+        connections=1,
+        seed=0,
+        warmup_ns=0,
+        measure_ns=1,
+    )
     try:
-        if plan.workload.kind == "key_value":
-            key_value(plan.keys, "resp3")
-        elif plan.workload.kind in SYSBENCH_KINDS:
-            _sysbench(plan)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(map(str, problem["loc"])) or plan.workload.kind
-        raise PlanError(
-            f"plan {plan.name}: {field}: {problem['msg'].removeprefix('Value error, ')}", "Change it in the plan."
-        ) from error
+        check_job(job)
+    except EngineFailed as refusal:
+        raise PlanError(f"plan {plan.name}: {refusal.message}", "Change it in the plan.") from refusal
 
 
 def make_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> LoadJob | PageJob:
     """An arm's job. Key-value stores are filled and applications checked first; then the environment's counters are reset. Raises
     LabError, EngineError."""
     if plan.workload.kind not in ("page", "key_value"):
-        return statements_job(plan, arm, environment, seed)
+        return make_statements_job(plan, arm, environment, seed)
     job = (
-        page_job(plan, arm, environment, seed)
+        make_page_job(plan, arm, environment, seed)
         if plan.workload.kind == "page"
-        else keys_job(plan, arm, environment, seed)
+        else make_keys_job(plan, arm, environment, seed)
     )
     environment.reset_counters()
     return job
@@ -291,7 +300,7 @@ def fill_keys(endpoint: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> 
     )
     with EngineProcess(job, launcher) as engine:
         last_event = list(engine.events())[-1]
-    assert isinstance(last_event, TablesDone), "a tables job ends with it"
+    assert isinstance(last_event, TablesDone), "a tables job ends with the event tables_done"
     stored = endpoint.count_keys()
     if stored != keys.keys:
         raise LabError(
@@ -329,7 +338,7 @@ def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
     shape: PageShape = plan.pages[str(arm.factors["page"])]
     cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
     return PageSpec(
-        round_trips=shape.by_service(sql),
+        round_trips=shape.round_trips_by_service(sql),
         keys=shape.keys_by_store,
         app_cpu_ns=max(cpu_ns - shape.round_trips, 0),  # each part is rounded down to whole nanoseconds
         per_page=arm.factors.get("connect", ORDINARY["connect"]) == "per-transaction",
@@ -337,7 +346,7 @@ def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
     )
 
 
-def mismatched_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
+def find_page_mismatches(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
     """Differences between pages and their specification, as sentences. Any difference makes a trial void."""
     if isinstance(job.application, FastCgi):
         return (*_find_unreported_pages(finished), *_find_reported_differences(spec, finished))
@@ -345,7 +354,7 @@ def mismatched_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[
 
 
 def _find_unreported_pages(finished: Finished) -> tuple[str, ...]:
-    """Pages that reported nothing about themselves, as a sentence. The client that requested them counts them as good."""
+    """A sentence if pages reported nothing about themselves. The client that requested them counts them as good."""
     reported = next((histogram.count for histogram in finished.histograms if histogram.kind == "told.wall_ns"), 0)
     if reported == finished.transactions:
         return ()
@@ -380,7 +389,7 @@ def _find_counted_differences(spec: PageSpec, finished: Finished) -> list[str]:
         use = use_by_service.get(service)
         differences += _count_difference(f"turns to {service}", pages, use.turns if use else 0, expected)
         if spec.per_page:
-            differences += _count_difference(f"connects to {service}", pages, use.connects if use else 0, pages)
+            differences += _count_difference(f"connects to {service}", pages, (use and use.connects) or 0, pages)
     differences += _missed_keys(sum(use.misses for use in finished.services))
     hits = sum(use.hits for use in finished.services)
     return [*differences, *_count_difference("keys found", pages, hits, sum(spec.keys_of(pages).values()))]
@@ -404,54 +413,35 @@ def _missed_keys(misses: int) -> tuple[str, ...]:
     return (f"the pages missed {misses} keys, all of which were set",) if misses else ()
 
 
-def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
+def make_measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
+    """The figures of a load that a run file keeps."""
     finished = outcome.finished
-    queries, round_trips = finished.queries, finished.turns
+    figures = {name: getattr(finished, name) for name in WindowFigures.model_fields}
     if reported := _reported_round_trips(finished):  # the engine saw only pages; the application counts each request
-        queries = round_trips = sum(reported.values())
+        figures["queries"] = figures["turns"] = sum(reported.values())
+    if not isinstance(job, PageJob):
+        figures["services"] = _key_store_use(job, finished)
     return Measured(
-        elapsed_ns=finished.elapsed_ns,
-        transactions=finished.transactions,
-        queries=queries,
-        turns=round_trips,
-        rows=finished.rows,
-        bytes_to_server=finished.bytes.to_server,
-        bytes_to_client=finished.bytes.to_client,
-        errors=finished.errors,
+        **figures,
         warmup_transactions=outcome.measuring.warmup_transactions,
         connect_ns=outcome.ready.connect_ns,
-        cpu=tuple(CpuRecord(**use.model_dump()) for use in finished.cpu),
         intervals=tuple(
-            IntervalRecord(**interval.model_dump(include=set(IntervalRecord.model_fields)))
-            for interval in outcome.intervals
+            IntervalFigures.model_validate(interval, from_attributes=True) for interval in outcome.intervals
         ),
-        histograms=tuple(HistogramRecord(**histogram.model_dump()) for histogram in finished.histograms),
-        services=_service_records(job, finished),
-        told=finished.told,
     )
 
 
-def _service_records(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord, ...]:
-    """Records by service. For pages the engine reports them. A load of keys has one service, whose record has the load's totals."""
-    if isinstance(job, PageJob):
-        return tuple(
-            ServiceRecord(
-                **use.model_dump(exclude={"bytes"}),
-                bytes_to_server=use.bytes.to_server,
-                bytes_to_client=use.bytes.to_client,
-            )
-            for use in finished.services
-        )
+def _key_store_use(job: LoadJob, finished: Finished) -> tuple[ServiceUse, ...]:
+    """The totals of a load of keys as the use of its only service. Empty for other loads."""
     if not isinstance(job.workload, KeyValue) or finished.lookups is None:
         return ()
     return (
-        ServiceRecord(
+        ServiceUse(
             service="redis" if is_redis(job.workload) else "memcached",
             connects=None,
             requests=finished.queries,
             turns=finished.turns,
-            bytes_to_server=finished.bytes.to_server,
-            bytes_to_client=finished.bytes.to_client,
+            bytes=finished.bytes,
             hits=finished.lookups.hits,
             misses=finished.lookups.misses,
         ),
@@ -469,13 +459,13 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_per_transaction: int)
     answered = _count_answered(finished, job)
     ended = _count_ended(finished, answered)
     if not commits_per_transaction or not finished.transactions:
-        return LoadFacts(round_trip_ns, answered=answered, ended=ended)
+        return LoadFacts(round_trip_ns, answered_statements=answered, ended_transactions=ended)
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
     return LoadFacts(
         round_trip_ns,
         commits_per_transaction * finished.transactions,
-        answered=answered,
-        ended=ended,
+        answered_statements=answered,
+        ended_transactions=ended,
         commit_p50_ns=None if commit is None else commit.p50_ns,
     )
 
@@ -552,10 +542,12 @@ def _rate_difference(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str,
     return (f"{arrivals.due} transactions were due in the window where the rate makes {expected:.0f}",)
 
 
-def request_mismatches(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
+def find_request_mismatches(
+    job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None
+) -> tuple[str, ...]:
     """Differences between the request and the engine's receipts and counts, as sentences. `spec`: specification of the job's pages."""
     if isinstance(job, PageJob):
-        mismatched = () if spec is None else mismatched_pages(spec, job, outcome.finished)
+        mismatched = () if spec is None else find_page_mismatches(spec, job, outcome.finished)
         return (*page_mismatches(job, outcome.ready), *mismatched)
     lookups = outcome.finished.lookups
     missed: tuple[str, ...] = ()

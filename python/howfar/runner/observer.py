@@ -16,7 +16,7 @@ class Observer:
     def preparing(self, step: str) -> None:
         """Called before `begun`. `step`: what howfar is doing now, and how long that usually takes."""
 
-    def said(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         """Show a sentence about the whole run to the user."""
 
     def resumed(self, differs: Sequence[str]) -> None:

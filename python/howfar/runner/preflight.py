@@ -20,22 +20,22 @@ from howfar.lab.cache import cache_home
 from howfar.lab.environment import memory_bytes
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.table_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
+from howfar.lab.servers.table_store import LOADED_TEMPLATES, POOL_PER_DATA, ROW_BYTES, template_name
 from howfar.paths import check_programs, find_path, reason_not_carried
 from howfar.plan.cells import cells, combinations
 from howfar.plan.estimate import trial_cost_ns
 from howfar.plan.factors import CLOSED, SEMI_SYNC, Content, Level
 from howfar.plan.fitting import (
-    Fitted,
+    FittedPlan,
     check_keys,
     check_rows,
-    closed_loop,
+    closed_loop_baseline,
+    describe_unresumed_sessions,
     needs_capacity,
-    resumed_in_full,
     round_below,
     with_capacity,
-    with_instead,
     with_keys,
+    with_replacements,
     with_rows,
     without_levels,
 )
@@ -48,22 +48,22 @@ from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Testbed
 
 
-def fit(plan: Plan, moved: bool = False) -> Fitted:
-    """The plan without what is not available here. The server is started and queried once; its answer is cached. `moved`: whether
-    programs that can have their own host run on another host.
+def fit_plan(plan: Plan, on_other_host: bool = False) -> FittedPlan:
+    """The plan without what is not available here. The server is started and queried once; its answer is cached. `on_other_host`:
+    whether programs that can have their own host run on another host.
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
-    converted = with_keys(plan) if _stores_keys(plan) else Fitted(plan)
+    converted = with_keys(plan) if _stores_keys(plan) else FittedPlan(plan)
     plan = converted.plan
     _check_server(plan)
     _check_keys(plan)
     carried = _without_uncarried_paths(plan)
     plan = carried.plan
-    _check_paths(plan, moved)
+    _check_paths(plan, on_other_host)
     if plan.workload.kind == "key_value":
         supported = without_levels(plan, unsupported_by_machine(plan))
-        return Fitted(supported.plan, (*converted.notes, *carried.notes, *supported.notes))
+        return FittedPlan(supported.plan, (*converted.notes, *carried.notes, *supported.notes))
     if plan.workload.kind == "page":
         _check_page_servers(plan)
     if not plan.data.fit:
@@ -71,8 +71,9 @@ def fit(plan: Plan, moved: bool = False) -> Fitted:
     adapted = with_server_modes(plan)
     supported = without_levels(adapted.plan, unsupported_levels(adapted.plan))
     sized = with_rows(supported.plan, _max_rows(plan) if plan.data.fit else 0)
-    return Fitted(
-        sized.plan, (*carried.notes, *adapted.notes, *supported.notes, *sized.notes, *resumed_in_full(sized.plan))
+    return FittedPlan(
+        sized.plan,
+        (*carried.notes, *adapted.notes, *supported.notes, *sized.notes, *describe_unresumed_sessions(sized.plan)),
     )
 
 
@@ -112,7 +113,7 @@ def _check_server(plan: Plan) -> None:
         )
 
 
-def _without_uncarried_paths(plan: Plan) -> Fitted:
+def _without_uncarried_paths(plan: Plan) -> FittedPlan:
     """The plan without paths that cannot carry it. Raises PlanError if only one of several paths is left; ServerMissing,
     ServerCrashed."""
     carried = without_levels(plan, {"path": _uncarried_paths(plan)})
@@ -140,15 +141,15 @@ def check_movable(plan: Plan) -> None:
             check_programs(path)
 
 
-def _check_paths(plan: Plan, moved: bool = False) -> None:
-    """Check that the paths' programs are installed and can carry the plan's sessions. `moved`: see `fit`. Raises PlanError,
+def _check_paths(plan: Plan, on_other_host: bool = False) -> None:
+    """Check that the paths' programs are installed and can carry the plan's sessions. `on_other_host`: see `fit`. Raises PlanError,
     MissingError."""
     prepares = plan.workload.kind not in ("key_value", "page") and plan.workload.db_ps_mode == "auto"
     for levels in combinations(plan):
         if any(excluded.matches(levels) for excluded in plan.leave_out):
             continue
         path = find_path(str(levels["path"]))
-        if not (moved and path.movable):
+        if not (on_other_host and path.movable):
             check_programs(path)
         spec = session_spec(levels)
         if (spec.tls or spec.algorithm) and not path.passes_tls:
@@ -219,7 +220,7 @@ def auxiliary_servers(plan: Plan) -> tuple[str, ...]:
 
     if plan.workload.kind != "page":
         return ()
-    needed = {service for page in plan.factors.page for service in plan.pages[page].by_service()}
+    needed = {service for page in plan.factors.page for service in plan.pages[page].round_trips_by_service()}
     servers = []
     if "redis" in needed:
         try:
@@ -250,27 +251,27 @@ def unsupported_levels(plan: Plan) -> dict[str, dict[Level, str]]:
 
 def unsupported_by_machine(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels of the plan that this machine does not support, by factor, with the reason."""
-    from howfar.lab.idle import cannot_poll
+    from howfar.lab.idle import polling_obstacle
 
-    reason = cannot_poll() if "polling" in plan.factors.idle else None
+    reason = polling_obstacle() if "polling" in plan.factors.idle else None
     return {} if reason is None else {"idle": {"polling": reason}}
 
 
-def with_server_modes(plan: Plan) -> Fitted:
+def with_server_modes(plan: Plan) -> FittedPlan:
     """The plan with the server's own modes of replication in place of other servers'. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.servers.kinds import STORES
 
     if set(plan.factors.replication) <= {"off", "none"} or (kind := _kind(plan.factors.server[0])) in STORES:
-        return Fitted(plan)
-    return with_instead(plan, "replication", replication_dialect(kind).instead)
+        return FittedPlan(plan)
+    return with_replacements(plan, "replication", replication_dialect(kind).replacements)
 
 
 def unsupported_replication(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels of replication that the server does not support, by factor, with the reason."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.replication.galera import SYNC_WAIT
-    from howfar.lab.servers.features import features
+    from howfar.lab.servers.features import find_features
     from howfar.lab.servers.kinds import find_server
 
     factors = plan.factors
@@ -278,7 +279,7 @@ def unsupported_replication(plan: Plan) -> dict[str, dict[Level, str]]:
         return {}
     program = find_server(factors.server[0])
     dialect, server_name = replication_dialect(program.kind), f"{program.kind} {program.version}"
-    acknowledges = dialect.always_acknowledges or features(program).semi_sync
+    acknowledges = dialect.always_acknowledges or find_features(program).semi_sync
     max_wait_for, foreign_modes = (
         dialect.max_replicas_to_wait_for,
         set(factors.replication) - {"off", "none", *dialect.modes},
@@ -289,7 +290,7 @@ def unsupported_replication(plan: Plan) -> dict[str, dict[Level, str]]:
             for level in factors.replication
             if level in SEMI_SYNC and not acknowledges
         }
-        | {level: reason for level in factors.replication if (reason := no_cluster(program, level)) is not None}
+        | {level: reason for level in factors.replication if (reason := cluster_obstacle(program, level)) is not None}
         | dict.fromkeys(foreign_modes, f"a mode of other servers than {server_name}"),
         "fault": _impossible_joins(program, factors.replication),
         "consistency": {
@@ -317,31 +318,31 @@ def unsupported_replication(plan: Plan) -> dict[str, dict[Level, str]]:
 
 def _impossible_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
     """Faults after which a node could not rejoin here because it could not get its data, with the reason."""
-    from howfar.lab.replication.galera import missing_for_transfer
+    from howfar.lab.replication.galera import transfer_obstacle
     from howfar.lab.replication.group import GroupReplication
-    from howfar.lab.servers.features import features
+    from howfar.lab.servers.features import find_features
 
-    if program.kind == "mysql" and set(GroupReplication.modes) & set(modes) and not features(program).clone:
+    if program.kind == "mysql" and set(GroupReplication.modes) & set(modes) and not find_features(program).clone:
         return {"member-joins": f"{program.kind} {program.version} has no plugin for clone"}
-    why = missing_for_transfer() if program.kind == "mariadb" and "galera" in modes else None
+    why = transfer_obstacle() if program.kind == "mariadb" and "galera" in modes else None
     return {} if why is None else dict.fromkeys(("member-restarts", "member-joins"), why)
 
 
-def no_cluster(program: Program, level: str) -> str | None:
+def cluster_obstacle(program: Program, level: str) -> str | None:
     """Why this server cannot be in a cluster of this level. None: it can, or the level is not a cluster."""
-    from howfar.lab.replication.galera import provider
-    from howfar.lab.servers.features import features
+    from howfar.lab.replication.galera import find_provider
+    from howfar.lab.servers.features import find_features
 
-    if level == "galera" and program.kind == "mariadb" and provider() is None:
+    if level == "galera" and program.kind == "mariadb" and find_provider() is None:
         return "Galera's library was not found (`howfar setup --clusters` installs it)"
-    if level.startswith("group") and program.kind == "mysql" and not features(program).group_replication:
+    if level.startswith("group") and program.kind == "mysql" and not find_features(program).group_replication:
         return f"{program.kind} {program.version} has no plugin for Group Replication"
     return None
 
 
 def _unsupported_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels of encryption and compression of sessions that are not available, with the reason."""
-    from howfar.lab.servers.features import features
+    from howfar.lab.servers.features import find_features
     from howfar.lab.servers.kinds import KINDS, find_server
 
     algorithms = {level: session_spec({"compression": level}).algorithm for level in plan.factors.compression}
@@ -349,7 +350,7 @@ def _unsupported_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     if not (any(algorithms.values()) or any(versions.values())):
         return {}
     program = find_server(plan.factors.server[0])
-    server_features = features(program)
+    server_features = find_features(program)
     server_name = f"{program.kind} {program.version}"
     available = (
         f"only {' and '.join(server_features.compression)}"
@@ -389,7 +390,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, servers: int = 1) -> int:
     """Maximum rows of each table, with a data directory for each content, on `servers` servers at once. 0: none fit."""
     memory = min(_memory_bytes_of_machine() * _MEMORY_SHARE, memory_bytes("MemAvailable") * _AVAILABLE_SHARE)
-    kept = template_sizes(cache_home() / LOADED, program, data.tables, contents)
+    kept = template_sizes(cache_home() / LOADED_TEMPLATES, program, data.tables, contents)
     sizes = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
     return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), sizes, servers)
 
@@ -469,7 +470,7 @@ def with_rates(
     """
     if not needs_capacity(plan):
         return plan, RunEnvironment()
-    cell = closed_loop(plan)
+    cell = closed_loop_baseline(plan)
     usual_s = CAPACITY_TRIALS * trial_cost_ns(plan) // 10**9
     observer.preparing(f"measuring the capacity of {cell.name}, which sets the rates; usually {usual_s} s")
     arm = Arm(name=cell.name, role=ArmRole.BASELINE, factors=dict(cell.factors))
@@ -492,5 +493,5 @@ def with_rates(
     per_s = median(rates)
     plan_with_rates = with_capacity(plan, per_s)
     loads = ", ".join(level for level in plan_with_rates.factors.load if level != CLOSED)
-    observer.said(f"capacity of the baseline ({arm.name}): {per_s:,.0f} transactions/s; loads: {loads}")
+    observer.note(f"capacity of the baseline ({arm.name}): {per_s:,.0f} transactions/s; loads: {loads}")
     return plan_with_rates, RunEnvironment(capacity=Capacity(arm=arm.name, per_s=per_s, trials=rates))

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Collection, Sequence
 
 import howfar
-from howfar.analysis.confirmation import Choice, choose, pair
+from howfar.analysis.confirmation import ChosenTests, choose_tests, make_arm_pair
 from howfar.bottleneck.limit import Intervention, Unconfirmed
 from howfar.contract.environment import HostFacts, MachineFacts, RunEnvironment
 from howfar.engine.process import engine_info
@@ -35,7 +35,7 @@ from howfar.runner.stopping import (
     why_stop,
 )
 from howfar.runner.trial import Instruments, run_trial
-from howfar.store import records as events
+from howfar.store import records
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
     Arm,
@@ -151,31 +151,31 @@ def _changed_facts(before: MachineFacts, now: MachineFacts, besides: Collection[
 
 def arms_to_confirm(run: Run) -> tuple[str, ...]:
     """Arms whose limits were chosen for a confirmation, or would be chosen now. Empty: nothing to confirm."""
-    confirmation = events.confirmation(run.events)
+    confirmation = records.confirmation(run.events)
     if confirmation is not None:
         return tuple(Intervention.model_validate(intervention).arm for intervention in confirmation.interventions)
     return tuple(intervention.arm for intervention in _choose_tests(compared_part(run)).interventions)
 
 
-def _choose_tests(run: Run) -> Choice:
+def _choose_tests(run: Run) -> ChosenTests:
     from howfar.experiments import registry  # draws charts: heavy
 
-    return choose(registry.summarise(run).cells, run)
+    return choose_tests(registry.summarise(run).cells, run)
 
 
 def plan_confirmation(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
     """Choose the limits to confirm and record them in the run file. Returns the new arms."""
     run = compared_part(file.read())
     choice = _choose_tests(run)
-    arms = tuple(arm for intervention in choice.interventions for arm in pair(intervention, run.info.arms))
-    file.confirm(arms, events.confirming(stop, choice.interventions, choice.refused))
+    arms = tuple(arm for intervention in choice.interventions for arm in make_arm_pair(intervention, run.info.arms))
+    file.confirm(arms, records.confirming(stop, choice.interventions, choice.refused))
     return arms
 
 
 def confirmation_lines(run: Run) -> tuple[str, ...]:
     """For the observer: the limits that are tested, and those that cannot be."""
-    confirmation = events.confirmation(run.events)
-    assert confirmation is not None, "a confirmation is decided before it is shown"
+    confirmation = records.confirmation(run.events)
+    assert confirmation is not None, "the run file has the event of the confirmation"
     interventions = (Intervention.model_validate(chosen) for chosen in confirmation.interventions)
     refused = (Unconfirmed.model_validate(record) for record in confirmation.refused)
     lines = (
@@ -226,7 +226,7 @@ class _RunExecutor:
         self.began_ns = began_ns
         self.used_before_ns = sum(trial.ended_unix_ns - trial.started_unix_ns for trial in run.trials)
         self.run_at_start = run
-        self.confirming = events.confirmation(run.events)
+        self.confirming = records.confirmation(run.events)
         self.more = Extension()
 
     def resume(self, extension: Extension) -> None:
@@ -235,13 +235,13 @@ class _RunExecutor:
         check_resumable(self.run_at_start, self.laboratory, now)
         changes = differences(self.info.environment, now)
         trial = len(self.trials)
-        new_events = [events.resumed(trial, now, changes)]
+        new_events = [records.resumed(trial, now, changes)]
         self.more, before = extension, self.plan
         finished_blocks = blocks_done(self._run(), before.timing.target_half_width)
         timing = extension.extended_timing(before.timing, self.used_before_ns, finished_blocks)
         self.plan = before.model_copy(update={"timing": timing})
         if timing != before.timing:
-            new_events.append(events.extended(trial, before.timing, timing))
+            new_events.append(records.extended(trial, before.timing, timing))
         self.file.extend(new_events, self.plan.model_dump(mode="json"))
         self.observer.resumed(changes)
 
@@ -265,14 +265,14 @@ class _RunExecutor:
     def _confirm(self) -> None:
         self.observer.confirming(confirmation_lines(self.file.read()))
         blocks, why = self._run_confirmation()
-        self.file.happened(events.confirmed(blocks, why))
-        self.confirming = events.confirmation(self.file.read().events)
+        self.file.add_event(records.confirmed(blocks, why))
+        self.confirming = records.confirmation(self.file.read().events)
 
     def _run_confirmation(self) -> tuple[int, str]:
         """Measure the confirmation; returns the number of blocks, and why it ended."""
         pairs = confirmation_part(self._run()).info.arms
         if not pairs:
-            return 0, events.CONFIRMED_NOTHING
+            return 0, records.CONFIRMED_NOTHING
         target = self.plan.timing.target_half_width
         for number in range(CONFIRMATION_BLOCKS):
             attempt = None
@@ -281,10 +281,10 @@ class _RunExecutor:
                     self.laboratory.begin_block(CONFIRMATION_BLOCK + number)
                 attempt = slots[0].attempt
                 if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
-                    return number, events.CONFIRMED_TIME
+                    return number, records.CONFIRMED_TIME
                 trials = len(slots) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
                 self._run_slot(slots[0], Forecast(CONFIRMATION_BLOCKS, block_cost_ns(self.plan, trials, self.trials)))
-        return CONFIRMATION_BLOCKS, events.CONFIRMED_COMPLETE
+        return CONFIRMATION_BLOCKS, records.CONFIRMED_COMPLETE
 
     def _run_plan(self, progress: RunProgress) -> StopReason:
         timing = self.plan.timing

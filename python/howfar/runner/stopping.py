@@ -41,7 +41,7 @@ from howfar.store.records import (
 
 ATTEMPTS_PER_BLOCK = 3
 """Maximum number of attempts at a block. After a void trial the block is measured again from its start. The last attempt continues to
-the block's end even so; if it has a void trial, the whole block is left out (see `store.records.left_out`)."""
+the block's end even so; if it has a void trial, the whole block is left out (see `store.records.left_out_trials`)."""
 
 MAX_CONSECUTIVE_VOIDS = 6
 """The run ends after this many void trials of one arm in a row: the cause will not go away by itself."""
@@ -146,10 +146,10 @@ class ArmProgress:
     role: ArmRole
     own: OwnFigure | None
     """None: no good trial yet."""
-    over: str | None
+    reference: str | None
     """Name of the arm that it is compared with. None: for the baseline, its path at a given rate, and arms that do not keep up."""
     ratio: Estimate | None
-    """Ratio to `over`, of `figure`. None: no common block yet."""
+    """Ratio to `reference`, of `figure`. None: no common block yet."""
     half_width: float | None
     """Half-width of the ratio's interval, as a share. None: no interval yet."""
     blocks_needed: int | None
@@ -176,9 +176,11 @@ class RunProgress:
     @property
     def compared(self) -> list[ArmProgress]:
         """Arms with headline ratios and the A/A arm, paused ones included."""
-        return [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER) and arm.over is not None]
+        return [
+            arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER) and arm.reference is not None
+        ]
 
-    def narrow_enough(self, target: float) -> bool:
+    def is_narrow_enough(self, target: float) -> bool:
         """Whether every arm that is compared has an interval whose half-width is at most `target`."""
         widths = [arm.half_width for arm in self.compared]
         return bool(widths) and all(width is not None and width <= target for width in widths)
@@ -207,8 +209,8 @@ def run_progress(run: Run, blocks: int, target: float) -> RunProgress:
     paused = paused_arms(run, blocks, target)
     arms = []
     for arm in run.info.arms:
-        over, figure = _reference_and_figure(table, arm)
-        ratios = [] if over is None else table.block_ratios(arm.name, over.name, _FIGURE_VALUES.get(figure))
+        reference, figure = _reference_and_figure(table, arm)
+        ratios = [] if reference is None else table.block_ratios(arm.name, reference.name, _FIGURE_VALUES.get(figure))
         judged = judge_ratio(ratios) if ratios else None
         if has_fault(arm.factors):
             judged = None  # crashes are counted: no interval's width shows that there are enough of them
@@ -218,14 +220,14 @@ def run_progress(run: Run, blocks: int, target: float) -> RunProgress:
                 arm=arm.name,
                 role=arm.role,
                 own=own_figure(arm.factors, list(table.trials[arm.name].values()), table.unit, figure),
-                over=None if over is None else over.name,
+                reference=None if reference is None else reference.name,
                 ratio=None if judged is None else judged.quoted,
                 half_width=None if judged is None else half_width(judged.quoted),
                 blocks_needed=needed_blocks,
                 blocks=len(ratios),
                 is_paused=arm.name in paused,
                 figure=figure,
-                keeps_up=table.sustains(arm),
+                keeps_up=table.keeps_up(arm),
             )
         )
     return RunProgress(tuple(arms), blocks, _count_blocks_left_out(run, blocks))
@@ -238,12 +240,12 @@ def _reference_and_figure(table: TrialTable, arm: Arm) -> tuple[Arm | None, str]
     """The arm that `arm` is compared with, and the figure. The figure is throughput (an empty string); at a given rate it is the p99,
     or the p50 if a trial of either arm has too few transactions. None: not compared, for example because one of the arms does not
     keep up with its rate."""
-    over = table.compared(arm)
-    if over is None or offered_per_s(arm.factors) is None:
-        return over, ""
-    trials = [*table.measured(arm.name), *table.measured(over.name)]
-    sustained = table.sustains(arm) and table.sustains(over)
-    return over if sustained else None, "p99" if all(map(p99_ms, trials)) else "p50"
+    reference = table.compared_reference(arm)
+    if reference is None or offered_per_s(arm.factors) is None:
+        return reference, ""
+    trials = [*table.measured(arm.name), *table.measured(reference.name)]
+    sustained = table.keeps_up(arm) and table.keeps_up(reference)
+    return reference if sustained else None, "p99" if all(map(p99_ms, trials)) else "p50"
 
 
 def _count_blocks_left_out(run: Run, blocks: int) -> int:
@@ -277,14 +279,14 @@ class Forecast:
 
     blocks: int
     """Total number of blocks, including those that are done."""
-    left_ns: int
+    remaining_ns: int
     """Time until the last of them is measured."""
 
 
 def forecast(timing: Timing, progress: RunProgress, done_share: float, used_ns: int, block_ns: int) -> Forecast:
     """Forecast by the rules of `why_stop`. `done_share`: the share of the present block that is measured."""
-    left_ns = Budget(timing.time_budget_ns).measuring_ns - used_ns
-    fitting = max(int(left_ns / max(block_ns, 1) + done_share), 0)
+    remaining_ns = Budget(timing.time_budget_ns).measuring_ns - used_ns
+    fitting = max(int(remaining_ns / max(block_ns, 1) + done_share), 0)
     # A block that has begun is completed, and the first block is always measured.
     allowed = progress.blocks + max(fitting, 1 if done_share or not progress.blocks else 0)
     blocks = min(max(progress.blocks_expected(timing), progress.blocks), allowed)
@@ -308,7 +310,7 @@ def confirmation_cost_ns(plan: Plan, arms: Sequence[str], trials: Sequence[Trial
 
 def why_stop(timing: Timing, progress: RunProgress, used_ns: int, next_block_ns: int) -> StopReason | None:
     """The reason to stop after a block. None: measure one more block. The first block is measured whatever its time."""
-    if progress.blocks >= timing.min_blocks and progress.narrow_enough(timing.target_half_width):
+    if progress.blocks >= timing.min_blocks and progress.is_narrow_enough(timing.target_half_width):
         return StopReason.WIDTH
     if progress.blocks >= timing.max_blocks:
         return StopReason.BLOCKS

@@ -19,7 +19,7 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.contract.receipt import ReplicationReceipt, SecondWriter, TrialReceipt, WritersReceipt
-from howfar.contract.rules import sql_of
+from howfar.contract.services import sql_of
 from howfar.engine.inserts import COUNTED, single_row_updates
 from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome, run_load
@@ -33,12 +33,12 @@ from howfar.runner.jobs import (
     PageSpec,
     arrivals_receipt,
     commits_per_transaction,
+    find_request_mismatches,
     load_facts,
     make_job,
-    measured,
+    make_measured,
     page_facts,
     page_spec,
-    request_mismatches,
 )
 from howfar.runner.stopping import Slot
 from howfar.store.records import (
@@ -108,7 +108,7 @@ def run_trial(
         with laboratory.trial_environment(arm.factors) as environment:
             job = make_job(plan, arm, environment, stream_seed(seed, slot.block))
             if has_fault(arm.factors):
-                assert isinstance(job, LoadJob), "a plan with a fault is of single-row inserts"
+                assert isinstance(job, LoadJob), "a plan with a fault has the workload single_row_inserts"
                 after_ns = fault_after_ns(seed, slot.block, slot.attempt, arm.name, plan.timing.measure_ns)
                 _measure_with_fault(
                     job, str(arm.factors["fault"]), after_ns, environment, instruments, on_event, results
@@ -155,13 +155,15 @@ def _measure_with_fault(
             results.load = watch.finish()
         on_event(event)
 
-    assert isinstance(environment, Replicated) and environment.replica_set is not None, "a fault is a pair's"
+    assert isinstance(environment, Replicated) and environment.replica_set is not None, (
+        "a cell with a fault has replicas"
+    )
     if mismatches := environment.precheck().violations:
         raise LabError("; ".join(mismatches))
     replica_set = environment.replica_set
     rtts_ns = [rtt_ns for rtt_ns in replica_set.facts.rtt_at_rest_ns.values() if rtt_ns is not None]
     replica_rtts_ns = sorted(rtts_ns[: len(replica_set.replicas)])
-    rtt_ns = replica_rtts_ns[max(replica_set.spec.needed, 1) - 1]
+    rtt_ns = replica_rtts_ns[max(replica_set.spec.acknowledgements_needed, 1) - 1]
     context = FaultContext(replica_set, environment.client, rtt_ns, instruments.measure, note_event)
     fault_result = run_fallback(context, job) if fault == "replica-leaves" else run_crash(context, job, fault, after_ns)
     session = fault_result.outcome.ready.receipt
@@ -169,8 +171,8 @@ def _measure_with_fault(
     replication = (prechecked.receipt.replication or ReplicationReceipt()).updated(fault_result.receipt)
     results.receipt = TrialReceipt(session=session).updated(prechecked.receipt)
     results.receipt.replication = replication
-    results.measured, results.fault = measured(job, fault_result.outcome), fault_result.record
-    if mismatches := (*prechecked.violations, *request_mismatches(job, fault_result.outcome)):
+    results.measured, results.fault = make_measured(job, fault_result.outcome), fault_result.record
+    if mismatches := (*prechecked.violations, *find_request_mismatches(job, fault_result.outcome)):
         results.void_reason = "; ".join(mismatches)
 
 
@@ -206,7 +208,7 @@ def _measure(
     except EngineError as error:
         raise _find_cause(error, environment) from error
     session = outcome.ready.receipt
-    results.measured = measured(job, outcome)
+    results.measured = make_measured(job, outcome)
     results.receipt = TrialReceipt(session=session)
     spec: PageSpec | None = None
     if isinstance(job, PageJob):
@@ -221,7 +223,7 @@ def _measure(
     miscounted: tuple[str, ...] = ()
     if writers is not None:
         results.receipt.writers, miscounted = writers.compare_with_rows(outcome)
-    if mismatches := (*collected.violations, *request_mismatches(job, outcome, spec), *miscounted):
+    if mismatches := (*collected.violations, *find_request_mismatches(job, outcome, spec), *miscounted):
         results.void_reason = "; ".join(mismatches)
     elif results.measured.transactions == 0:
         results.void_reason = (
@@ -249,18 +251,18 @@ def make_cluster_writers(
     plan: Plan, arm: Arm, job: LoadJob | PageJob, environment: TrialEnvironment
 ) -> ClusterWriters | None:
     """The writers whose commits are compared with the rows. None: the arm has no such writers."""
-    if plan.workload.kind != "single_row_updates" or REPLICATION.of(arm.factors) not in CLUSTERS:
+    if plan.workload.kind != "single_row_updates" or REPLICATION.level_in(arm.factors) not in CLUSTERS:
         return None
     launcher = environment.client
     assert isinstance(job, LoadJob) and isinstance(environment, Replicated)
-    return ClusterWriters(job, _SECOND_WRITER_ROW.get(WRITERS.of(arm.factors)), launcher, environment)
+    return ClusterWriters(job, _SECOND_WRITER_ROW.get(WRITERS.level_in(arm.factors)), launcher, environment)
 
 
 class ClusterWriters:
     """Clients on one or two nodes of a cluster. Runs the second load alongside the first, and compares all commits with the rows."""
 
     def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, environment: Replicated) -> None:
-        assert environment.replica_set is not None, "a cluster replicates"
+        assert environment.replica_set is not None, "a cluster has replicas"
         self._replica_set, self._launcher = environment.replica_set, launcher
         self._second_job: LoadJob | None = None
         self._second_outcome: LoadOutcome | None = None
@@ -288,9 +290,9 @@ class ClusterWriters:
     def compare_with_rows(self, first_load: LoadOutcome) -> tuple[WritersReceipt, tuple[str, ...]]:
         """The counts for the receipt, and a sentence for each node whose rows differ from the commits. Raises LabError."""
         replica_set, loads = self._replica_set, [first_load, *([self._second_outcome] if self._second_outcome else [])]
-        replica_set.await_caught_up(replica_set.replicas[0])
+        replica_set.wait_until_caught_up(replica_set.replicas[0])
         members = (replica_set.primary, replica_set.replicas[0])
-        sums = [int(member.ask(f"SELECT SUM(n) AS n FROM {COUNTED}")[0]["n"]) for member in members]
+        sums = [int(member.query(f"SELECT SUM(n) AS n FROM {COUNTED}")[0]["n"]) for member in members]
         commits = sum(load.measuring.warmup_transactions + load.finished.transactions for load in loads)
         # Clients continue for a moment after their windows. The engine's count of answers includes that; None if unknown.
         answer_counts = [load.finished.answered for load in loads]

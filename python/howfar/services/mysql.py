@@ -20,7 +20,7 @@ MYSQL = KnownService(
         "/etc/mysql/my.cnf",
         "/etc/my.cnf",
     ),
-    file="my.cnf",
+    file_label="my.cnf",
     socket_lines=("[mysqld]", "socket = {path}"),
     mode_lines=(),
     client_lines=(
@@ -32,7 +32,7 @@ MYSQL = KnownService(
         "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
     ),
     fewer_round_trips="one query with IN or JOIN instead of many, multi-row INSERT",
-    accounts=(
+    account_lines=(
         "first, in SQL: over the socket the client's account is 'USER'@'localhost', which 'USER'@'%' also serves",
         "SELECT user, host FROM mysql.user WHERE user = 'USER';  -- where neither host is listed:",
         "CREATE USER IF NOT EXISTS 'USER'@'localhost' IDENTIFIED BY 'PASSWORD';",

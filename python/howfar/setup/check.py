@@ -1,4 +1,5 @@
-"""Checks what works on this machine, and why the rest does not. Nothing is installed or changed. Start at `check_machine`."""
+"""Checks which parts of howfar work on this machine, and why others do not. Nothing is installed or changed. The entry point is
+`check_machine`."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from pathlib import Path
 
 from howfar.engine.process import engine_info
 from howfar.errors import HowfarError, MissingError
-from howfar.lab.replication.galera import missing_for_transfer
+from howfar.lab.replication.galera import transfer_obstacle
 from howfar.lab.sandbox import lacking_capabilities, namespace_flags, network_remedy
-from howfar.setup.programs import ProgramGroup, groups, missing_programs
+from howfar.setup.programs import ProgramGroup, missing_programs, program_groups
 
 _TIMEOUT_S = 20
 
@@ -29,7 +30,7 @@ class CheckedPart:
     """Its commands: `run page`."""
     works: bool
     detail: str
-    """What it works with, or why it does not work."""
+    """The versions or programs with which it works, or the reason why it does not work."""
     remedy: str = ""
     """What to do if it does not work."""
 
@@ -42,18 +43,18 @@ _PART_BY_EXTRA = {
 
 
 def check_machine() -> list[CheckedPart]:
-    """All parts, those with the fewest requirements first."""
-    laboratory = _part("lab, run, predict, replay", _probe_laboratory)
+    """Check all parts, beginning with those with the fewest requirements."""
+    laboratory = _probe_part("lab, run, predict, replay", _probe_laboratory)
     return [
-        _part("TARGET, load, doctor, slope, record", _probe_engine),
+        _probe_part("TARGET, load, doctor, slope, record", _probe_engine),
         laboratory,
-        *(_check_programs(group, laboratory.works) for group in groups()),
+        *(_check_programs(group, laboratory.works) for group in program_groups()),
         *(_check_libraries(name, extra, modules) for extra, (name, modules) in _PART_BY_EXTRA.items()),
     ]
 
 
-def _part(name: str, probe: Callable[[], str]) -> CheckedPart:
-    """The part `name`, as found by `probe`, which returns what the part works with, or raises if it does not work."""
+def _probe_part(name: str, probe: Callable[[], str]) -> CheckedPart:
+    """Check a part by `probe`, which returns the part's `detail`, or raises HowfarError if the part does not work."""
     try:
         return CheckedPart(name, True, probe())
     except HowfarError as error:
@@ -61,7 +62,7 @@ def _part(name: str, probe: Callable[[], str]) -> CheckedPart:
 
 
 def _probe_engine() -> str:
-    """The versions of engine and kernel, and how loads wait for I/O. Raises MissingError, EngineError."""
+    """Return the versions of engine and kernel, and how loads wait for I/O. Raises MissingError, EngineError."""
     info = engine_info()
     return f"engine {info.version} on Linux {platform.release()} ({platform.machine()}); {_probe_io_uring()}"
 
@@ -71,8 +72,8 @@ _IO_URING_SETUP = 425
 
 
 def _probe_io_uring() -> str:
-    """How loads wait for I/O: io_uring or epoll. Requests a ring with zero entries, which the kernel rejects, so nothing is
-    created."""
+    """Determine whether loads wait for I/O with io_uring or epoll, by a request for a ring with zero entries. The kernel rejects
+    it, so nothing is created."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall(ctypes.c_long(_IO_URING_SETUP), ctypes.c_uint(0), None)
     number = ctypes.get_errno()
@@ -82,7 +83,7 @@ def _probe_io_uring() -> str:
 
 
 def _probe_laboratory() -> str:
-    """Creates namespaces, and an interface in them. Raises SandboxForbidden, MissingError."""
+    """Create namespaces, and an interface in them. Raises SandboxForbidden, MissingError."""
     flags = namespace_flags()
     command = ("unshare", *flags, "--", "ip", "link", "add", "name", "near", "type", "veth", "peer", "name", "far")
     try:
@@ -98,15 +99,15 @@ def _probe_laboratory() -> str:
 
 
 def _check_programs(group: ProgramGroup, laboratory_works: bool) -> CheckedPart:
-    lacking = [program.name for program in missing_programs((group.name,))]
-    if not lacking and group.name == "clusters" and missing_for_transfer() is not None:
-        lacking = ["the scripts that copy data to a new node"]
-    if lacking:
+    missing = [program.name for program in missing_programs((group.name,))]
+    if not missing and group.name == "clusters" and transfer_obstacle() is not None:
+        missing = ["the scripts that copy data to a new node"]
+    if missing:
         option = f" --{group.name}" if group.brings else ""
-        return CheckedPart(group.part, False, f"not installed: {', '.join(lacking)}", f"Run `howfar setup{option}`.")
+        return CheckedPart(group.part, False, f"not installed: {', '.join(missing)}", f"Run `howfar setup{option}`.")
     if group.name == "capture" and "NET_RAW" in lacking_capabilities():
-        what = "its programs are installed, but the right to capture packets is missing"
-        return CheckedPart(group.part, False, what, "Run as root; a container needs --cap-add NET_RAW.")
+        detail = "its programs are installed, but the right to capture packets is missing"
+        return CheckedPart(group.part, False, detail, "Run as root; a container needs --cap-add NET_RAW.")
     if not laboratory_works and group.laboratory:
         return CheckedPart(
             group.part, False, "its programs are installed, but the laboratory does not work", "See above."
@@ -115,25 +116,25 @@ def _check_programs(group: ProgramGroup, laboratory_works: bool) -> CheckedPart:
 
 
 def _check_libraries(name: str, extra: str, modules: Mapping[str, str]) -> CheckedPart:
-    lacking = [library for module, library in modules.items() if find_spec(module) is None]
-    if lacking:
+    missing = [library for module, library in modules.items() if find_spec(module) is None]
+    if missing:
         return CheckedPart(
-            name, False, f"not installed: {', '.join(lacking)}", f"Reinstall howfar with its extra `{extra}`."
+            name, False, f"not installed: {', '.join(missing)}", f"Reinstall howfar with its extra `{extra}`."
         )
     return CheckedPart(name, True, f"{' and '.join(modules.values())} installed")
 
 
 def restrictions(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[str]:
-    """Restrictions of this process beyond its user's rights, as sentences."""
-    found = []
+    """Return sentences about restrictions of this process beyond its user's rights."""
+    sentences = []
     if "\nSeccomp:\t2" in _read_or_empty(proc / "self/status"):
-        found.append("A seccomp filter is in force, as in containers.")
+        sentences.append("A seccomp filter is in force, as in containers.")
     if _read_or_empty(sys / "fs/selinux/enforce").strip() == "1":
-        found.append("SELinux is enforcing on this machine.")
+        sentences.append("SELinux is enforcing on this machine.")
     profile = _read_or_empty(proc / "self/attr/current").strip("\0\n ")
     if profile.endswith("(enforce)"):
-        found.append(f"AppArmor enforces the profile {profile.removesuffix('(enforce)').strip()}.")
-    return found
+        sentences.append(f"AppArmor enforces the profile {profile.removesuffix('(enforce)').strip()}.")
+    return sentences
 
 
 def _read_or_empty(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Installs packages with the system's package manager, and prevents the services in them from starting.
 
-New systemd units are masked before they are installed, so nothing starts, now or at the next boot. Start at `plan_installation`, which
-only returns what would be done.
+New systemd units are masked before they are installed, so no service starts, now or at the next boot. `plan_installation` only
+returns what `install_packages` would do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from howfar.lab.replication.galera import transfer_folder
 from howfar.setup.programs import RequiredProgram
 
 _LAST_LINES = 15
-"""Lines of a package manager's output that an error shows."""
+"""Number of last lines of a package manager's output in an error."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PackageManager:
     name: str
     program: str
     refresh: tuple[str, ...] | None
-    """Fetches the newest lists of packages, if installing does not."""
+    """Command that fetches the newest lists of packages; None if installing does that."""
     install: tuple[str, ...]
     tested_on: tuple[str, int] | None = None
     """ID and first VERSION_ID of the system on which the names of packages were tested."""
@@ -62,20 +62,20 @@ class Installation:
     packages: tuple[str, ...]
     units: tuple[tuple[str, str], ...]
     """Their systemd units, each with its package; * stands for a version."""
-    during: tuple[tuple[str, str], ...]
+    temporary_files: tuple[tuple[str, str], ...]
     """Temporary files, each with its only line, that exist while the packages are installed."""
     unpackaged: tuple[str, ...]
     """Programs for which no package is known here."""
 
     @property
     def command(self) -> str:
-        """The command with which a user would install the same packages as root. It may start services and enable them at boot."""
+        """The command by which a user would install the same packages as root. It may start services and enable them at boot."""
         plain = [word for word in self.manager.install if word not in ("-q", "-y", "-o", "DPkg::Lock::Timeout=300")]
         return shlex.join([*plain, *self.packages])
 
 
 def package_manager() -> PackageManager:
-    """The package manager of this machine. Raises MissingError."""
+    """Find the package manager of this machine. Raises MissingError."""
     for manager in PACKAGE_MANAGERS:
         if shutil.which(manager.program) is not None:
             return manager
@@ -87,19 +87,19 @@ def package_manager() -> PackageManager:
 
 
 def untested_system(manager: PackageManager) -> str | None:
-    """The name of this system if the package names were not tested on it; None if they were."""
+    """Return the name of this system if the package names were not tested on it, else None."""
     try:
         system = platform.freedesktop_os_release()
     except OSError:
         return "this system"
     version = system.get("VERSION_ID", "").partition(".")[0]
-    name, first = manager.tested_on or ("", 0)
-    is_newer = not version.isdigit() or int(version) >= first  # testing and unstable have no number
+    name, first_version = manager.tested_on or ("", 0)
+    is_newer = not version.isdigit() or int(version) >= first_version  # testing and unstable have no number
     return None if system.get("ID") == name and is_newer else system.get("PRETTY_NAME", "this system")
 
 
 def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManager) -> Installation:
-    """The installation that these programs need."""
+    """Plan the installation of these programs."""
     programs_and_packages = [(program, program.package(manager.name)) for program in missing]
     return Installation(
         manager,
@@ -110,13 +110,17 @@ def plan_installation(missing: Sequence[RequiredProgram], manager: PackageManage
             if package is not None
             for unit in program.units_of(manager.name)
         ),
-        tuple((file[0], file[1]) for program, _ in programs_and_packages if (file := program.during.get(manager.name))),
+        tuple(
+            (file[0], file[1])
+            for program, _ in programs_and_packages
+            if (file := program.temporary_files.get(manager.name))
+        ),
         tuple(program.name for program, package in programs_and_packages if package is None),
     )
 
 
 def install_packages(installation: Installation, root: Path = Path("/")) -> list[str]:
-    """Install the packages, as root, and return the units that it left masked. `root`: the machine's root directory. Raises LabError
+    """Install the packages, as root, and return the units that stay masked. `root`: the machine's root directory. Raises LabError
     with the last lines of the package manager."""
     manager = installation.manager
     if manager.refresh is not None:
@@ -126,7 +130,7 @@ def install_packages(installation: Installation, root: Path = Path("/")) -> list
     with ExitStack() as guards:
         if manager.name == "apt":
             guards.enter_context(_temporary_file(root / "usr/sbin/policy-rc.d", _POLICY_RC_D, 0o755))
-        for path, line in installation.during:
+        for path, line in installation.temporary_files:
             guards.enter_context(_temporary_file(root / path, f"{_MARK}\n{line}\n", 0o644))
         masks = guards.enter_context(_mask_new_units(units, root))
         try:
@@ -152,37 +156,37 @@ def _run(command: Sequence[str], folder: str | None = None) -> None:
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
     )
     if result.returncode != 0:
-        last = [line.rstrip() for line in result.stdout.splitlines() if line.strip()][-_LAST_LINES:]
+        last_lines = [line.rstrip() for line in result.stdout.splitlines() if line.strip()][-_LAST_LINES:]
         raise LabError(
             f"{shlex.join(command)} ended with exit code {result.returncode} and said:\n"
-            + "\n".join(f"  {line}" for line in last),
+            + "\n".join(f"  {line}" for line in last_lines),
             "Fix that, then run this again.",
         )
 
 
 def fetch_transfer_scripts() -> None:
-    """Fetch the scripts that copy data to a new Galera node: Debian ships them only in mariadb-server, which also brings a service.
-    10 MB to fetch, 0.1 MB to keep. Raises LabError."""
+    """Fetch the scripts that copy data to a new Galera node. Debian ships them only in mariadb-server, which also contains a service:
+    10 MB are fetched, and 0.1 MB is kept. Raises LabError."""
     with tempfile.TemporaryDirectory(prefix="howfar-galera-") as folder:
         _run(("apt-get", "-q", "download", "mariadb-server"), folder)
         (package,) = Path(folder).glob("*.deb")
         _run(("dpkg-deb", "-x", str(package), folder))
-        kept = transfer_folder()
-        kept.mkdir(parents=True, exist_ok=True)
+        target_folder = transfer_folder()
+        target_folder.mkdir(parents=True, exist_ok=True)
         for script in Path(folder, "usr/bin").glob("wsrep_sst_*"):
-            shutil.copy(script, kept)
+            shutil.copy(script, target_folder)
 
 
 # ---------------------------------------------------------------- services
 
 _MARK = "# written by the set-up of howfar while it installs packages; safe to remove"
 _POLICY_RC_D = f"#!/bin/sh\n{_MARK}\nexit 101\n"
-"""Keeps Debian's packages from starting services while they are installed."""
+"""Content of the file that keeps Debian's packages from starting services while they are installed."""
 _UNIT_DIRECTORIES = ("lib/systemd/system", "usr/lib/systemd/system")
 
 
 def _expand_unit(unit: str, package: str) -> list[str]:
-    """The unit, or the units that a pattern stands for: those of packages on which `package` depends (php-fpm on php8.2-fpm)."""
+    """Expand a pattern of units to those of packages on which `package` depends (php-fpm on php8.2-fpm); others stay as they are."""
     if "*" not in unit:
         return [unit]
     command = ("apt-cache", "depends", package)
@@ -193,7 +197,7 @@ def _expand_unit(unit: str, package: str) -> list[str]:
 
 @contextmanager
 def _temporary_file(path: Path, text: str, mode: int) -> Iterator[None]:
-    """Create a file for the duration of the block. One left by an interrupted set-up is replaced; any other is left alone."""
+    """Create a file for the duration of the block. A file of an interrupted set-up is replaced; any other file is left alone."""
     if path.is_symlink() or (path.exists() and _MARK not in path.read_text(errors="replace")):
         yield
         return
@@ -214,8 +218,8 @@ def _has_unit(unit: str, root: Path) -> bool:
 
 @contextmanager
 def _mask_new_units(units: Sequence[str], root: Path) -> Iterator[list[Path]]:
-    """Mask the units that the machine does not have yet; policy-rc.d has no effect at the next boot. A mask whose unit did not arrive
-    is removed, as it would block the unit if that is installed later. Yields the masks."""
+    """Mask the units that the machine does not have yet, and yield the masks. policy-rc.d has no effect at the next boot. A mask
+    whose unit was not installed is removed, as it would block the unit if that is installed later."""
     masks: list[Path] = []
     for unit in units:
         mask = root / "etc/systemd/system" / unit

@@ -1,4 +1,5 @@
-"""The programs that howfar starts, whether they are installed, and the packages that contain them. The table is `programs.toml`."""
+"""Reads `programs.toml`, the table of the programs that howfar starts and the packages that contain them, and checks which programs
+are installed."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from howfar.lab.servers.program import PLACES
+from howfar.lab.servers.program import EXTRA_DIRECTORIES
 from howfar.toml_text import TomlTable
 
-SYSTEM_DIRECTORIES = (*PLACES, "/sbin")
+SYSTEM_DIRECTORIES = (*EXTRA_DIRECTORIES, "/sbin")
 """Directories of servers that are not on every user's PATH."""
 
 
@@ -27,10 +28,10 @@ class RequiredProgram:
     candidates: tuple[str, ...]
     """Commands, or paths in which * stands for a version. The program counts as installed if any of them exists."""
     packages: Mapping[str, str]
-    """The package that contains it, by package manager; `all` for package managers without an entry."""
+    """The package that contains it, by package manager; `all` stands for package managers without an entry."""
     units: Mapping[str, Sequence[str]]
     """The systemd units of the package, with the same keys as `packages`; * stands for a version."""
-    during: Mapping[str, Sequence[str]]
+    temporary_files: Mapping[str, Sequence[str]]
     """A temporary file, and its line, that exists while the package is installed; with the same keys."""
 
     @property
@@ -81,7 +82,7 @@ class ProgramGroup:
 
 
 @cache
-def groups() -> tuple[ProgramGroup, ...]:
+def program_groups() -> tuple[ProgramGroup, ...]:
     """The groups, in the order of the table."""
     return tuple(ProgramGroup(**entry) for entry in _table()["group"])
 
@@ -93,8 +94,10 @@ def _table() -> TomlTable:
 
 def missing_programs(group_names: Iterable[str]) -> tuple[RequiredProgram, ...]:
     """The programs of these groups that are not installed."""
-    wanted = set(group_names)
-    return tuple(program for program in required_programs() if program.group in wanted and not program.is_installed())
+    wanted_groups = set(group_names)
+    return tuple(
+        program for program in required_programs() if program.group in wanted_groups and not program.is_installed()
+    )
 
 
 def _which(command: str) -> str | None:

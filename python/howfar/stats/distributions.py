@@ -1,4 +1,4 @@
-"""Quantiles that intervals need, using only `math`: importing SciPy for them would add 110 MB and a quarter of a second.
+"""Quantiles for intervals, computed with `math` alone: SciPy would add 110 MB to an installation and 0.25 s to each start.
 
 `tests/unit/test_distributions.py` compares them with SciPy's.
 """
@@ -13,7 +13,7 @@ _SMALLEST = 1e-300
 """Replaces zero in a denominator of the continued fraction."""
 _TOLERANCE = 1e-15
 """Relative change below which the continued fraction, and the search for a quantile, have converged."""
-_STEPS_MAX = 500
+_MAX_STEPS = 500
 """Maximum number of steps of the continued fraction, and of the search."""
 
 
@@ -22,14 +22,16 @@ def student_quantile(degrees_of_freedom: float, level: float) -> float:
 
     Newton's method starts at the normal quantile, below the root; the tail probability is convex, so the iterates increase to it.
     """
-    assert degrees_of_freedom >= 1 and 0 < level < 1, "degrees_of_freedom >= 1 and 0 < level < 1"
+    assert degrees_of_freedom >= 1 and 0 < level < 1, (
+        "there is at least one degree of freedom, and the level is between 0 and 1"
+    )
     nu, t = degrees_of_freedom, NormalDist().inv_cdf(0.5 + level / 2)
     log_density_at_0 = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu * math.pi)
-    for _ in range(_STEPS_MAX):
+    for _ in range(_MAX_STEPS):
         tail = _incomplete_beta(nu / (nu + t * t), nu / 2, 0.5)
         density = math.exp(log_density_at_0 - (nu + 1) / 2 * math.log1p(t * t / nu))
         step = (tail - (1 - level)) / (2 * density)
-        if step <= _TOLERANCE * t:  # a step down is rounding
+        if step <= _TOLERANCE * t:  # only rounding makes a step negative
             break
         t += step
     return t
@@ -55,9 +57,9 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
         return min(1.0, max(0.0, x))
     if x > (a + 1) / (a + b + 2):
         return 1 - _incomplete_beta(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    prefactor = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     c, d, value = 1.0, 0.0, 1.0
-    for step in range(_STEPS_MAX):
+    for step in range(_MAX_STEPS):
         m = step // 2
         if step == 0:
             term = 1.0
@@ -65,13 +67,13 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
             term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         else:
             term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        d = 1 / _not_zero(1 + term * d)
-        c = _not_zero(1 + term / c)
+        d = 1 / _avoid_zero(1 + term * d)
+        c = _avoid_zero(1 + term / c)
         value *= c * d
         if step and abs(c * d - 1) < _TOLERANCE:
             break
-    return front * (value - 1) / a
+    return prefactor * (value - 1) / a
 
 
-def _not_zero(value: float) -> float:
+def _avoid_zero(value: float) -> float:
     return value if abs(value) > _SMALLEST else _SMALLEST

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-How = Literal["given", "mean", "rank", "Welch"]
+IntervalMethod = Literal["given", "mean", "rank", "Welch"]
 """Procedure behind an interval: a mean and Student's limits, Hodges-Lehmann and signed-rank limits, two means and Welch's, or
 another."""
 
@@ -30,13 +30,14 @@ class Estimate(Part):
     low: float | None
     high: float | None
     n: int | None = Field(default=None, exclude=True)
-    """Number of values behind it, blocks of a ratio; of two samples the smaller. None: not from a sample. Like `how`, in no report."""
-    how: How = Field(default="given", exclude=True)
+    """Number of values behind it, blocks of a ratio; of two samples the smaller. None: not from a sample. Like `method`, in no
+    report."""
+    method: IntervalMethod = Field(default="given", exclude=True)
     points: tuple[float, ...] = Field(default=(), exclude=True)
-    """The sample itself where it is too small for an interval: shown in its place."""
+    """The values of a sample that is too small for an interval; they are shown in its place."""
 
-    def times(self, factor: float) -> Estimate:
-        """The same figure in another unit, or a known positive share of it."""
-        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+    def scaled(self, factor: float) -> Estimate:
+        """The estimate multiplied by a positive factor: the same figure in another unit, or a known share of it."""
+        low, high = (None if limit is None else factor * limit for limit in (self.low, self.high))
         points = tuple(factor * point for point in self.points)
         return self.model_copy(update={"value": factor * self.value, "low": low, "high": high, "points": points})

@@ -1,7 +1,7 @@
-"""HDR histograms as the engine sends them: unit 1 ns, three significant digits, in HdrHistogram's compressed V2 encoding as base64.
+"""Codec of HDR histograms as the engine sends them: unit 1 ns, three significant digits, compressed V2 encoding, base64.
 
-The format is that of HdrHistogram (Java), class `AbstractHistogram`, method `encodeIntoCompressedByteBuffer`. Which
-values a bucket holds does not depend on a histogram's largest value, so that counts of several histograms add up.
+The format is that of HdrHistogram (Java), class `AbstractHistogram`, method `encodeIntoCompressedByteBuffer`. The values of a bucket
+do not depend on a histogram's largest value, so that counts of several histograms can be added.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LONGEST_NS = 345_600_000_000_000
+MAX_NS = 345_600_000_000_000
 """Four days, as in the engine's histograms: connecting, warm-up, window and a stall last at most a day each."""
-DIGITS = 3
+SIGNIFICANT_DIGITS = 3
 """Significant digits."""
 
 _PLAIN_COOKIE, _COMPRESSED_COOKIE = 0x1C849313, 0x1C849314
 _OUTER_HEADER = struct.Struct(">II")
-"""Cookie, length of what follows."""
+"""Cookie, and the number of bytes that follow."""
 _INNER_HEADER = struct.Struct(">IIIIQQd")
 """Cookie, length of the counts, offset of the first, digits, lowest and highest value, and a ratio for real numbers."""
 _HALF_BITS = 10
@@ -43,30 +43,30 @@ class Counts:
     def total(self) -> int:
         return int(self.by_bucket.sum())
 
-    def plus(self, other: Counts) -> Counts:
+    def add(self, other: Counts) -> Counts:
         summed = np.zeros(max(len(self.by_bucket), len(other.by_bucket)), dtype=np.int64)
         for counts in (self, other):
             summed[: len(counts.by_bucket)] += counts.by_bucket
         return Counts(summed)
 
 
-def empty() -> Counts:
+def empty_counts() -> Counts:
     return Counts(np.zeros(0, dtype=np.int64))
 
 
-def lowest(bucket: int) -> int:
+def bucket_min_ns(bucket: int) -> int:
     """The smallest value of a bucket, in ns."""
     doublings = max((bucket >> _HALF_BITS) - 1, 0)
     return (bucket - doublings * _HALF_STEPS) << doublings
 
 
-def highest(bucket: int) -> int:
+def bucket_max_ns(bucket: int) -> int:
     """The largest value of a bucket, in ns."""
-    return lowest(bucket + 1) - 1
+    return bucket_min_ns(bucket + 1) - 1
 
 
 def decode(text: str) -> Counts:
-    """Read a histogram. Raises ValueError, also for other units and digits than the engine's."""
+    """Read a histogram. Raises ValueError, also if unit or digits are not the engine's."""
     try:
         outer = base64.b64decode(text, validate=True)
         cookie, length = _OUTER_HEADER.unpack_from(outer)
@@ -79,15 +79,15 @@ def decode(text: str) -> Counts:
         raise ValueError(f"a histogram cannot be read: {error}") from None
     if cookie != _PLAIN_COOKIE or length != len(inner) - _INNER_HEADER.size or not reader.eof:
         raise ValueError("an HDR histogram is longer or shorter than it says")
-    if (offset, digits, unit) != (0, DIGITS, 1):
+    if (offset, digits, unit) != (0, SIGNIFICANT_DIGITS, 1):
         raise ValueError(f"an HDR histogram of {digits} digits and unit {unit} is not the engine's")
     return _counts_from_steps(_decode_varints(np.frombuffer(inner, dtype=np.uint8, offset=_INNER_HEADER.size)))
 
 
 def encode(counts: Counts) -> str:
-    """Write a histogram, so that `decode` and HdrHistogram's own libraries read it."""
-    steps = b"".join(_encode_varint(step) for step in _steps_of(counts))
-    inner = _INNER_HEADER.pack(_PLAIN_COOKIE, len(steps), 0, DIGITS, 1, LONGEST_NS, 1.0) + steps
+    """Write a histogram in the format that `decode` and HdrHistogram's own libraries read."""
+    steps = b"".join(_encode_varint(step) for step in _steps_from_counts(counts))
+    inner = _INNER_HEADER.pack(_PLAIN_COOKIE, len(steps), 0, SIGNIFICANT_DIGITS, 1, MAX_NS, 1.0) + steps
     packed = zlib.compress(inner)
     return base64.b64encode(_OUTER_HEADER.pack(_COMPRESSED_COOKIE, len(packed)) + packed).decode()
 
@@ -112,7 +112,7 @@ def _decode_varints(packed: np.ndarray) -> np.ndarray:
 def _counts_from_steps(steps: np.ndarray) -> Counts:
     """Counts by bucket; a negative step -n stands for n buckets without a sample. Raises ValueError."""
     widths = np.where(steps < 0, -steps, 1)
-    # As floats, so that absurd widths do not wrap around.
+    # A sum of floats, because integers would overflow with absurd widths.
     if widths.sum(dtype=float) > _MAX_BUCKETS:
         raise ValueError("an HDR histogram has too many buckets")
     by_bucket = np.zeros(int(widths.sum()), dtype=np.int64)
@@ -120,7 +120,8 @@ def _counts_from_steps(steps: np.ndarray) -> Counts:
     return Counts(by_bucket)
 
 
-def _steps_of(counts: Counts) -> Iterator[int]:
+def _steps_from_counts(counts: Counts) -> Iterator[int]:
+    """The steps that `_counts_from_steps` reads."""
     last = -1
     for bucket in np.flatnonzero(counts.by_bucket).tolist():
         if (gap := bucket - last - 1) > 0:

@@ -1,8 +1,8 @@
-"""Confidence intervals of ratios, paired by block, and the rule that says when a difference is resolved.
+"""Confidence intervals of ratios, paired by block, and the rule that decides whether a difference is resolved.
 
-The unit of evidence is the block: each arm once, close in time. Seconds within a trial are not samples: on a busy machine
-they make a quarter of A/A pairs look different. Everything is done on logarithms, so that 2x and 1/2x are equally far from 1.
-Start at `judge_ratio`. Pure.
+The unit of evidence is the block: each arm once, close in time. Seconds within a trial are not independent samples: on a busy
+machine, intervals from them declare a difference in a quarter of A/A pairs. Ratios are judged by their logarithms, so that 2 and 1/2
+are equally far from 1. Start at `judge_ratio`. No I/O.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Resolution(StrEnum):
     SLOWER = "slower"
     FASTER = "faster"
     NOT_RESOLVED = "not resolved"
-    """The interval includes 1, or the effect is smaller than the noise floor. Never "no difference"."""
+    """The interval includes 1, or the effect is smaller than the noise floor. It never means "no difference"."""
     BASELINE = "baseline"
 
     @property
@@ -33,26 +33,26 @@ class Resolution(StrEnum):
         return self in (Resolution.SLOWER, Resolution.FASTER)
 
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 """Confidence of every interval in this program."""
 
 MIN_BLOCKS = 4
-"""Minimum number of blocks for an interval: Student's limits of two or three values rest on the assumption of normal errors alone (the
-quantile of two is 12.7), and a chance agreement of two blocks looks like certainty."""
+"""Minimum number of blocks for an interval: Student's limits of two or three values depend entirely on the assumption of
+normal errors (the quantile for two is 12.7), and two blocks that agree by chance look like certainty."""
 
 MIN_RANK_BLOCKS = 6
 """Minimum number of blocks for signed-rank limits: with fewer, even the full range covers only 1 - 2/2^n, less than 95 %."""
 
 MAX_BLOCKS = 100_000
-"""Number of blocks at which `blocks_needed` gives up; no run has that many."""
+"""Number of blocks beyond which `blocks_needed` returns None."""
 
 
 @dataclass(frozen=True)
 class RatioJudgement:
-    """A ratio as it is quoted, with both estimates of it."""
+    """The judged ratio of two arms: the estimate that is quoted, and both estimates that it is chosen from."""
 
     quoted: Estimate
-    """The t estimate, or the rank estimate where the two disagree."""
+    """The t estimate, or the rank estimate if the two disagree."""
     mean: Estimate
     """exp(mean of log ratios), Student's t limits (n >= 4)."""
     rank: Estimate
@@ -61,9 +61,9 @@ class RatioJudgement:
     """Standard deviation of the blocks' log ratios, which decides how many blocks are needed."""
 
     @property
-    def contaminated(self) -> bool:
+    def is_contaminated(self) -> bool:
         """Whether the two estimates disagree."""
-        return self.quoted.how == "rank"
+        return self.quoted.method == "rank"
 
     @property
     def blocks(self) -> int:
@@ -71,32 +71,33 @@ class RatioJudgement:
 
 
 @lru_cache(maxsize=256)
-def t_quantile(degrees: int, level: float = LEVEL) -> float:
+def t_quantile(degrees: int, level: float = CONFIDENCE_LEVEL) -> float:
     """Two-sided quantile of Student's t: `t_quantile(7)` is 2.365."""
     return student_quantile(degrees, level)
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Arithmetic mean with its t interval, in the unit of `values` (at least one); below `MIN_BLOCKS` with the values instead."""
+def mean_interval(values: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Estimate:
+    """Arithmetic mean with its t interval, in the unit of `values` (at least one); with fewer than `MIN_BLOCKS` values, the
+    estimate has these values instead."""
     x = np.asarray(values, dtype=np.float64)
     assert x.size >= 1, "a mean needs a value"
     mean = float(x.mean())
     if x.size < MIN_BLOCKS:
         points = tuple(float(value) for value in x)
-        return Estimate(value=mean, low=None, high=None, n=len(points), how="mean", points=points)
+        return Estimate(value=mean, low=None, high=None, n=len(points), method="mean", points=points)
     half_width = t_quantile(x.size - 1, level) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    return Estimate(value=mean, low=mean - half_width, high=mean + half_width, n=int(x.size), how="mean")
+    return Estimate(value=mean, low=mean - half_width, high=mean + half_width, n=int(x.size), method="mean")
 
 
 def mean_of_counts(values: Sequence[float]) -> Estimate:
-    """The mean of values that are never negative: counts, lengths of time."""
+    """The mean of values that are never negative, such as counts or durations."""
     estimate = mean_interval(values)
     return estimate if estimate.low is None else estimate.model_copy(update={"low": max(0.0, estimate.low)})
 
 
-def median_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
-    """The median, with values of the sample as its limits: they hold for any distribution, and never leave the sample's range. No
-    interval below 6 values."""
+def median_interval(values: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Estimate:
+    """The median, with values of the sample as its limits: they are valid for any distribution and within the sample's range. Fewer
+    than 6 values give no interval."""
     x = np.sort(np.asarray(values, dtype=np.float64))
     assert x.size >= 1, "a median needs a value"
     depth = sign_test_depth(int(x.size), level)
@@ -105,8 +106,8 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
 
 
 @lru_cache(maxsize=256)
-def signed_rank_depth(n: int, level: float = LEVEL) -> int | None:
-    """How many Walsh averages to cut at each end for signed-rank limits of at least `level`; None: impossible for this n.
+def signed_rank_depth(n: int, level: float = CONFIDENCE_LEVEL) -> int | None:
+    """Number of Walsh averages to leave out at each end for signed-rank limits of at least `level`. None: impossible for this n.
 
     The null distribution of the signed-rank sum is counted exactly: the number of subsets of {1..n} with each sum.
     `signed_rank_depth(8)` is 3: the limits are the 4th smallest and 4th largest averages, coverage 96.1 %.
@@ -126,7 +127,7 @@ def signed_rank_depth(n: int, level: float = LEVEL) -> int | None:
     return depth
 
 
-def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
+def hodges_lehmann(values: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Estimate:
     """Median of the pairwise (Walsh) averages, with exact signed-rank limits where n allows them."""
     x = np.asarray(values, dtype=np.float64)
     assert x.size >= 1, "an estimate needs a value"
@@ -135,13 +136,13 @@ def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
     depth = signed_rank_depth(int(x.size), level) if x.size >= MIN_RANK_BLOCKS else None
     median = float(walsh[(walsh.size - 1) // 2] + walsh[walsh.size // 2]) / 2
     if depth is None:
-        return Estimate(value=median, low=None, high=None, n=int(x.size), how="rank")
+        return Estimate(value=median, low=None, high=None, n=int(x.size), method="rank")
     low, high = float(walsh[depth]), float(walsh[-1 - depth])
-    return Estimate(value=median, low=low, high=high, n=int(x.size), how="rank")
+    return Estimate(value=median, low=low, high=high, n=int(x.size), method="rank")
 
 
 _ROUNDING = 1e-12
-"""Rounding error allowed in a logarithm, so that an interval includes a value that equals its limit, however computed."""
+"""Rounding error allowed in a logarithm, so that an interval includes a value that equals its limit."""
 
 
 def _is_outside(value: float, interval: Estimate) -> bool:
@@ -159,19 +160,19 @@ def exponential(estimate: Estimate) -> Estimate:
 
 
 def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
-    """Judge the ratios of one arm over another, one ratio a block, each > 0.
+    """Judge the ratio of one arm to another from one ratio per block, each > 0.
 
     The t estimate is quoted unless it disagrees with the rank estimate (either estimate outside the other's interval, or only
     one interval includes 1). Then the blocks are called contaminated and the rank estimate is quoted: a few disturbed blocks
-    move a mean, but hardly a median. So from 6 blocks on the exact rank test alone decides whether a difference is declared: in
-    at most 5 % of A/A experiments, whatever the noise (3.9 % at 8 blocks), and never by the better of two tests.
+    change a mean, but hardly a median. So from 6 blocks on, the exact rank test alone decides whether a difference is declared.
+    That happens in at most 5 % of A/A experiments, whatever the noise (3.9 % at 8 blocks).
     """
     return _judge_ratio_cached(tuple(block_ratios))
 
 
 @lru_cache(maxsize=4096)
 def _judge_ratio_cached(block_ratios: tuple[float, ...]) -> RatioJudgement:
-    """Cached: after every trial the stop rule judges all arms, of which one has changed."""
+    """Cached, because the stop rule judges all arms after every trial, although only one of them has a new ratio."""
     logs = [math.log(ratio) for ratio in block_ratios]
     mean, rank = mean_interval(logs), hodges_lehmann(logs)
     contaminated = rank.low is not None and (
@@ -191,27 +192,27 @@ def _judge_ratio_cached(block_ratios: tuple[float, ...]) -> RatioJudgement:
 def half_width(ratio: Estimate) -> float | None:
     """Half the width of a ratio's interval, as a share: 0.02 is "within 2 %". None: no interval.
 
-    Taken on the logarithm: exp(half) - 1, so that it can be compared with a target in percent.
+    It is computed from logarithms as exp(half) - 1, so that it can be compared with a target in percent.
     """
     if ratio.low is None or ratio.high is None:
         return None
     return math.expm1((math.log(ratio.high) - math.log(ratio.low)) / 2)
 
 
-NARROW = 0.02
+NARROW_WIDTH = 0.02
 """Width of an interval below which two decimals would show hardly more than one number."""
 
 
 def interval_text(estimate: Estimate) -> str:
-    """A value with its interval, `0.78 [0.76, 0.80]`: three decimals where two would hide the interval, leave one digit, or show a
+    """A value with its interval, `0.78 [0.76, 0.80]`. Three decimals if two would hide the interval, leave one digit, or show a
     limit as 0.
 
-    `0.78 (0.75, 0.81)`: too few blocks for an interval, so their own values, ascending.
+    With too few blocks for an interval, their values in ascending order: `0.78 (0.75, 0.81)`.
     """
     low, high = estimate.low, estimate.high
     if len(estimate.points) > 1:
         low, high = min(estimate.points), max(estimate.points)
-    narrow = low is not None and high is not None and high - low < NARROW and estimate.value < 1.1
+    narrow = low is not None and high is not None and high - low < NARROW_WIDTH and estimate.value < 1.1
     digits = 3 if narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
     if low is None or high is None:
         return f"{estimate.value:.{digits}f} (no interval)"
@@ -221,28 +222,28 @@ def interval_text(estimate: Estimate) -> str:
     return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def brackets(estimate: Estimate, form: Callable[[float], str]) -> str:
-    """`[0.1, 0.3]`; empty where there is no interval."""
+def limits_text(estimate: Estimate, form: Callable[[float], str]) -> str:
+    """The limits as text, `[0.1, 0.3]`; empty without an interval."""
     if estimate.low is None or estimate.high is None:
         return ""
     return f"[{form(estimate.low)}, {form(estimate.high)}]"
 
 
-def in_brackets(estimate: Estimate, form: Callable[[float], str], without: str = "") -> str:
-    """`0.2 [0.1, 0.3]`; `without` in place of a missing interval."""
-    return f"{form(estimate.value)} {brackets(estimate, form) or without}".rstrip()
+def estimate_text(estimate: Estimate, form: Callable[[float], str], without: str = "") -> str:
+    """An estimate as text, `0.2 [0.1, 0.3]`. `without`: text in place of a missing interval."""
+    return f"{form(estimate.value)} {limits_text(estimate, form) or without}".rstrip()
 
 
 def share_text(share: float) -> str:
-    """A share as text, `1.7 %`; above 100 % `> 100 %`, where more digits would show a precision that does not exist."""
+    """A share as text, `1.7 %`; above 100 % only `> 100 %`, because more digits would suggest a precision that does not exist."""
     return "> 100 %" if share > 1 else f"{share * 100:.1f} %"
 
 
 _MIN_FLOOR_AS_FACTOR = 0.25
-"""Noise floor from which it is shown as a factor: 64 % is a factor of 1.64 either way, which half the speed exceeds."""
+"""Noise floor from which it is shown as a factor. 64 % is a factor of 1.64 up or down; half the speed, "-50 %", exceeds it."""
 
 
-def floor_text(floor: float) -> str:
+def noise_floor_text(floor: float) -> str:
     """A noise floor as text, `1.7 %` or `a factor of 1.64`."""
     return share_text(floor) if floor < _MIN_FLOOR_AS_FACTOR else f"a factor of {1 + floor:.3g}"
 
@@ -262,29 +263,29 @@ def excludes_zero(difference: Estimate) -> bool:
     return _is_outside(0.0, difference)
 
 
-def noise_floor(aa: Estimate) -> float | None:
-    """The effect below which everything is within noise in this session, as a share, from the A/A arm's ratio.
+def noise_floor(aa_ratio: Estimate) -> float | None:
+    """Size of the smallest effect that this session can distinguish from noise, as a share. None: no interval.
 
-    The limit of its interval that is farthest from 1, so that an offset between two equal arms is part of it.
+    It is the limit of the A/A arm's ratio that is farther from 1, so that it includes an offset between two equal arms.
     """
-    if aa.low is None or aa.high is None:
+    if aa_ratio.low is None or aa_ratio.high is None:
         return None
-    return math.expm1(max(abs(math.log(aa.low)), abs(math.log(aa.high))))
+    return math.expm1(max(abs(math.log(aa_ratio.low)), abs(math.log(aa_ratio.high))))
 
 
-MAX_FALSE_CLAIMS = 1 - LEVEL
-"""Maximum chance of one or more false claims in a run without any true difference, whatever the number of its claims."""
+MAX_FALSE_CLAIMS = 1 - CONFIDENCE_LEVEL
+"""Maximum probability of one or more false claims in a run without any true difference, whatever the number of its claims."""
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """What a ratio must exceed before it is called different from 1."""
+    """The threshold that a ratio must exceed before it is called different from 1."""
 
     floor: float | None
     """The noise floor. None: unknown, and nothing is resolved."""
     comparisons: int = 1
-    """Number of claims of the run. Each is made only where its interval at 1 - MAX_FALSE_CLAIMS / claims excludes 1 too (Bonferroni;
-    Dunn 1961)."""
+    """Number of comparisons in the run. A difference is claimed only if its interval at 1 - MAX_FALSE_CLAIMS / comparisons also
+    excludes 1 (Bonferroni; Dunn 1961)."""
 
     def resolve(self, ratio: Estimate | None) -> Resolution:
         """Classify a ratio. Nothing is resolved without an interval."""
@@ -298,8 +299,8 @@ class Threshold:
 
 
 def simultaneous(ratio: Estimate, comparisons: int) -> Estimate:
-    """The interval of a ratio at 1 - MAX_FALSE_CLAIMS / claims: wider in proportion to Student's quantile, also for signed ranks,
-    whose exact limits do not exist at such a level for few blocks."""
+    """The interval of a ratio at 1 - MAX_FALSE_CLAIMS / comparisons. It is widened in proportion to Student's quantile, also for
+    signed ranks, whose exact limits do not exist at such a level for few blocks."""
     if ratio.low is None or ratio.high is None or ratio.n is None or comparisons <= 1:
         return ratio
     widening = t_quantile(ratio.n - 1, 1 - MAX_FALSE_CLAIMS / comparisons) / t_quantile(ratio.n - 1)
@@ -307,8 +308,9 @@ def simultaneous(ratio: Estimate, comparisons: int) -> Estimate:
     return ratio.model_copy(update={"low": low, "high": high})
 
 
-def blocks_needed(sd_log: float, target: float, level: float = LEVEL) -> int | None:
-    """Blocks until the t interval's half-width is `target` (0.02: 2 %), at this scatter; at least 6. None: out of reach."""
+def blocks_needed(sd_log: float, target: float, level: float = CONFIDENCE_LEVEL) -> int | None:
+    """Number of blocks until the t interval's half-width is `target` (0.02: 2 %) at this scatter; at least 6. None: more than
+    `MAX_BLOCKS`."""
     assert target > 0, "a target width is positive"
     log_target = math.log1p(target)
 
@@ -330,12 +332,12 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     """exp(mean a - mean b) of logarithms from two separate runs, with Welch's t interval; for values that cannot be paired."""
     a, b = np.asarray(log_a, dtype=np.float64), np.asarray(log_b, dtype=np.float64)
     difference = float(a.mean() - b.mean())
-    estimate = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), how="Welch")
+    estimate = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), method="Welch")
     if min(a.size, b.size) < MIN_BLOCKS:
         return exponential(estimate)
     error_a, error_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
     total, half_width = error_a + error_b, 0.0
     if total > 0:
         degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
-        half_width = student_quantile(degrees, LEVEL) * math.sqrt(total)
+        half_width = student_quantile(degrees, CONFIDENCE_LEVEL) * math.sqrt(total)
     return exponential(estimate.model_copy(update={"low": difference - half_width, "high": difference + half_width}))

@@ -1,4 +1,4 @@
-"""Good trials by arm and block, the figures that are compared, and arms that differ in one factor only."""
+"""Good trials by arm and block, the figures by which arms are compared, and groups of arms that differ in one factor only."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from functools import lru_cache
 from statistics import fmean, median
 from typing import Any, Literal, TypeVar
 
+from howfar.contract.receipt_messages import Histogram
 from howfar.plan.factors import CONDITIONS, ORDINARY, Level, offered_per_s
 from howfar.plan.types import StoredPlan, WorkloadKind
 from howfar.stats.histograms import merge_data, value_at
-from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Run, Trial, TrialStatus
+from howfar.store.records import Arm, ArmRole, Measured, Run, Trial, TrialStatus
 
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
-"""Roles whose CPU a path costs. The link emulator belongs to the instrument and is left out."""
+"""Roles whose CPU time is a cost of the path. The link emulator belongs to the instrument and is left out."""
 
 SERVER_ROLES = ("server", "redis", "memcached")
 
 Value = Callable[[Measured], float | None]
-"""A comparable figure of a trial, > 0; None: this trial does not have it."""
+"""Reads a comparable figure, > 0, from a trial. None: this trial does not have it."""
 
 Unit = Literal["queries", "requests", "pages"]
 """Kind of operation: a query of SQL, a request to a key-value store, or a page of many round trips to several servers."""
-ONE: dict[Unit, str] = {"queries": "query", "requests": "request", "pages": "page"}
+SINGULAR: dict[Unit, str] = {"queries": "query", "requests": "request", "pages": "page"}
 
 KEEPS_UP = 0.99
-"""Share of the transactions due that an arm answers within the window if it keeps up. If more wait for a connection, response times
-grow with the window."""
+"""Minimum share of the transactions due that an arm with a given rate must answer within the window to keep up with it. If fewer are
+answered, response times grow with the length of the window."""
 
 T = TypeVar("T")
-Rest = tuple[tuple[str, Level], ...]
+OtherFactors = tuple[tuple[str, Level], ...]
 
 
-def unit_of(plan: StoredPlan) -> Unit:
+def operation_unit_of(plan: StoredPlan) -> Unit:
     """The kind of operation that this plan's load counts."""
     units: dict[WorkloadKind, Unit] = {"key_value": "requests", "page": "pages"}
     return units.get(plan.workload.kind, "queries") if plan.workload else "queries"
@@ -55,7 +56,7 @@ class TrialTable:
 
     @property
     def main_arms(self) -> list[Arm]:
-        """The baseline and the contenders, without the arms that only judge the measurement."""
+        """The baseline and the contenders, without duplicates, controls and confirmations."""
         return [arm for arm in self.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
 
     @property
@@ -77,7 +78,7 @@ class TrialTable:
                 return other
         return baseline
 
-    def compared(self, arm: Arm) -> Arm | None:
+    def compared_reference(self, arm: Arm) -> Arm | None:
         """The reference that an arm is compared with. None: the arm is the reference, or has a given rate (which is no result) that
         the reference does not have."""
         other = self.reference(arm)
@@ -85,25 +86,25 @@ class TrialTable:
             return None
         return other
 
-    def answered(self, arm: Arm) -> list[float]:
-        """Shares of the transactions due that were answered in time, by the receipts. Empty: it has no given rate."""
+    def answered_shares(self, arm: Arm) -> list[float]:
+        """Share of the transactions due that were answered in time, for each good trial of an arm. Empty: no given rate."""
         arrivals = [trial.receipt.arrivals for trial in self.trials[arm.name].values()]
         return [receipt.answered / receipt.due for receipt in arrivals if receipt is not None and receipt.due]
 
-    def sustains(self, arm: Arm) -> bool:
+    def keeps_up(self, arm: Arm) -> bool:
         """Whether an arm keeps up with its rate, as every closed loop does."""
-        shares = self.answered(arm)
+        shares = self.answered_shares(arm)
         return not shares or fmean(shares) >= KEEPS_UP
 
     @property
     def blocks(self) -> int:
-        """Number of good trials of the arm with the most."""
+        """Number of good trials of the arm that has most of them."""
         return max((len(good) for good in self.good.values()), default=0)
 
     def measured(self, arm: str) -> list[Measured]:
         return list(self.good.get(arm, {}).values())
 
-    def void(self, arm: str) -> list[Trial]:
+    def void_trials(self, arm: str) -> list[Trial]:
         return [trial for trial in self.run.trials if trial.arm == arm and not is_good(trial)]
 
     def operations(self, measured: Measured) -> int:
@@ -148,10 +149,10 @@ def trial_table(run: Run) -> TrialTable:
         if is_good(trial) and trial.arm in trials:
             trials[trial.arm][trial.block] = trial
     good = {arm: {block: t.measured for block, t in by_block.items() if t.measured} for arm, by_block in trials.items()}
-    return TrialTable(run, unit_of(run.info.stored_plan), trials, good)
+    return TrialTable(run, operation_unit_of(run.info.stored_plan), trials, good)
 
 
-def transaction_histogram(measured: Measured) -> HistogramRecord | None:
+def transaction_histogram(measured: Measured) -> Histogram | None:
     return next((h for h in measured.histograms if h.kind == "transaction"), None)
 
 
@@ -161,12 +162,12 @@ def median_latency_ns(measured: Measured) -> float | None:
 
 
 _MIN_PER_CONNECTION = 200
-"""Transactions per connection in a window: with fewer, the error of cutting them off at the window's ends shows in the count."""
+"""Transactions per connection in a window: with fewer, those that the window's ends cut off make the count inaccurate."""
 
 
 def closed_loop_per_s(measured: Measured, threads: int) -> float:
-    """Transactions counted over the window. With few of each connection: connections divided by the mean transaction time, which is
-    the same in a closed loop without pauses and does not depend on where the window ends."""
+    """Transactions per second of a closed loop: counted over the window. If each connection made only a few: connections divided by
+    the mean transaction time, which is the same without pauses and does not depend on where the window ends."""
     histogram = transaction_histogram(measured)
     if histogram is not None and histogram.mean_ns > 0 and measured.transactions < _MIN_PER_CONNECTION * threads:
         return threads * 1e9 / histogram.mean_ns
@@ -174,7 +175,7 @@ def closed_loop_per_s(measured: Measured, threads: int) -> float:
 
 
 MIN_BEYOND_QUANTILE = 10
-"""Minimum number of samples beyond a quantile in each trial: with fewer, single transactions determine it."""
+"""Minimum number of samples beyond a quantile in each trial: with fewer, a few transactions determine it."""
 
 
 def quantile_ms(measured: Measured, share: float) -> float | None:
@@ -187,46 +188,50 @@ def quantile_ms(measured: Measured, share: float) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _quantile_ns(data: str, share: float) -> float:
-    """Cached: the stop rule needs it after every trial, for all trials so far."""
+    """Cached, because the stop rule needs it after every trial, for all trials so far."""
     return value_at(merge_data([data]), share)
 
 
 def p99_ms(measured: Measured) -> float | None:
-    """See `quantile_ms`."""
+    """The 99th percentile of one trial, see `quantile_ms`."""
     return quantile_ms(measured, 0.99)
 
 
-def others_in(trial: Trial) -> float | None:
+def others_cpus_in_trial(trial: Trial) -> float | None:
     """CPUs kept busy by other processes than client, server, forwarder, link and howfar's own sampling. None: void, or not
     recorded, as for a server that dies in the trial."""
     window = trial.window
     if window is not None and window.cpus_busy:
-        busy: float | None = sum(window.cpus_busy.values())  # `trial.load` lasts until the last answers have arrived
+        busy: float | None = sum(
+            window.cpus_busy.values()
+        )  # `trial.load` would include the time until the last answers arrived
     else:
         busy = None if trial.load is None else trial.load.busy_cpus
     if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
         return None
     if trial.fault is not None and not any(cpu.role in SERVER_ROLES for cpu in trial.measured.cpu):
         return None
-    ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
+    own_cpus = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
     sampling = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
-    return max(0.0, busy - ours - sampling)  # the clocks' resolution may make it negative
+    return max(0.0, busy - own_cpus - sampling)  # the clocks' resolution may make it negative
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:
-    """Median over trials of the CPUs that other processes used, see `others_in`. None: no trial reports it."""
-    known = [others for trial in trials if (others := others_in(trial)) is not None]
+    """Median over trials of the CPUs that other processes used, see `others_cpus_in_trial`. None: no trial reports it."""
+    known = [others for trial in trials if (others := others_cpus_in_trial(trial)) is not None]
     return median(known) if known else None
 
 
-def rest_of(factors: Mapping[str, Level], *without: str) -> Rest:
-    """All factors except those in `without`, in a form that can be compared. Missing factors have their ordinary level."""
-    return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name not in without))
+def other_factors(factors: Mapping[str, Level], *excluded: str) -> OtherFactors:
+    """All factors except `excluded`, in a form that can be compared. Missing factors have their default level."""
+    return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name not in excluded))
 
 
-def alike(things: Sequence[T], factors: Callable[[T], Mapping[str, Level]], without: str) -> list[list[T]]:
-    """Groups of things that differ only in the factor `without`, in the order of their first members."""
-    groups: dict[Rest, list[T]] = {}
-    for thing in things:
-        groups.setdefault(rest_of(factors(thing), without), []).append(thing)
+def group_by_other_factors(
+    items: Sequence[T], read_factors: Callable[[T], Mapping[str, Level]], excluded: str
+) -> list[list[T]]:
+    """Group items that differ only in the factor `excluded`. The groups are in the order of their first members."""
+    groups: dict[OtherFactors, list[T]] = {}
+    for item in items:
+        groups.setdefault(other_factors(read_factors(item), excluded), []).append(item)
     return list(groups.values())

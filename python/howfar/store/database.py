@@ -1,6 +1,6 @@
 """SQLite files that howfar writes: only a complete file of the right kind is read, and damage is reported as an error.
 
-It is checked, in this order, that a file is regular; its kind; its format; its schema; and its values against the checksums that were
+The checks come in this order: the file is regular; its kind; its format; its schema; and its values against the checksums that were
 written with them. No value is used before that. Modules that import this one define the tables of each kind of file.
 """
 
@@ -24,7 +24,14 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
-from howfar.file_kinds import HEAD_BYTES, FileKind, kind_by_suffix, kind_with_id, recognise, text_kind
+from howfar.file_kinds import (
+    HEADER_BYTES,
+    FileKind,
+    file_kind_by_id,
+    file_kind_by_suffix,
+    find_file_kind,
+    find_text_format,
+)
 from howfar.store.partial import NO_ROOM
 
 BUSY_TIMEOUT_S = 10.0
@@ -72,17 +79,17 @@ def check_regular(path: Path, kind: FileKind) -> None:
 def kind_of(path: Path) -> FileKind | None:
     """The kind of a regular file, by its content. None if it is not one of howfar's. Do not call this for a database that this process
     has open: closing the file drops SQLite's locks."""
-    return recognise(_read_head(path)) if path.is_file() else None
+    return find_file_kind(_read_head(path)) if path.is_file() else None
 
 
 def _read_head(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(HEAD_BYTES)
+        return file.read(HEADER_BYTES)
 
 
 def check_kind(db: sqlite3.Connection, path: Path, kind: FileKind, newest: int) -> int:
     """Check that a file is of this kind; returns its format. Raises NotARunFile, NewerRunFile, sqlite3.Error."""
-    actual_kind = kind_with_id(db.execute("PRAGMA application_id").fetchone()[0])
+    actual_kind = file_kind_by_id(db.execute("PRAGMA application_id").fetchone()[0])
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     if actual_kind is None:
         if path.suffix == kind.suffix and not db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
@@ -195,9 +202,9 @@ def translate_errors(path: Path, doing: str, kind: FileKind) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL or code in _WRITE_FAILURES:
             raise _disk_full_error(path, doing, str(error), kind) from error
         if code & 0xFF == sqlite3.SQLITE_NOTADB:
-            other_kind = text_kind(_read_head(path))
+            other_kind = find_text_format(_read_head(path))
             what = f"{other_kind}, not a {kind.name}" if other_kind else f"not a howfar {kind.name}"
-            damage_note = ", or its beginning is damaged" if kind_by_suffix(path) is kind else ""
+            damage_note = ", or its beginning is damaged" if file_kind_by_suffix(path) is kind else ""
             raise NotARunFile(f"{path} is {what}{damage_note}", kind.advice) from error
         if code & 0xFF in _DAMAGE_CODES:
             raise damage_error(path, str(error).partition(" with text ")[0]) from error

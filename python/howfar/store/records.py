@@ -18,10 +18,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from howfar.contract.environment import RunEnvironment
+from howfar.contract.message import Count
 from howfar.contract.receipt import TrialReceipt
+from howfar.contract.receipt_messages import Histogram, IntervalFigures, WindowFigures
 from howfar.plan.factors import Level
-from howfar.plan.types import PlanJson, StoredPlan, Timing, read_stored
-from howfar.services import ServiceName
+from howfar.plan.types import PlanJson, StoredPlan, Timing, parse_stored_plan
 
 FORMAT_VERSION = 7
 """Version of the run file's format. A reader upgrades older files and refuses newer ones."""
@@ -34,10 +35,6 @@ class Record(BaseModel):
     """A frozen record without extra fields; its numbers are finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-Count = Annotated[int, Field(ge=0, lt=2**62)]
-"""A number of things, bytes or nanoseconds; a sum of two still fits in a 64-bit integer."""
 
 
 ShareOrCpus = Annotated[float, Field(ge=0)]
@@ -72,83 +69,14 @@ class TrialStatus(StrEnum):
     VOID = "void"
 
 
-class CpuRecord(Record):
-    """CPU of one role (client, server, forwarder, link) over the measured window."""
+class Measured(WindowFigures):
+    """The figures of a trial's measured window. For pages, each transaction is a page, and `queries` and `turns` (round trips) are
+    sums over all services. If an application runs the pages, it reports these itself, without bytes; then `services` is empty, as for
+    SQL and in older files."""
 
-    role: str
-    cpu_ns: Count
-    runnable_wait_ns: Count
-    busiest_thread_ns: Count
-    threads: Count
-    voluntary_switches: Count
-    involuntary_switches: Count
-
-
-class HistogramRecord(Record):
-    """Latency of one kind; `data` is an HDR V2 deflate histogram in base64, unit 1 ns."""
-
-    kind: str
-    count: Count
-    min_ns: Count
-    mean_ns: float = Field(ge=0)
-    p50_ns: Count
-    p95_ns: Count
-    p99_ns: Count
-    max_ns: Count
-    data: str
-
-
-class IntervalRecord(Record):
-    """One slice of the measured window. For charts and to judge steadiness; never a sample for statistics."""
-
-    start_ns: Count
-    length_ns: Count
-    transactions: Count
-    queries: Count
-    errors: Count
-    p50_ns: Count
-    p95_ns: Count
-    p99_ns: Count
-    max_ns: Count
-
-
-class ServiceRecord(Record):
-    """The load's requests to one of several services, or to a key-value store, over the measured window."""
-
-    service: ServiceName
-    connects: Count | None
-    """Connections opened within pages. None: a load of keys, for which connections are not counted."""
-    requests: Count
-    turns: Count
-    bytes_to_server: Count
-    bytes_to_client: Count
-    hits: Count
-    misses: Count
-    """`hits` and `misses`: keys that were read, with and without a value."""
-
-
-class Measured(Record):
-    """What the engine counted in the measured window. For pages, each transaction is a page, and `queries` and `turns` (round trips)
-    are sums over all services. If an application runs the pages, it reports these itself, without bytes."""
-
-    elapsed_ns: Count = Field(gt=0)
-    transactions: Count
-    queries: Count
-    turns: Count
-    rows: Count
-    bytes_to_server: Count
-    bytes_to_client: Count
-    errors: dict[str, Count]
     warmup_transactions: Count
     connect_ns: Count
-    cpu: tuple[CpuRecord, ...]
-    intervals: tuple[IntervalRecord, ...]
-    histograms: tuple[HistogramRecord, ...]
-    services: tuple[ServiceRecord, ...] = ()
-    """The services of pages that the engine runs, or of a workload of keys. Empty: only SQL, pages that an application runs, or older
-    files."""
-    told: dict[str, int] = Field(default_factory=dict)
-    """Counts that an application's pages reported, summed."""
+    intervals: tuple[IntervalFigures, ...]
 
 
 class TcpRecord(Record):
@@ -453,7 +381,7 @@ class RunInfo(Record):
     @property
     def stored_plan(self) -> StoredPlan:
         """What reports need of `plan`."""
-        return read_stored(self.plan)
+        return parse_stored_plan(self.plan)
 
 
 class RunEvent(Record):
@@ -480,12 +408,12 @@ MAX_SPOILED_SHOWN = 3
 """Maximum number of blocks with a void trial that are shown if there are no others: too few for an interval."""
 
 
-def left_out(run: Run) -> frozenset[int]:
+def left_out_trials(run: Run) -> frozenset[int]:
     """Numbers of the good trials that are not used. These are those of attempts that a void trial ended, and of blocks with a void
-    trial in their last attempt, except the blocks in `spoiled_shown`."""
+    trial in their last attempt, except the blocks in `shown_spoiled_blocks`."""
     if not run.info.whole_blocks:
         return frozenset()
-    spoiled, last_attempts, shown = _spoiled(run), _last_attempts(run), spoiled_shown(run)
+    spoiled, last_attempts, shown = _spoiled_attempts(run), _last_attempts(run), shown_spoiled_blocks(run)
     return frozenset(
         trial.number
         for trial in run.trials
@@ -497,13 +425,13 @@ def left_out(run: Run) -> frozenset[int]:
     )
 
 
-def spoiled_shown(run: Run) -> frozenset[int]:
+def shown_spoiled_blocks(run: Run) -> frozenset[int]:
     """The plan's blocks whose good trials are shown although another of their trials was void: the first few blocks, if every block
     has a void trial."""
     if not run.info.whole_blocks:
         return frozenset()
     last_attempts = [attempt for attempt in sorted(_last_attempts(run).items()) if attempt[0] < CONFIRMATION_BLOCK]
-    spoiled = _spoiled(run)
+    spoiled = _spoiled_attempts(run)
     return (
         frozenset(block for block, _ in last_attempts[:MAX_SPOILED_SHOWN])
         if all(attempt in spoiled for attempt in last_attempts)
@@ -511,7 +439,7 @@ def spoiled_shown(run: Run) -> frozenset[int]:
     )
 
 
-def _spoiled(run: Run) -> set[tuple[int, int]]:
+def _spoiled_attempts(run: Run) -> set[tuple[int, int]]:
     return {(trial.block, trial.attempt) for trial in run.trials if trial.status is TrialStatus.VOID}
 
 
@@ -540,7 +468,7 @@ def confirmation_part(run: Run) -> Run:
 
 def _part(run: Run, arms: tuple[Arm, ...]) -> Run:
     """The part of the run with these arms, without the trials that are left out of the complete run."""
-    unused = left_out(run)
+    unused = left_out_trials(run)
     if arms == run.info.arms and not unused:
         return run
     names = {arm.name for arm in arms}
@@ -577,39 +505,39 @@ def contradictions(run: Run) -> Iterator[str]:
 def _count_contradictions(measured: Measured) -> Iterator[str]:
     intervals = measured.intervals
     if intervals:
-        yield from _unequal(
+        yield from _describe_difference(
             "the window", measured.elapsed_ns, sum(record.length_ns for record in intervals), "its intervals"
         )
         done = sum(record.transactions for record in intervals)
-        yield from _unequal("transactions", measured.transactions, done, "the intervals")
+        yield from _describe_difference("transactions", measured.transactions, done, "the intervals")
         errors = sum(count for code, count in measured.errors.items() if code != "disconnect")  # not a server's error
-        yield from _unequal("errors", errors, sum(record.errors for record in intervals), "the intervals")
+        yield from _describe_difference("errors", errors, sum(record.errors for record in intervals), "the intervals")
         if not measured.told:  # an application reports its queries only at the end
             interval_queries = sum(record.queries for record in intervals)
-            yield from _unequal("queries", measured.queries, interval_queries, "the intervals")
+            yield from _describe_difference("queries", measured.queries, interval_queries, "the intervals")
     if measured.services:
         service_round_trips = sum(record.turns for record in measured.services)
-        yield from _unequal("round trips", measured.turns, service_round_trips, "the services")
+        yield from _describe_difference("round trips", measured.turns, service_round_trips, "the services")
     else:  # in SQL each query is a round trip
-        yield from _unequal("round trips", measured.turns, measured.queries, "the queries")
+        yield from _describe_difference("round trips", measured.turns, measured.queries, "the queries")
     kinds = {record.kind: record for record in measured.histograms}
     transactions = kinds.get("transaction") if "service" not in kinds else None
     if transactions is not None:
-        yield from _unequal("transactions", measured.transactions, transactions.count, "their histogram")
+        yield from _describe_difference("transactions", measured.transactions, transactions.count, "their histogram")
     for histogram in measured.histograms:
-        if not _is_whole(histogram):
+        if not _is_intact(histogram):
             yield f"the histogram {histogram.kind} is broken"
     for cpu in measured.cpu:
         if cpu.busiest_thread_ns > cpu.cpu_ns:
             yield f"the CPU time of {cpu.role} is less than that of one of its threads"
 
 
-def _unequal(what: str, counted: int, other: int, source: str) -> Iterator[str]:
+def _describe_difference(what: str, counted: int, other: int, source: str) -> Iterator[str]:
     if counted != other:
         yield f"{what}: {counted}, but {other} by {source}"
 
 
-def _is_whole(histogram: HistogramRecord) -> bool:
+def _is_intact(histogram: Histogram) -> bool:
     """Whether the histogram's data are intact, by zlib's checksum, and its figures are in ascending order."""
     figures = (histogram.min_ns, histogram.p50_ns, histogram.p95_ns, histogram.p99_ns, histogram.max_ns)
     if figures != tuple(sorted(figures)) or not figures[0] <= histogram.mean_ns <= figures[-1]:

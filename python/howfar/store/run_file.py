@@ -19,11 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from howfar.contract.message import Message
 from howfar.contract.receipt import TrialReceipt
+from howfar.contract.receipt_messages import Bytes, CpuUse, Histogram, IntervalFigures, ServiceUse
 from howfar.errors import RunFileError
 from howfar.file_kinds import RUN_FILE
 from howfar.plan.types import PlanJson
-from howfar.store import records as events
+from howfar.store import records
 from howfar.store.database import (
     Schema,
     check_kind,
@@ -43,16 +45,11 @@ from howfar.store.partial import unfinished
 from howfar.store.records import (
     FORMAT_VERSION,
     Arm,
-    CpuRecord,
-    HistogramRecord,
-    IntervalRecord,
     MachineLoad,
     Measured,
-    Record,
     Run,
     RunEvent,
     RunInfo,
-    ServiceRecord,
     StopReason,
     Trial,
     TrialStatus,
@@ -91,7 +88,7 @@ class RunFile:
             raise
 
     def _check(self) -> None:
-        """Check that the file is intact and can be continued. So new checksums never cover data that were not verified."""
+        """Check that the file is intact and can be continued, so that new checksums never cover data that were not verified."""
         version = check_kind(self._db, self.path, RUN_FILE, FORMAT_VERSION)
         if version < FORMAT_VERSION:
             raise RunFileError(
@@ -122,14 +119,14 @@ class RunFile:
         """Record why no further block is run."""
         with self._change() as db:
             db.execute("UPDATE run SET stop = ?", (stop.value,))
-            self._add_event(events.stopped(stop))
+            self._add_event(records.stopped(stop))
 
-    def extend(self, happened: Sequence[str], plan: PlanJson) -> None:
-        """Record that the run continues after a break, with `plan` from now on. `happened`: event texts, see `records.py`."""
+    def extend(self, new_events: Sequence[str], plan: PlanJson) -> None:
+        """Record that the run continues after a break, with `plan` from now on. `new_events`: event texts, see `records.py`."""
         with self._change() as db:
             db.execute("UPDATE run SET stop = NULL")
             update_plan(db, plan)
-            for event in happened:
+            for event in new_events:
                 self._add_event(event)
 
     def confirm(self, arms: Sequence[Arm], what: str) -> None:
@@ -139,7 +136,7 @@ class RunFile:
             insert_arms(db, arms, int(first))
             self._add_event(what)
 
-    def happened(self, what: str) -> None:
+    def add_event(self, what: str) -> None:
         """Add one event."""
         with self._change():
             self._add_event(what)
@@ -216,7 +213,7 @@ def create(path: Path, info: RunInfo) -> RunFile:
             with db:
                 db.execute("BEGIN IMMEDIATE")
                 insert_info(db, info)
-                insert(db, "event", {"unix_ns": time.time_ns(), "what": events.CREATED})
+                insert(db, "event", {"unix_ns": time.time_ns(), "what": records.CREATED})
                 _write_run_checksum(db)
         _publish(partial, path)
     try:
@@ -262,7 +259,7 @@ def _read(db: sqlite3.Connection, path: Path, version: int) -> Run:
     upgrade(db, version)
     info, stop = read_info(db)
     run = Run(info=info, trials=read_trials(db), stop=stop, events=read_events(db), is_verified=is_verified)
-    events.confirmation(run.events), events.resume_points(run.events)  # check that they can be parsed
+    records.confirmation(run.events), records.resume_points(run.events)  # check that they can be parsed
     contradiction = next(contradictions(run), None)
     if contradiction is not None:
         raise damage_error(path, contradiction)
@@ -347,20 +344,20 @@ CREATE TABLE event (
 """
 
 
-_PART_TABLES: dict[str, type[Record]] = {"cpu": CpuRecord, "interval": IntervalRecord, "histogram": HistogramRecord}
-"""The tables for the lists in a trial. Their columns are the record's fields."""
+_PART_TABLES: dict[str, type[Message]] = {"cpu": CpuUse, "interval": IntervalFigures, "histogram": Histogram}
+"""The tables for the lists in a trial. Their columns are the message's fields."""
 _SQL_TYPES: dict[object, str] = {int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
-def _part_table(name: str, record: type[Record]) -> str:
+def _part_table(name: str, message: type[Message]) -> str:
     """SQL that creates a table of `_PART_TABLES`. Histograms are long, so their table has a rowid, and their data are stored as a
     BLOB, not in base64."""
     columns = (
         f"{field} {'BLOB' if field == 'data' else _SQL_TYPES[field_info.annotation]} NOT NULL"
-        for field, field_info in record.model_fields.items()
+        for field, field_info in message.model_fields.items()
     )
     key = "trial INTEGER NOT NULL REFERENCES trial (number), place INTEGER NOT NULL"
-    options = "STRICT" if record is HistogramRecord else "STRICT, WITHOUT ROWID"
+    options = "STRICT" if message is Histogram else "STRICT, WITHOUT ROWID"
     return f"CREATE TABLE {name} ({key}, {', '.join(columns)}, PRIMARY KEY (trial, place)) {options};"
 
 
@@ -381,7 +378,7 @@ UPGRADES = {
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables in an empty database, within one transaction."""
-    parts = " ".join(_part_table(name, record) for name, record in _PART_TABLES.items())
+    parts = " ".join(_part_table(name, message) for name, message in _PART_TABLES.items())
     connection.executescript(
         f"BEGIN; {TABLES} {parts} PRAGMA application_id = {RUN_FILE.application_id}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
     )
@@ -436,7 +433,11 @@ def _verify_checksums(db: sqlite3.Connection, path: Path) -> None:
 
 
 _JSON_COLUMNS = ("command", "plan", "environment")
-_MEASURED_COLUMNS = tuple(name for name, field in Measured.model_fields.items() if field.annotation is int)
+_BYTES_COLUMNS = ("bytes_to_server", "bytes_to_client")
+_MEASURED_COLUMNS = (
+    *(name for name, field in Measured.model_fields.items() if field.annotation is int),
+    *_BYTES_COLUMNS,
+)
 _LOAD_COLUMNS = tuple(MachineLoad.model_fields)
 _TRIAL_COLUMNS = (
     "number",
@@ -482,9 +483,10 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
     row: dict[str, object] = {name: getattr(trial, name) for name in _TRIAL_COLUMNS}
     row["status"] = trial.status.value
     if trial.measured is not None:
-        row |= {name: getattr(trial.measured, name) for name in _MEASURED_COLUMNS}
+        fields = _with_bytes_columns(trial.measured)
+        row |= {name: fields[name] for name in _MEASURED_COLUMNS}
         row["errors"] = _json(trial.measured.errors)
-        row["services"] = _json([service.model_dump() for service in trial.measured.services])
+        row["services"] = _json([_with_bytes_columns(service) for service in trial.measured.services])
         row["told"] = _json(trial.measured.told)
     if trial.load is not None:
         row |= {name: getattr(trial.load, name) for name in _LOAD_COLUMNS}
@@ -498,12 +500,26 @@ def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
         parts = zip(
             _PART_TABLES, (trial.measured.cpu, trial.measured.intervals, trial.measured.histograms), strict=True
         )
-        for table, records in parts:
-            for position, part in enumerate(records):
+        for table, messages in parts:
+            for position, part in enumerate(messages):
                 fields = part.model_dump()
                 if "data" in fields:
                     fields["data"] = base64.b64decode(fields["data"], validate=True)
                 insert(connection, table, {"trial": trial.number, "place": position} | fields)
+
+
+def _with_bytes_columns(figures: Measured | ServiceUse) -> dict[str, Any]:
+    """The fields of `figures`, with the two columns for bytes instead of `bytes`."""
+    fields: dict[str, Any] = {}
+    for name, value in figures:
+        fields |= {f"{name}_{direction}": count for direction, count in value} if name == "bytes" else {name: value}
+    return fields
+
+
+def _with_bytes_message(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of `_with_bytes_columns`."""
+    fields = {name: value for name, value in columns.items() if name not in _BYTES_COLUMNS}
+    return fields | {"bytes": Bytes(to_server=columns["bytes_to_server"], to_client=columns["bytes_to_client"])}
 
 
 def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | None]:
@@ -547,16 +563,16 @@ def update_plan(connection: sqlite3.Connection, plan: PlanJson) -> None:
 
 def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
     """All trials in the order in which they ran."""
-    parts = {table: _read_parts(connection, table, record) for table, record in _PART_TABLES.items()}
+    parts = {table: _read_parts(connection, table, message) for table, message in _PART_TABLES.items()}
     trials = []
     for row in connection.execute("SELECT * FROM trial ORDER BY number"):
         number = row["number"]
         measured = None
         if row["elapsed_ns"] is not None:
             measured = Measured(
-                **{name: row[name] for name in _MEASURED_COLUMNS},
+                **_with_bytes_message({name: row[name] for name in _MEASURED_COLUMNS}),
                 errors=loads(row["errors"]),
-                services=tuple(ServiceRecord(**part) for part in loads(row["services"] or "[]")),
+                services=tuple(ServiceUse(**_with_bytes_message(use)) for use in loads(row["services"] or "[]")),
                 told=loads(row["told"] or "{}"),
                 cpu=tuple(parts["cpu"].get(number, ())),
                 intervals=tuple(parts["interval"].get(number, ())),
@@ -578,15 +594,15 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def _read_parts(connection: sqlite3.Connection, table: str, record: type[Record]) -> dict[int, list[Any]]:
-    """Records of a table of `_PART_TABLES`, by trial."""
-    records: dict[int, list[Any]] = {}
+def _read_parts(connection: sqlite3.Connection, table: str, message: type[Message]) -> dict[int, list[Any]]:
+    """Messages in a table of `_PART_TABLES`, by trial."""
+    messages: dict[int, list[Any]] = {}
     for row in connection.execute(f"SELECT * FROM {table} ORDER BY trial, place"):
-        fields = {name: row[name] for name in record.model_fields}
+        fields = {name: row[name] for name in message.model_fields}
         if "data" in fields:
             fields["data"] = base64.b64encode(fields["data"]).decode("ascii")
-        records.setdefault(row["trial"], []).append(record(**fields))
-    return records
+        messages.setdefault(row["trial"], []).append(message(**fields))
+    return messages
 
 
 def _json(value: Any) -> str:

@@ -56,13 +56,13 @@ class PublishedSet(_Entry):
     baseline: dict[str, Level]
     cells: tuple[PublishedCell, ...]
 
-    def differs(self, workload: Workload | None, server_kind: str = "mariadb") -> bool:
+    def has_other_load(self, workload: Workload | None, server_kind: str = "mariadb") -> bool:
         """Whether these figures do not apply to `workload`, because the kind of server or the transactions differ."""
         return server_kind not in self.servers or not (
             workload is None or self.workload.items() <= workload.model_dump().items()
         )
 
-    def is_elsewhere(self, factors: Mapping[str, Level]) -> bool:
+    def has_other_setting(self, factors: Mapping[str, Level]) -> bool:
         """Whether these figures do not apply to a cell with these factors, because its link or another setting differs."""
         return any(factors.get(name, level) != level for name, level in self.stands_for.items())
 
@@ -80,12 +80,14 @@ def find_published(
 ) -> Published | None:
     """Published figures for a cell of `plan`: the same transactions, and every factor of the published row at the same level."""
     for entry in published_sets():
-        if entry.differs(workload, server_kind) or entry.is_elsewhere(factors):
+        if entry.has_other_load(workload, server_kind) or entry.has_other_setting(factors):
             continue
-        base = next((cell for cell in entry.cells if cell.factors == entry.baseline), None)
-        if entry.plan != plan or base is None or base.qps is None:
+        baseline_cell = next((cell for cell in entry.cells if cell.factors == entry.baseline), None)
+        if entry.plan != plan or baseline_cell is None or baseline_cell.qps is None:
             continue
         for cell in entry.cells:
             if cell.qps is not None and all(factors.get(name) == level for name, level in cell.factors.items()):
-                return Published(ratio=cell.qps / base.qps, qps=cell.qps, source=entry.source, setup=entry.setup)
+                return Published(
+                    ratio=cell.qps / baseline_cell.qps, qps=cell.qps, source=entry.source, setup=entry.setup
+                )
     return None

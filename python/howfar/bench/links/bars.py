@@ -17,7 +17,7 @@ LONG_FAT_SHARE: Final = 0.97
 LONG_FAT: Final = (85.0, 10.0)
 """The one link with a longer RTT that has a goodput bar: ms and Gb/s."""
 LONG_FAT_AFTER_NS: Final = 5_000_000_000
-"""When that bar's window opens, instead of the usual warm-up."""
+"""Warm-up before the window of that bar, instead of the usual one."""
 CPU_MAX: Final = 0.08
 CPU_RATE_GBIT: Final = 10.0
 UNLIMITED_GBIT: Final = {"packet": 12.0}

@@ -140,7 +140,7 @@ def measure_links(request: LinksRequest, on_step: Callable[[int, int], None] = l
         return LinkBench(
             setting=setting,
             rows=tuple(grid.row(point, request.backend, setting.privileged) for point in request.links),
-            extras=extras.found(request.backend, setting.privileged),
+            extras=extras.results(request.backend, setting.privileged),
         )
 
 
@@ -179,7 +179,7 @@ class LinkGrid:
     def row(self, point: LinkPoint, backend: str, privileged: bool) -> Row:
         name, runs = self.setup.peer.name, self._peers[point]
         peer = (name, self._notes[point], runs) if runs and point not in self._failures else None
-        row = figures.row(point, backend, self._ours[point], privileged, peer)
+        row = figures.make_row(point, backend, self._ours[point], privileged, peer)
         return row.model_copy(update={"peer_failed": self._failures.get(point)})
 
 
@@ -190,12 +190,12 @@ def run_blocks(
     steps = [(grid.ours, point) for point in request.links]
     if grid.setup.shape is not None:
         steps += [(grid.peer, point) for point in request.links]
-    steps_per_run, order = len(steps) + len(extras), random.Random(0)
+    steps_per_run, rng = len(steps) + len(extras), random.Random(0)
     for block in range(request.runs):
-        for number, (step, point) in enumerate(order.sample(steps, len(steps)), start=1):
+        for number, (step, point) in enumerate(rng.sample(steps, len(steps)), start=1):
             on_step(block * steps_per_run + number, request.runs * steps_per_run)
             step(point)
-        for number, extra in enumerate(order.sample(extras, len(extras)), start=len(steps) + 1):
+        for number, extra in enumerate(rng.sample(extras, len(extras)), start=len(steps) + 1):
             on_step(block * steps_per_run + number, request.runs * steps_per_run)
             extra()
 
@@ -267,16 +267,16 @@ _PAUSE_S: Final = 0.001
 
 @dataclass(frozen=True)
 class LossCount:
-    count: int
-    of: int
+    lost: int
+    sent: int
 
 
 @dataclass(frozen=True)
 class MeasuredSpread:
-    """Standard deviation of the one-way times of `of` datagrams."""
+    """Standard deviation of the one-way times of `count` datagrams."""
 
     deviation_ns: float
-    of: int
+    count: int
 
 
 def link_with_loss(seed: int) -> LinkSpec:
@@ -326,11 +326,11 @@ def missing_program() -> str | None:
 
 def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -> float:
     """GET requests per second. Raises LabError."""
-    quiet = subprocess.DEVNULL
+    devnull = subprocess.DEVNULL
     with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
         command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
         command += ["--save", "", "--appendonly", "no", "--dir", folder]
-        redis = ManagedProcess(server, command, stdin=quiet, stdout=quiet, stderr=quiet)
+        redis = ManagedProcess(server, command, stdin=devnull, stdout=devnull, stderr=devnull)
         try:
             wait_until(lambda: _responds(host, redis), "redis-server to answer", _READY_S)
             return _benchmark(client, _REQUESTS_QUICK if quick else _REQUESTS)
@@ -347,7 +347,7 @@ def _responds(host: Host, server: ManagedProcess) -> bool:
     if not server.alive():
         raise LabError("redis-server ended before it answered", "Try to start it by hand.")
     with contextlib.suppress(OSError):
-        return host.within(ping).startswith(b"+PONG")
+        return host.run(ping).startswith(b"+PONG")
     return False
 
 
@@ -390,21 +390,21 @@ VETH: Final = "veth"
 
 
 class Extras:
-    """The extra measurements: `steps` returns functions that measure; `found` summarizes."""
+    """The extra measurements: `steps` returns functions that measure; `results` summarizes."""
 
     def __init__(self, setup: Setup, hogs: int, times: Times, seed: int) -> None:
         """`seed`: of loss and jitter in the first run."""
         self._setup, self._ours, self._times, self._hogs = setup, setup.ours, times, hogs
-        self._delayed = setup.shape if setup.peer.kind is not None and setup.peer.kind.DELAYS else None
-        """The peer, if it can delay."""
-        self._seed_of_first = seed
-        self._order = random.Random(1)
+        self._shape_delaying_peer = setup.shape if setup.peer.kind is not None and setup.peer.kind.DELAYS else None
+        """Shapes the peer's link, if the peer can delay."""
+        self._first_seed = seed
+        self._rng = random.Random(1)
         self._drops: dict[str, list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._no_redis = missing_program()
         self._lost: list[LossCount] = []
         self._spreads: list[MeasuredSpread] = []
-        self._refused: dict[ExtraName, str] = {}
+        self._unsupported: dict[ExtraName, str] = {}
         """Why our back-end does not support an extra."""
 
     def steps(self) -> Sequence[Callable[[], None]]:
@@ -416,8 +416,8 @@ class Extras:
         steps += [self._loss, self._jitter]
         return tuple(steps)
 
-    def found(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
-        """What was measured; empty when extras were not requested."""
+    def results(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
+        """The results; empty if extras were not requested."""
         if not self._runs:
             return ()
         unlimited = self._runs["unlimited", "ours"]
@@ -437,12 +437,12 @@ class Extras:
         return (*extras, *self._effects())
 
     def _effects(self) -> Sequence[Extra]:
-        def nearest(point: float) -> Callable[[Sequence[float]], float]:
-            return lambda runs: min(runs, key=lambda value: abs(value - point))
+        def nearest(target: float) -> Callable[[Sequence[float]], float]:
+            return lambda runs: min(runs, key=lambda value: abs(value - target))
 
         percent, expected_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
-        loss_bars = judge_loss([run.count for run in self._lost], [run.of for run in self._lost], LOSS_SHARE)
-        jitter_bars = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], expected_ms)
+        loss_bars = judge_loss([run.lost for run in self._lost], [run.sent for run in self._lost], LOSS_SHARE)
+        jitter_bars = judge_jitter(self._runs["jitter", "ours"], [run.count for run in self._spreads], expected_ms)
         return (
             self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", loss_bars, best=nearest(percent)),
             self._extra(
@@ -462,12 +462,14 @@ class Extras:
         bars: tuple[Verdict, ...],
         best: Callable[[Sequence[float]], float] = max,
     ) -> Extra:
-        sides = {
-            side: RepeatedFigure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs
+        figures_by_side = {
+            side: RepeatedFigure.from_runs(runs, best)
+            for (kind, side), runs in self._runs.items()
+            if kind == name and runs
         }
-        ours = sides.pop("ours", None)
-        others = tuple(Compared(name=side, figure=figure) for side, figure in sides.items())
-        skipped = None if ours is not None else self._refused.get(name, "this back-end counts none")
+        ours = figures_by_side.pop("ours", None)
+        others = tuple(Compared(name=side, figure=figure) for side, figure in figures_by_side.items())
+        skipped = None if ours is not None else self._unsupported.get(name, "this back-end counts none")
         return Extra(
             name=name,
             what=what,
@@ -478,7 +480,7 @@ class Extras:
             skipped=skipped,
         )
 
-    def _bare(self) -> BareCable:
+    def _unshaped_cable(self) -> BareCable:
         """The cable without a peer's shaping."""
         if self._setup.shape is not None:
             self._setup.shape(UNLIMITED)
@@ -492,10 +494,10 @@ class Extras:
 
     def _unlimited(self) -> None:
         window = self._times.transfer(UNLIMITED)
-        links = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().probed()}
-        if self._delayed is not None:
-            links[self._setup.peer.name], _ = self._delayed(UNLIMITED)
-        for side in self._order.sample(list(links), len(links)):
+        links = {"ours": self._ours.shape(UNLIMITED), VETH: self._unshaped_cable().probed_link()}
+        if self._shape_delaying_peer is not None:
+            links[self._setup.peer.name], _ = self._shape_delaying_peer(UNLIMITED)
+        for side in self._rng.sample(list(links), len(links)):
             gbit = transfer(links[side], *window).result.bits_per_second / 1e9
             self._runs["unlimited", side].append(gbit)
         self._count_drops("unlimited")
@@ -505,16 +507,16 @@ class Extras:
         if self._no_redis is not None:
             return
         try:
-            self._both_redis()
+            self._measure_redis()
         except LabError as error:
             self._no_redis = error.message
 
-    def _both_redis(self) -> None:
+    def _measure_redis(self) -> None:
         self._ours.shape(UNLIMITED)
-        ours, bare, shares = self._ours.link.network, self._bare(), share_cpus(usable_cpus())
+        ours, bare, shares = self._ours.link.network, self._unshaped_cable(), share_cpus(usable_cpus())
         hosts = {"ours": (ours.client, ours.server), VETH: (bare.client_host, bare.server_host)}
         measured = {}
-        for side in self._order.sample(list(hosts), len(hosts)):
+        for side in self._rng.sample(list(hosts), len(hosts)):
             client, server = hosts[side]
             launchers = server.launcher(shares.server), client.launcher(shares.client)
             measured[side] = gets_per_s(server, *launchers, quick=self._times != FULL_TIMES)
@@ -537,29 +539,29 @@ class Extras:
         self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
         self._runs["hogs", "a timer of its class beside them"].append(timer_us)
         self._runs["hogs", "that timer alone"].append(timer_lateness_us(count))
-        bare = ping(self._bare().probed(), count, UNLIMITED.rtt_ns)
+        bare = ping(self._unshaped_cable().probed_link(), count, UNLIMITED.rtt_ns)
         self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
-        if self._delayed is not None:
-            probed, _ = self._delayed(LINK_WITH_HOGS)
+        if self._shape_delaying_peer is not None:
+            probed, _ = self._shape_delaying_peer(LINK_WITH_HOGS)
             with hogs(self._hogs):
                 self._runs["hogs", f"RTT p99 excess of {self._setup.peer.name}"].append(_excess_us(probed, count))
 
     def _loss(self) -> None:
         if self._start("loss", link_with_loss(self._seed(len(self._lost)))):
             network = self._ours.link.network
-            found = count_lost(network.client, network.server, self._count(_LOSS_DATAGRAMS, _LOSS_DATAGRAMS_QUICK))
-            self._lost.append(found)
-            self._runs["loss", "ours"].append(found.count / max(found.of, 1) * 100)
+            loss = count_lost(network.client, network.server, self._count(_LOSS_DATAGRAMS, _LOSS_DATAGRAMS_QUICK))
+            self._lost.append(loss)
+            self._runs["loss", "ours"].append(loss.lost / max(loss.sent, 1) * 100)
             self._count_drops("loss")
 
     def _jitter(self) -> None:
         """Measure jitter, over the bare cable as well, which shows the machine's own scatter."""
         if self._start("jitter", link_with_jitter(self._seed(len(self._spreads)))):
-            network, bare = self._ours.link.network, self._bare()
+            network, bare = self._ours.link.network, self._unshaped_cable()
             count = self._count(_SPREAD_DATAGRAMS, _SPREAD_DATAGRAMS_QUICK)
-            found = measure_spread(network.client, network.server, count)
-            self._spreads.append(found)
-            self._runs["jitter", "ours"].append(found.deviation_ns / 1e6)
+            spread = measure_spread(network.client, network.server, count)
+            self._spreads.append(spread)
+            self._runs["jitter", "ours"].append(spread.deviation_ns / 1e6)
             self._count_drops("jitter")
             self._runs["jitter", VETH].append(
                 measure_spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6
@@ -568,9 +570,9 @@ class Extras:
     def _start(self, name: ExtraName, point: LinkSpec) -> bool:
         """Start the effect with counters at 0, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
         link = self._ours.link
-        why = backends()[link.backend].refuses(point)
-        if why is not None:
-            self._refused[name] = why
+        reason = backends()[link.backend].refusal_reason(point)
+        if reason is not None:
+            self._unsupported[name] = reason
             return False
         link.shape(point)
         link.counters(reset=True)
@@ -579,7 +581,7 @@ class Extras:
 
     def _seed(self, run: int) -> int:
         """A new seed for each run. The kernel's back-end takes no seed."""
-        return 0 if self._ours.link.ready is None else self._seed_of_first + run
+        return 0 if self._ours.link.ready is None else self._first_seed + run
 
     def _count(self, full: int, quick: int) -> int:
         return full if self._times == FULL_TIMES else quick

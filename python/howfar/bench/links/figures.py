@@ -1,4 +1,4 @@
-"""The result of the bench of links, from single measurements; its JSON form is `howfar bench link --json`. Pure.
+"""The result of the bench of links, from single measurements; its JSON form is `howfar bench link --json`. No I/O.
 
 Each bar has the median and the best of the runs: on a shared machine the best shows what the link is capable of, and the median
 what to expect.
@@ -127,7 +127,7 @@ class RepeatedFigure(Described):
     runs: tuple[float, ...]
 
     @classmethod
-    def of(cls, runs: Sequence[float], best: Callable[[Sequence[float]], float] = max) -> Self:
+    def from_runs(cls, runs: Sequence[float], best: Callable[[Sequence[float]], float] = max) -> Self:
         return cls(median=median(runs), best=best(runs), runs=tuple(runs))
 
 
@@ -220,7 +220,7 @@ def _medians(runs: Sequence[Run], point: LinkPoint) -> Obtained:
     )
 
 
-def row(
+def make_row(
     point: LinkPoint, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
 ) -> Row:
     """A row from the runs of both; `peer` is its name, note and runs."""
@@ -248,11 +248,11 @@ def row(
             privileged=privileged,
         ),
         runs=tuple(ours),
-        peer=None if peer is None else _peer(*peer, point),
+        peer=None if peer is None else _make_peer(*peer, point),
     )
 
 
-def _peer(name: str, note: str, runs: Sequence[Run], point: LinkPoint) -> Peer:
+def _make_peer(name: str, note: str, runs: Sequence[Run], point: LinkPoint) -> Peer:
     return Peer(
         **_medians(runs, point).model_dump(),
         name=name,
@@ -274,13 +274,13 @@ class Times:
     """Bounds of the pings and the transfer of one measurement."""
 
     pings_ns: int
-    pings_least: int
-    pings_most: int
+    min_pings: int
+    max_pings: int
     transfer_ns: int
 
     def pings(self, rtt_ns: int) -> int:
-        """Number of pings: as many as fit, and at least enough for a p99 that is not the maximum."""
-        return min(max(self.pings_ns // max(rtt_ns, 1), self.pings_least), self.pings_most)
+        """Number of pings: as many as fit into `pings_ns`, within the two limits; at least enough for a p99 below the maximum."""
+        return min(max(self.pings_ns // max(rtt_ns, 1), self.min_pings), self.max_pings)
 
     def transfer(self, point: LinkPoint) -> tuple[int, int]:
         """Warm-up and window: the laboratory's, the window at least `transfer_ns`; a bar may prescribe the warm-up."""
@@ -290,8 +290,8 @@ class Times:
         return warmup_ns, max(measure_ns, self.transfer_ns)
 
 
-FULL_TIMES: Final = Times(pings_ns=2_000_000_000, pings_least=100, pings_most=2000, transfer_ns=2_000_000_000)
-QUICK_TIMES: Final = Times(pings_ns=300_000_000, pings_least=50, pings_most=300, transfer_ns=1_000_000_000)
+FULL_TIMES: Final = Times(pings_ns=2_000_000_000, min_pings=100, max_pings=2000, transfer_ns=2_000_000_000)
+QUICK_TIMES: Final = Times(pings_ns=300_000_000, min_pings=50, max_pings=300, transfer_ns=1_000_000_000)
 
 
 def grid(rtts_ns: Sequence[int], rates_bps: Sequence[int]) -> tuple[LinkPoint, ...]:

@@ -34,7 +34,7 @@ from howfar.contract.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import EngineError, LabError, LinkFailed
-from howfar.lab.awake import awake
+from howfar.lab.awake import keep_cpus_awake
 from howfar.lab.environment import LoadWatch
 from howfar.lab.network import (
     SERVER_ADDRESS,
@@ -65,7 +65,7 @@ class BareCable:
     def server(self) -> Launcher:
         return self.server_host.launcher(self.shares.server)
 
-    def probed(self, port: int | None = None, pid: int | None = None) -> ProbedLink:
+    def probed_link(self, port: int | None = None, pid: int | None = None) -> ProbedLink:
         """Address of the echo, or of another `port` of the server's host, as a probed link."""
         return ProbedLink(SERVER_ADDRESS, self.echo_port if port is None else port, self.client, pid)
 
@@ -142,7 +142,7 @@ def ping(link: ProbedLink, count: int, rtt_ns: int, *, keep_awake: bool = True) 
     limit_ns = ping_timeout_ns(count, rtt_ns)
     with ExitStack() as stack:
         if keep_awake:
-            stack.enter_context(awake(usable_cpus(), longest_s=limit_ns // 10**9))
+            stack.enter_context(keep_cpus_awake(usable_cpus(), max_duration_s=limit_ns // 10**9))
         result = run_probe(RttJob(host=link.host, port=link.port, count=count, timeout_ns=limit_ns), link.client)
     if not isinstance(result, RttResult):
         raise EngineError(f"the RTT probe answered {result.event!r}", "Please report this.")
@@ -327,8 +327,8 @@ def datagrams(client: Host, server: Host) -> Iterator[Datagrams]:
         sink.settimeout(SILENCE_S)
         return sink
 
-    sink = server.within(bind)
-    source = client.within(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sink = server.run(bind)
+    source = client.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     source.connect(sink.getsockname())
     arrivals, stop = ReceivedDatagrams(), threading.Event()
@@ -347,7 +347,7 @@ def udp_errors(host: Host) -> dict[str, int]:
     """A host's UDP counters."""
     names, values = [
         line.split()[1:]
-        for line in host.within(Path("/proc/thread-self/net/snmp").read_text).splitlines()
+        for line in host.run(Path("/proc/thread-self/net/snmp").read_text).splitlines()
         if line.startswith("Udp:")
     ]
     return dict(zip(names, map(int, values), strict=True))

@@ -1,7 +1,7 @@
 """The protocol of each kind of server: connect, log in, ping, read counters. Requests only read.
 
-PyMySQL logs in to MySQL, pg8000 to PostgreSQL. The other protocols are implemented here: client libraries do not detect the protocol
-of an unknown port, and a ping must be timed around one send and one recv.
+PyMySQL logs in to MySQL, pg8000 to PostgreSQL. Redis's and Memcached's protocols are implemented here: client libraries do not detect
+the protocol of an unknown port, and a ping must be timed around one send and one recv.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Redis, Valkey and Memcached: the parts of RESP2 and of the text protocol that an examination needs."""
+"""Redis, Valkey and Memcached: the requests of an examination, in RESP2 and in the text protocol."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from howfar.doctor.kind import Tls
 from howfar.doctor.protocols.session import (
     Counters,
     Endpoint,
@@ -16,14 +17,13 @@ from howfar.doctor.protocols.session import (
     NoValidAnswer,
     SelfReport,
     ServerRefused,
-    Tls,
-    count_of,
     dial,
+    parse_counter,
 )
 from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError
 from howfar.lab.servers.peer import PeerError
-from howfar.lab.servers.text_protocol import Lines, ServerError, ask, pairs, split, stats
+from howfar.lab.servers.text_protocol import Lines, ServerError, parse_pairs, query_stats, send_command, split_parts
 
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _REDIS_ANSWERS = (
@@ -42,15 +42,14 @@ _STATEMENTS = (
     "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
     "decr_misses",
 )  # fmt: skip
-"""Counters whose sum is an upper bound of the number of commands: each key of a multi-key get counts, and a meta command counts
-twice."""
+"""Counters whose sum is an upper bound of the number of commands: a get counts each of its keys, and a meta command counts twice."""
 
 OpenedSession = TypeVar("OpenedSession")
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn the server's errors into Refused."""
+def _translating_refusals() -> Iterator[None]:
+    """Translate the server's errors into ServerRefused."""
     try:
         yield
     except ServerError as error:
@@ -60,17 +59,17 @@ def _refusals() -> Iterator[None]:
 class _Session:
     """A session of a line protocol. Its first answer shows which protocol the server speaks."""
 
-    def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[str, ...]) -> None:
-        """Connect and send `question`. Raises NoValidAnswer if the answer begins with none of `expected`."""
+    def __init__(self, endpoint: Endpoint, request: bytes, expected_starts: tuple[str, ...]) -> None:
+        """Connect and send `request`. Raises NoValidAnswer if the answer begins with none of `expected_starts`."""
         self.peer = dial(endpoint)
         self.lines = Lines(self.peer)
         try:
             with contextlib.suppress(
                 LabError
-            ):  # a server with too many clients sends an error and closes without reading
-                self.lines.send(question)
-            self.first = self.lines.line()
-            if not self.first.startswith(expected):
+            ):  # a server with too many clients sends an error and closes the connection
+                self.lines.send(request)
+            self.first = self.lines.read_line()
+            if not self.first.startswith(expected_starts):
                 raise NoValidAnswer("it speaks another protocol")
         except PeerError as error:
             self.close()
@@ -79,8 +78,8 @@ class _Session:
             self.close()
             raise
 
-    def exchange(self, question: bytes, answer: bytes) -> None:
-        if not self.peer.exchange(question).startswith(answer):
+    def exchange(self, request: bytes, expected_start: bytes) -> None:
+        if not self.peer.exchange(request).startswith(expected_start):
             raise NoValidAnswer("it stopped answering pings")
 
     def close(self) -> None:
@@ -139,7 +138,7 @@ class RedisSession(_Session):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _PING, _REDIS_ANSWERS)
-        self._is_here = endpoint.is_here
+        self._is_local = endpoint.is_local
 
     def log_in(self, login: TargetLogin) -> None:
         if not self.first.startswith("-"):
@@ -147,7 +146,7 @@ class RedisSession(_Session):
         refusal = self.first[1:]
         if not (login.password and refusal.startswith("NOAUTH")):
             raise ServerRefused(refusal)
-        if not (self._is_here or login.consent.cleartext_password):
+        if not (self._is_local or login.consent.cleartext_password):
             raise ServerRefused(
                 "Redis takes the password itself, and this address is not known to be of this machine: it was not sent; "
                 "the DSN's allow-cleartext-password=1 allows it"
@@ -158,9 +157,9 @@ class RedisSession(_Session):
         self.exchange(_PING, b"+PONG\r\n")
 
     def request(self, *arguments: str) -> Any:
-        """The answer to a command. Raises Refused with the server's error, or NoValidAnswer."""
-        with _refusals():
-            return ask(self.lines, *arguments)
+        """Send a command, and return its answer. Raises ServerRefused with the server's error, or NoValidAnswer."""
+        with _translating_refusals():
+            return send_command(self.lines, *arguments)
 
     def _text(self, *arguments: str) -> str:
         answer = self.request(*arguments)
@@ -169,11 +168,13 @@ class RedisSession(_Session):
         return answer
 
     def info(self, section: str) -> dict[str, str]:
-        return pairs(self._text("INFO", section), "\r\n", ":")
+        return parse_pairs(self._text("INFO", section), "\r\n", ":")
 
     def counters(self) -> Counters:
         info = self.info("stats")
-        return Counters(count_of(info, "total_connections_received"), count_of(info, "total_commands_processed"), None)
+        return Counters(
+            parse_counter(info, "total_connections_received"), parse_counter(info, "total_commands_processed"), None
+        )
 
     def report(self) -> SelfReport:
         settings: dict[str, str] = {}
@@ -190,11 +191,13 @@ class RedisSession(_Session):
         except ServerRefused as refused:
             hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
         try:
-            own = self.request("CLIENT", "ID")
-            listed = (pairs(line, " ", "=") for line in split(self._text("CLIENT", "LIST"), "\n"))
+            own_id = self.request("CLIENT", "ID")
+            client_lines = (parse_pairs(line, " ", "=") for line in split_parts(self._text("CLIENT", "LIST"), "\n"))
             tls_port = settings.get("tls-port", "0")
             sessions = tuple(
-                _parse_client(client, tls_port) for client in listed if client.get("id", str(own)) != str(own)
+                _parse_client(client, tls_port)
+                for client in client_lines
+                if client.get("id", str(own_id)) != str(own_id)
             )
         except ServerRefused as refused:
             hidden.append(("its sessions", str(refused), "an account that may CLIENT LIST"))
@@ -230,7 +233,7 @@ class Memcached:
 
 class MemcachedSession(_Session):
     statements_by_counters = 0
-    """Zero, because `stats` does not count as a statement: only gets, sets and the like do."""
+    """Zero, because `stats` is in none of the counters in `_STATEMENTS`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _VERSION, _MEMCACHED_ANSWERS)
@@ -240,13 +243,13 @@ class MemcachedSession(_Session):
         self.exchange(_VERSION, b"VERSION ")
 
     def stats(self, about: str = "") -> dict[str, str]:
-        with _refusals():
-            return stats(self.lines, about)
+        with _translating_refusals():
+            return query_stats(self.lines, about)
 
     def counters(self) -> Counters:
         counts = self.stats()
         statements = sum(int(counts.get(name, "0")) for name in _STATEMENTS)
-        return Counters(count_of(counts, "total_connections"), statements, None)
+        return Counters(parse_counter(counts, "total_connections"), statements, None)
 
     def report(self) -> SelfReport:
         return SelfReport(None, (), (), self.stats("settings"))

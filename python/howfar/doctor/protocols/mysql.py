@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from pymysql.constants import CLIENT, CR, ER
 from pymysql.protocol import MysqlPacket
 
 from howfar.doctor.clusters import read_cluster
-from howfar.doctor.findings import Kind
+from howfar.doctor.kind import Kind, Tls, product_name
 from howfar.doctor.protocols.session import (
     Counters,
     Endpoint,
@@ -24,23 +23,22 @@ from howfar.doctor.protocols.session import (
     NoValidAnswer,
     SelfReport,
     ServerRefused,
-    Tls,
-    any_certificate,
-    count_of,
     dial,
     encrypt,
+    parse_counter,
+    unverified_context,
 )
 from howfar.doctor.targets import Consent, TargetLogin
-from howfar.lab.servers.peer import SILENCE_S, PeerConnection, PeerError
+from howfar.lab.servers.peer import SILENCE_TIMEOUT_S, PeerConnection, PeerError
 
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
 """CLIENT_ZSTD_COMPRESSION_ALGORITHM, which PyMySQL does not define."""
 _NO_PASSWORD_ERROR, _LOCKED = 1698, 3118
 """ER_ACCESS_DENIED_NO_PASSWORD_ERROR and ER_ACCOUNT_HAS_BEEN_LOCKED, which PyMySQL does not define."""
-_FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
-"""What a greeting may begin with: the packet number, then the protocol version or an error (too many connections, host blocked). The
-X protocol begins differently."""
+_GREETING_STARTS = ((0, 0x0A), (0, 0xFF))
+"""Possible first bytes of a greeting after its length: the packet number, then the protocol version or an error (too many
+connections, host blocked). The X protocol begins differently."""
 _CLIENT_ERRORS = range(2000, 3000)
 _LOGIN_ERRORS = (
     ER.DBACCESS_DENIED_ERROR,
@@ -51,30 +49,29 @@ _LOGIN_ERRORS = (
     _LOCKED,
 )
 """Errors that another account or password may avoid."""
-_VARIABLES = (
+_VARIABLE_NAMES = (
     "socket", "port", "skip_networking", "bind_address", "have_ssl", "tls_version", "require_secure_transport",
     "performance_schema", "protocol_compression_algorithms", "skip_name_resolve",
 )  # fmt: skip
-_COUNTERS = ("Connections", "Questions", "Ssl_finished_accepts", "Ssl_accepts")
-_TLS_BY_THREAD = (
+_COUNTER_NAMES = ("Connections", "Questions", "Ssl_finished_accepts", "Ssl_accepts")
+_TLS_QUERY = (
     "SELECT t.PROCESSLIST_ID, MAX(CASE WHEN s.VARIABLE_NAME = 'Ssl_cipher' THEN s.VARIABLE_VALUE END), "
     "MAX(CASE WHEN s.VARIABLE_NAME = 'Compression' THEN s.VARIABLE_VALUE END) FROM performance_schema.threads t "
     "JOIN performance_schema.status_by_thread s USING (THREAD_ID) WHERE t.PROCESSLIST_ID IS NOT NULL "
     "AND s.VARIABLE_NAME IN ('Ssl_cipher', 'Compression') GROUP BY t.PROCESSLIST_ID"
 )
-_PIDS = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_connect_attrs WHERE ATTR_NAME = '_pid'"
+_PID_QUERY = "SELECT PROCESSLIST_ID, ATTR_VALUE FROM performance_schema.session_connect_attrs WHERE ATTR_NAME = '_pid'"
 
-_SEES_OTHERS = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
+_PROCESS_PRIVILEGE_QUERY = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'"
 
 
 _MAX_ROUNDS = 8
-"""Maximum number of the server's packets between its greeting and its OK, as in the engine; PyMySQL itself has no limit."""
+"""Maximum number of the server's packets between its greeting and its OK, as in the engine; PyMySQL has no such limit."""
 
 
 class _GuardedConnection:
-    """A wrapper of PyMySQL's connection that is passed to its SHA-256 logins. These read `_secure` and `server_public_key` just before
-    they send the password itself; both properties raise an error if the rule of `howfar load` forbids that.
-    """
+    """A wrapper of PyMySQL's connection for its SHA-256 logins. These read `_secure` and `server_public_key` just before they send
+    the password itself; both properties raise an error if the rule of `howfar load` forbids that."""
 
     def __init__(self, connection: _MysqlConnection) -> None:
         self._connection = connection
@@ -86,14 +83,16 @@ class _GuardedConnection:
     def _secure(self) -> bool:
         connection = self._connection
         if connection.encrypted and not connection.consent.cleartext_password:
-            raise _not_sent("over TLS that is not verified", "allow-cleartext-password")
+            raise _password_not_sent_error("over TLS that is not verified", "allow-cleartext-password")
         secure: bool = connection._secure
         return secure
 
     @property
     def server_public_key(self) -> Any:
         if not self._connection.consent.fetch_server_key:
-            raise _not_sent("over plain TCP, hidden by a key of whoever answers", "get-server-public-key")
+            raise _password_not_sent_error(
+                "over plain TCP, hidden by a key of whoever answers", "get-server-public-key"
+            )
         return self._key
 
     @server_public_key.setter
@@ -103,31 +102,32 @@ class _GuardedConnection:
     _key: Any = None
 
 
-class _CachingSha2:
-    def __init__(self, connection: _MysqlConnection) -> None:
-        self._guarded = _GuardedConnection(connection)
+@dataclass(frozen=True)
+class _AuthPlugin:
+    """A login plugin, of which PyMySQL makes an object for each request of the server."""
 
+    _connection: _MysqlConnection
+
+
+class _CachingSha2(_AuthPlugin):
     def authenticate(self, packet: Any) -> Any:
-        return _auth.caching_sha2_password_auth(self._guarded, packet)
+        return _auth.caching_sha2_password_auth(_GuardedConnection(self._connection), packet)
 
 
-class _Sha256(_CachingSha2):
+class _Sha256(_AuthPlugin):
     def authenticate(self, packet: Any) -> Any:
-        return _auth.sha256_password_auth(self._guarded, packet)  # type: ignore[no-untyped-call]
+        return _auth.sha256_password_auth(_GuardedConnection(self._connection), packet)  # type: ignore[no-untyped-call]
 
 
-class _ClearPassword:
+class _ClearPassword(_AuthPlugin):
     """`mysql_clear_password`, and `dialog`, which requests the password for PAM."""
-
-    def __init__(self, connection: _MysqlConnection) -> None:
-        self._connection = connection
 
     def authenticate(self, _packet: Any) -> Any:
         connection = self._connection
         if not connection._secure:
-            raise _not_sent("in clear over plain TCP", "ssl-mode=REQUIRED and allow-cleartext-password")
+            raise _password_not_sent_error("in clear over plain TCP", "ssl-mode=REQUIRED and allow-cleartext-password")
         if not connection.consent.cleartext_password:
-            raise _not_sent("by mysql_clear_password or dialog", "allow-cleartext-password")
+            raise _password_not_sent_error("by mysql_clear_password or dialog", "allow-cleartext-password")
         connection.write_packet(connection.password + b"\0")
         return connection._read_packet()
 
@@ -142,7 +142,7 @@ class _Packet(MysqlPacket):
         self._peer = peer
 
     def read_length_coded_string(self) -> Any:
-        self._peer.took(1)
+        self._peer.count_values(1)
         return super().read_length_coded_string()  # type: ignore[no-untyped-call]
 
 
@@ -161,7 +161,7 @@ class _MysqlConnection(pymysql.Connection):
 
     def _request_authentication(self) -> None:
         if self._auth_plugin_name == "sha256_password":
-            # If the greeting names this plugin, PyMySQL at once sends the password itself. With another plugin the server must first
+            # If the greeting names this plugin, PyMySQL sends the password itself at once. With another plugin, the server must first
             # request it.
             self._auth_plugin_name = "mysql_native_password"
         self._packets_left = _MAX_ROUNDS
@@ -177,25 +177,22 @@ class _MysqlConnection(pymysql.Connection):
         return super()._read_packet(packet)  # type: ignore[no-untyped-call]
 
 
-def _not_sent(how: str, allowed_by: str) -> err.OperationalError:
+def _password_not_sent_error(how: str, allowed_by: str) -> err.OperationalError:
     message = f"the server asks for the password itself, {how}: it was not sent; the DSN's {allowed_by} allows it"
     return err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, message)
 
 
-class _ByAccount:
+class _ByOsAccount(_AuthPlugin):
     """`unix_socket` and `auth_socket`: the server gets the client's account from the kernel, and expects an empty answer."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
 
     def authenticate(self, _packet: Any) -> Any:
         self._connection.write_packet(b"")
         return self._connection._read_packet()
 
 
-_PLUGINS: dict[Any, Any] = {
-    b"unix_socket": _ByAccount,
-    b"auth_socket": _ByAccount,
+_AUTH_PLUGINS: dict[Any, Any] = {
+    b"unix_socket": _ByOsAccount,
+    b"auth_socket": _ByOsAccount,
     b"caching_sha2_password": _CachingSha2,
     b"sha256_password": _Sha256,
     b"mysql_clear_password": _ClearPassword,
@@ -215,7 +212,8 @@ class Mysql:
         capabilities: int = getattr(connection, "server_capabilities", 0)
         names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if capabilities & bit]
         tls: Tls = "offered" if capabilities & CLIENT.SSL else "none"
-        return Greeting(named(connection.server_version), tls, " and ".join(names) or "none", refused, remedy=remedy)
+        name = product_name("mysql", connection.server_version)
+        return Greeting(name, tls, " and ".join(names) or "none", refused, remedy=remedy)
 
     def open(self, endpoint: Endpoint, login: TargetLogin) -> MysqlSession:
         connection, refusal = _connect(endpoint, login)
@@ -225,7 +223,7 @@ class Mysql:
 
 
 def _connect(endpoint: Endpoint, login: TargetLogin) -> tuple[_MysqlConnection, ServerRefused | None]:
-    """Connect and log in. Returns PyMySQL's connection, and why the login was refused or None. Raises NoValidAnswer."""
+    """Connect and log in; returns PyMySQL's connection, and the refusal of the login or None. Raises NoValidAnswer."""
     connection = _make_connection(endpoint, login)
     connection.peer = _dial_and_check_greeting(endpoint)
     connection.ctx = _TlsContext(endpoint)
@@ -239,7 +237,7 @@ def _connect(endpoint: Endpoint, login: TargetLogin) -> tuple[_MysqlConnection, 
 
 
 def _remedy(error: err.MySQLError) -> str | None:
-    """Remedy for a refused login, as in `ServerRefused`."""
+    """Return the remedy for a refused login, as in `ServerRefused`."""
     number = error.args[0] if error.args else None
     if number == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
         return "an account with another plugin: howfar doctor does not have this one"
@@ -275,7 +273,7 @@ class MysqlSession:
             raise NoValidAnswer("it stopped answering COM_PING")
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        self.peer.expect()
+        self.peer.begin_answer()
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement)
@@ -292,36 +290,38 @@ class MysqlSession:
 
     def counters(self) -> Counters:
         """Read the server's counters in one statement, so that the doctor's own share of them is known."""
-        status = self._pairs("STATUS", _COUNTERS)
+        status = self._pairs("STATUS", _COUNTER_NAMES)
         tls = status.get("Ssl_finished_accepts", status.get("Ssl_accepts"))
         return Counters(
-            count_of(status, "Connections"), count_of(status, "Questions"), int(tls) if tls is not None else None
+            parse_counter(status, "Connections"),
+            parse_counter(status, "Questions"),
+            int(tls) if tls is not None else None,
         )
 
     def report(self) -> SelfReport:
-        settings = self._pairs("VARIABLES", _VARIABLES)
+        settings = self._pairs("VARIABLES", _VARIABLE_NAMES)
         hidden: list[tuple[str, str, str]] = []
         by_thread: dict[int, tuple[bool | None, bool | None]] = {}
         pids: dict[int, int] = {}
         encryption_and_compression = "which sessions encrypt or compress"
         if settings.get("performance_schema") == "ON":
             try:
-                for number, cipher, compression in self.rows(_TLS_BY_THREAD):
+                for number, cipher, compression in self.rows(_TLS_QUERY):
                     by_thread[number] = (cipher != "" if cipher is not None else None, compression == "ON")
-                pids = {number: int(value) for number, value in self.rows(_PIDS) if str(value).isdigit()}
+                pids = {number: int(value) for number, value in self.rows(_PID_QUERY) if str(value).isdigit()}
             except ServerRefused as refused:
                 hidden.append(
                     (encryption_and_compression, str(refused), "an account that may SELECT on performance_schema")
                 )
         else:
-            reason = "performance_schema is off, and nothing else shows other sessions"
-            hidden.append((encryption_and_compression, reason, "performance_schema = ON in [mysqld], and a restart"))
-        if not self.rows(_SEES_OTHERS)[0][0]:
+            refusal = "performance_schema is off, and nothing else shows other sessions"
+            hidden.append((encryption_and_compression, refusal, "performance_schema = ON in [mysqld], and a restart"))
+        if not self.rows(_PROCESS_PRIVILEGE_QUERY)[0][0]:
             hidden.append(("other sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
         sessions = []
-        own: int = self._connection.thread_id()  # type: ignore[no-untyped-call]
+        own_id: int = self._connection.thread_id()  # type: ignore[no-untyped-call]
         for number, user, host, *_ in self.rows("SHOW PROCESSLIST"):
-            if number == own or user in ("system user", "event_scheduler"):
+            if number == own_id or user in ("system user", "event_scheduler"):
                 continue
             port = str(host or "").rpartition(":")[2]
             tls, compressed = by_thread.get(number, (None, None))
@@ -329,8 +329,8 @@ class MysqlSession:
         cluster = None
         try:
             cluster = read_cluster(self._pairs, self.rows)
-        except ServerRefused as reason:
-            hidden.append(("its cluster", str(reason), "an account that may SELECT on performance_schema"))
+        except ServerRefused as refusal:
+            hidden.append(("its cluster", str(refusal), "an account that may SELECT on performance_schema"))
         return SelfReport(None, tuple(sessions), tuple(hidden), settings, cluster=cluster)
 
     def close(self) -> None:
@@ -339,13 +339,13 @@ class MysqlSession:
 
 
 def _dial_and_check_greeting(endpoint: Endpoint) -> PeerConnection:
-    """A connection without TLS whose greeting from the server was checked but not consumed. Raises NoValidAnswer."""
+    """Connect without TLS, and check the server's greeting without consuming it. Raises NoValidAnswer."""
     peer = dial(replace(endpoint, tls=False))
     try:
-        head = peer.peek(5)
-        if (head[3], head[4]) not in _FIRST_BYTES:
+        header = peer.peek(5)
+        if (header[3], header[4]) not in _GREETING_STARTS:
             raise NoValidAnswer("it sends no MySQL greeting")
-        if endpoint.tls and not _offers_tls(peer.peek(4 + int.from_bytes(head[:3], "little"))):
+        if endpoint.tls and not _offers_tls(peer.peek(4 + int.from_bytes(header[:3], "little"))):
             raise NoValidAnswer("it offers no TLS")
     except (NoValidAnswer, PeerError):
         peer.close()
@@ -370,12 +370,12 @@ def _make_connection(endpoint: Endpoint, login: TargetLogin) -> _MysqlConnection
         user=login.user,
         password=login.password,
         autocommit=True,
-        connect_timeout=int(SILENCE_S),
-        read_timeout=int(SILENCE_S),
-        write_timeout=int(SILENCE_S),
-        ssl=any_certificate() if endpoint.tls else None,
+        connect_timeout=int(SILENCE_TIMEOUT_S),
+        read_timeout=int(SILENCE_TIMEOUT_S),
+        write_timeout=int(SILENCE_TIMEOUT_S),
+        ssl=unverified_context() if endpoint.tls else None,
         ssl_disabled=not endpoint.tls,
-        auth_plugin_map=_PLUGINS,
+        auth_plugin_map=_AUTH_PLUGINS,
         program_name="howfar doctor",
         defer_connect=True,
     )
@@ -385,12 +385,3 @@ def _make_connection(endpoint: Endpoint, login: TargetLogin) -> _MysqlConnection
 
 def _message(error: Exception) -> str:
     return f"{error.args[1]} ({error.args[0]})" if len(error.args) > 1 else str(error)
-
-
-def named(version: str) -> str:
-    """Product and version: `10.11.19-MariaDB-0+deb12u1` becomes MariaDB 10.11.19. Some begin with 5.5.5- for old replicas."""
-    brand = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    if brand == "MariaDB":
-        version = version.removeprefix("5.5.5-")
-    number = re.match(r"[\d.]+", version)
-    return f"{brand} {number.group() if number else version}"

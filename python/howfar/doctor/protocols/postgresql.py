@@ -15,7 +15,7 @@ from pg8000.converters import BIGINT, BOOLEAN, FLOAT, INTEGER, bool_in, string_i
 from pg8000.core import CoreConnection
 from pg8000.exceptions import DatabaseError, InterfaceError
 
-from howfar.doctor.findings import Kind
+from howfar.doctor.kind import Tls, product_name
 from howfar.doctor.protocols.session import (
     Counters,
     Endpoint,
@@ -24,7 +24,6 @@ from howfar.doctor.protocols.session import (
     NoValidAnswer,
     SelfReport,
     ServerRefused,
-    Tls,
     dial,
     encrypt,
 )
@@ -35,30 +34,30 @@ _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _PING = b"Q\0\0\0\x05\0"
 """An empty query; the answer is EmptyQueryResponse and ReadyForQuery."""
 _PONG = b"I\0\0\0\x04Z\0\0\0\x05I"
-_MAX_ITERATIONS = 1_000_000
-"""Maximum number of SCRAM iterations. The default is 4096; a peer that requests 2^31 would keep the client busy for an hour."""
+_MAX_SCRAM_ITERATIONS = 1_000_000
+"""Maximum number of SCRAM iterations. The default is 4096; 2^31 iterations would keep the client busy for an hour."""
 _MAX_ROUNDS = 8
 _CLEAR_TEXT, _SASL_CONTINUE = 3, 11
 _DATABASE = "postgres"
 _TLS_NAMES: dict[bytes, Tls] = {b"S": "offered", b"N": "none"}
-_COUNTERS = (
+_COUNTER_QUERY = (
     "SELECT sum(sessions)::bigint, sum(xact_commit + xact_rollback)::bigint, sum(active_time)::float8, "
     "sum(idle_in_transaction_time)::float8 FROM pg_catalog.pg_stat_database"
 )
 _FIRST_COUNTING_VERSION = 14
-_SETTINGS = (
+_SETTINGS_QUERY = (
     "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN "
     "('unix_socket_directories', 'port', 'listen_addresses', 'ssl', 'config_file', 'max_connections')"
 )
-_SESSIONS = (
+_SESSIONS_QUERY = (
     "SELECT a.client_port, s.ssl, a.backend_start IS NULL, a.state = 'idle' FROM pg_catalog.pg_stat_activity a "
     "LEFT JOIN pg_catalog.pg_stat_ssl s USING (pid) "
     "WHERE a.pid <> pg_catalog.pg_backend_pid() AND (a.backend_type = 'client backend' OR a.backend_type IS NULL)"
 )
 
 
-_TYPES = {BIGINT: int, BOOLEAN: bool_in, FLOAT: float, INTEGER: int}
-"""Converters by type. Values of other types stay text: arrays and the like would take far more memory than bytes were received."""
+_TYPE_CONVERTERS = {BIGINT: int, BOOLEAN: bool_in, FLOAT: float, INTEGER: int}
+"""Converters by type. Values of other types stay text, because parsed arrays would take far more memory than their bytes."""
 
 
 class _PostgresqlConnection(CoreConnection):  # type: ignore[misc]  # it has no types
@@ -77,7 +76,7 @@ class _PostgresqlConnection(CoreConnection):  # type: ignore[misc]  # it has no 
             sock=peer,
             startup_params={"client_encoding": "UTF8"},
         )
-        self.pg_types = defaultdict(lambda: string_in, _TYPES)
+        self.pg_types = defaultdict(lambda: string_in, _TYPE_CONVERTERS)
 
     def close(self) -> None:
         with contextlib.suppress(InterfaceError, PeerError):  # a server that refuses a login has closed the connection
@@ -89,7 +88,7 @@ class _PostgresqlConnection(CoreConnection):  # type: ignore[misc]  # it has no 
         self._client_encoding = "utf8"  # a server could name one of Python's codecs that takes hours
 
     def handle_DATA_ROW(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
-        self.peer.took(len(context.input_funcs))
+        self.peer.count_values(len(context.input_funcs))
         super().handle_DATA_ROW(data, context)
 
     def handle_AUTHENTICATION_REQUEST(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
@@ -101,31 +100,28 @@ class _PostgresqlConnection(CoreConnection):  # type: ignore[misc]  # it has no 
             raise InterfaceError("the server asks for the password itself, over TCP: it was not sent")
         if code == _SASL_CONTINUE:
             iterations = re.search(rb"(?:^|,)i=(\d{1,9})(?:,|$)", data[4:])
-            if iterations is None or int(iterations[1]) > _MAX_ITERATIONS:
+            if iterations is None or int(iterations[1]) > _MAX_SCRAM_ITERATIONS:
                 raise InterfaceError("the server asks for too many iterations of SCRAM")
         super().handle_AUTHENTICATION_REQUEST(data, context)
 
 
 class Postgresql:
     def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
-        tls = _tls_of(endpoint)
+        tls = _probe_tls(endpoint)
         try:
             connection = _connect(endpoint, login)
         except ServerRefused as refused:
             return Greeting("PostgreSQL", tls, "none", str(refused), remedy=refused.remedy)
-        version = named(connection.parameter_statuses.get("server_version", ""))
+        name = product_name("postgresql", connection.parameter_statuses.get("server_version", ""))
         connection.close()
-        return Greeting(version, tls, "none", None)
+        return Greeting(name, tls, "none", None)
 
     def open(self, endpoint: Endpoint, login: TargetLogin) -> PostgresqlSession:
         return PostgresqlSession(_connect(endpoint, login))
 
 
-def _tls_of(endpoint: Endpoint) -> Tls:
-    """TLS support of an endpoint, from an SSLRequest on a separate connection. Only PostgreSQL answers this with one letter.
-
-    Raises NoValidAnswer.
-    """
+def _probe_tls(endpoint: Endpoint) -> Tls:
+    """Determine an endpoint's TLS support by an SSLRequest, which only PostgreSQL answers with one letter. Raises NoValidAnswer."""
     if endpoint.path is not None:
         return "none"
     with contextlib.closing(dial(replace(endpoint, tls=False))) as peer:
@@ -141,7 +137,7 @@ def _request_tls(peer: PeerConnection) -> bytes:
 
 
 def _connect(endpoint: Endpoint, login: TargetLogin) -> _PostgresqlConnection:
-    """Connect and log in. Raises NoValidAnswer, Refused."""
+    """Connect and log in. Raises NoValidAnswer, ServerRefused."""
     with _as_server_account(endpoint, login):
         peer = dial(replace(endpoint, tls=False))
     try:
@@ -162,9 +158,10 @@ def _connect(endpoint: Endpoint, login: TargetLogin) -> _PostgresqlConnection:
 
 @contextlib.contextmanager
 def _as_server_account(endpoint: Endpoint, login: TargetLogin) -> Iterator[None]:
-    """Assume the server's account while connecting, if root logs in as that account: peer authentication checks the client's
-    account."""
-    needs_account = endpoint.path is not None and endpoint.owner is not None and login.of_server and os.geteuid() == 0
+    """Assume the server's account while root connects as that account: peer authentication checks the client's account."""
+    needs_account = (
+        endpoint.path is not None and endpoint.owner is not None and login.is_default_user and os.geteuid() == 0
+    )
     if not needs_account:
         yield
         return
@@ -192,7 +189,7 @@ class PostgresqlSession:
             raise NoValidAnswer("it stopped answering an empty query")
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        self.peer.expect()
+        self.peer.begin_answer()
         try:
             rows: Sequence[Sequence[Any]] = self._connection.execute_simple(statement).rows or []
             return rows
@@ -204,19 +201,19 @@ class PostgresqlSession:
         version = self._connection.parameter_statuses.get("server_version", "")
         if int(re.match(r"\d*", version)[0] or 0) < _FIRST_COUNTING_VERSION:  # type: ignore[index]  # it matches nothing at least
             raise ServerRefused(f"PostgreSQL before {_FIRST_COUNTING_VERSION} does not count connections")
-        ((sessions, transactions, working, waiting),) = self.rows(_COUNTERS)
+        ((sessions, transactions, working, waiting),) = self.rows(_COUNTER_QUERY)
         return Counters(int(sessions), int(transactions), None, float(working), float(waiting))
 
     def report(self) -> SelfReport:
-        settings = {name: str(value) for name, value in self.rows(_SETTINGS)}
-        listed = self.rows(_SESSIONS)
+        settings = {name: str(value) for name, value in self.rows(_SETTINGS_QUERY)}
+        listed = self.rows(_SESSIONS_QUERY)
         sessions = [ListedSession(port, None, tls, None) for port, tls, *_ in listed if port is not None and port > 0]
         are_hidden = any(row[2] for row in listed)
         hidden = []
         if are_hidden:
             ((role,),) = self.rows("SELECT pg_catalog.quote_ident(current_user)")
-            how = f"GRANT pg_monitor TO {role}"
-            hidden.append(("other sessions", "its role is not a member of pg_monitor or pg_read_all_stats", how))
+            grant = f"GRANT pg_monitor TO {role}"
+            hidden.append(("other sessions", "its role is not a member of pg_monitor or pg_read_all_stats", grant))
         no_socket = {"socket": ""} if settings.get("unix_socket_directories") == "" else {}
         counted = None if are_hidden else (len(listed), sum(bool(row[3]) for row in listed))
         return SelfReport(settings.get("config_file"), tuple(sessions), tuple(hidden), settings | no_socket, counted)
@@ -226,7 +223,7 @@ class PostgresqlSession:
 
 
 def _remedy(error: DatabaseError) -> str | None:
-    """Remedy for a refused login, as in `ServerRefused`, by the class of its SQLSTATE."""
+    """Return the remedy for a refused login, as in `ServerRefused`, by the class of its SQLSTATE."""
     state = str(_fields(error).get("C", ""))
     if state.startswith("28"):
         return None
@@ -241,9 +238,3 @@ def _message(error: DatabaseError) -> str:
     """An error's message and SQLSTATE."""
     fields = _fields(error)
     return f"{fields.get('M', 'no message')} ({fields.get('C', 'no code')})"
-
-
-def named(version: str) -> str:
-    """Product and version: `15.18 (Debian 15.18-0+deb12u1)` becomes PostgreSQL 15.18."""
-    number = re.match(r"[\w.]+", version)
-    return f"{Kind.POSTGRESQL.shown} {number.group()}" if number else Kind.POSTGRESQL.shown

@@ -1,6 +1,6 @@
-"""The interface of every protocol: a session that can be pinged, and the report of its server about itself.
+"""The interface of every protocol: a session that can be pinged, and the server's report about itself.
 
-A server is a peer that may send anything. `GuardedProtocol` wraps each protocol, so that a new protocol need not consider that.
+A server is a peer that may send anything. `GuardedProtocol` wraps each protocol, so that a new protocol need not handle that.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-from howfar.doctor.findings import Cluster, Kind, Rates, address_text
+from howfar.address.server_address import format_host_port
+from howfar.doctor.findings import Cluster, Kind, Rates
+from howfar.doctor.kind import Tls
 from howfar.doctor.procfs import is_of_this_machine
 from howfar.doctor.targets import TargetLogin
 from howfar.errors import LabError
-from howfar.lab.servers.peer import SILENCE_S, PeerConnection, PeerError
+from howfar.lab.servers.peer import SILENCE_TIMEOUT_S, PeerConnection, PeerError
 from howfar.passwords import without_passwords
 from howfar.services import SERVICES
 
-MAX_TEXT = 500
+MAX_TEXT_CHARACTERS = 500
 """Maximum number of characters shown of a server's name or error."""
 Result = TypeVar("Result")
-Tls = Literal["none", "offered", "always", "unknown"]
 
 
 class ServerRefused(Exception):
-    """The server refused a login or a request, or a client library refused what the server demanded. The message is that of the one
-    that refused."""
+    """The server refused a login or a request, or a client library refused a demand of the server; with the message of either."""
 
     def __init__(self, message: str, remedy: str | None = None) -> None:
-        """`remedy`: what the user can do, empty if no option of the doctor helps; None: another login may succeed."""
-        super().__init__(without_passwords(message)[:MAX_TEXT])
+        """`remedy`: what the user can do; empty if no option of the doctor helps, None if another login may succeed."""
+        super().__init__(without_passwords(message)[:MAX_TEXT_CHARACTERS])
         self.remedy = remedy
 
 
 class NoValidAnswer(Exception):
-    """Nothing answers, or the peer violates the protocol or its limits. The connection is not used again."""
+    """No answer, or an answer that violates the protocol or its limits. The connection is not used again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(without_passwords(message))
@@ -51,12 +51,12 @@ class NothingListens(NoValidAnswer):
 
 
 class UnexpectedListener(NoValidAnswer):
-    """A process other than the expected server listens at the endpoint. Nothing was sent."""
+    """Another process than the expected server listens at the endpoint. Nothing was sent to it."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process expected at the other end of a Unix socket, as the kernel reports it (SO_PEERCRED)."""
+    """The process expected to listen on a Unix socket, to be compared with SO_PEERCRED."""
 
     pid: int
     uid: int
@@ -80,11 +80,11 @@ class Endpoint:
 
     @property
     def where(self) -> str:
-        return self.path or address_text(self.host, self.port)
+        return self.path or format_host_port(self.host, self.port)
 
     @property
-    def is_here(self) -> bool:
-        """Whether data sent to it certainly stays on this machine. A name other than `localhost` may resolve to any address."""
+    def is_local(self) -> bool:
+        """Whether data sent to it certainly stays on this machine; a name other than `localhost` may resolve to any address."""
         if self.path is not None or self.host is None or self.host == "localhost":
             return True
         try:
@@ -95,7 +95,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Greeting:
-    """Facts about a server from its greeting at an endpoint."""
+    """Facts about a server from the greeting, and the first login, at an endpoint."""
 
     name: str
     tls: Tls
@@ -148,8 +148,8 @@ class Counters:
         )
 
 
-def count_of(reported: Mapping[str, str], name: str) -> int:
-    """A counter that the server reports. Raises Refused if it does not report it, NoValidAnswer if its value is not a number."""
+def parse_counter(reported: Mapping[str, str], name: str) -> int:
+    """Parse a counter that the server reports. Raises ServerRefused if it is missing, NoValidAnswer if it is not a number."""
     if name not in reported:
         raise ServerRefused(f"it does not report {name}")
     if not reported[name].isdecimal():
@@ -164,7 +164,7 @@ class SelfReport:
     config_file: str | None
     sessions: tuple[ListedSession, ...]
     hidden: tuple[tuple[str, str, str], ...]
-    """For each fact that the server did not report: what it is, why, and what would make it visible."""
+    """For each fact that the server did not report: the fact, the reason, and what would make it visible."""
     settings: dict[str, str]
     counted: tuple[int, int] | None = None
     """Number of the server's sessions, and of its idle sessions; PostgreSQL only."""
@@ -193,7 +193,7 @@ class SqlSession(DoctorSession, Protocol):
     """A session with a server that has tables."""
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        """Rows of a statement. Raises Refused, NoValidAnswer."""
+        """Rows of a statement. Raises ServerRefused, NoValidAnswer."""
         ...
 
 
@@ -203,13 +203,13 @@ class ServerProtocol(Protocol):
         ...
 
     def open(self, endpoint: Endpoint, login: TargetLogin) -> DoctorSession:
-        """Open a session. Raises NoValidAnswer, Refused."""
+        """Open a session. Raises NoValidAnswer, ServerRefused."""
         ...
 
 
 @dataclass(frozen=True)
 class GuardedProtocol:
-    """A protocol guarded against peers that may send anything. Whatever exception the code that reads an answer raises, it becomes
+    """A protocol guarded against peers that may send anything: any exception of the code that reads an answer becomes
     NoValidAnswer, so at worst a peer ends its own examination."""
 
     kind: Kind
@@ -218,8 +218,8 @@ class GuardedProtocol:
     def greet(self, endpoint: Endpoint, login: TargetLogin) -> Greeting:
         with _translating_errors(self.kind):
             greeting = self.protocol.greet(endpoint, login)
-        refused = greeting.refused[:MAX_TEXT] if greeting.refused is not None else None
-        return replace(greeting, name=greeting.name[:MAX_TEXT], refused=refused)
+        refused = greeting.refused[:MAX_TEXT_CHARACTERS] if greeting.refused is not None else None
+        return replace(greeting, name=greeting.name[:MAX_TEXT_CHARACTERS], refused=refused)
 
     def open(self, endpoint: Endpoint, login: TargetLogin) -> GuardedSession:
         with _translating_errors(self.kind):
@@ -236,7 +236,7 @@ class GuardedSession:
         self.is_closed = False
         self.ping = session.ping
         """Not guarded, because that would lengthen the measured time. It raises NoValidAnswer or OSError, and
-        `PeerConnection.ends_within` bounds it."""
+        `PeerConnection.shut_down_after` bounds it."""
 
     def counters(self) -> Counters:
         counters = self._ask(self._session.counters)
@@ -261,7 +261,7 @@ class GuardedSession:
             raise NoValidAnswer("its connection has been closed")
         try:
             with _translating_errors(self._kind):
-                self.peer.expect()
+                self.peer.begin_answer()
                 return question()
         except NoValidAnswer:
             self.close()
@@ -274,7 +274,7 @@ def _is_count(value: float | None) -> bool:
 
 @contextlib.contextmanager
 def _translating_errors(kind: Kind) -> Iterator[None]:
-    """Translate any exception raised while reading a peer's answers into NoValidAnswer; Refused passes unchanged."""
+    """Translate any exception raised while reading a peer's answers into NoValidAnswer; ServerRefused passes unchanged."""
     try:
         yield
     except (ServerRefused, NoValidAnswer):
@@ -283,22 +283,23 @@ def _translating_errors(kind: Kind) -> Iterator[None]:
         raise NoValidAnswer(error.message) from error
     except OSError as error:
         raise NoValidAnswer(error.strerror or str(error)) from error
-    except Exception as error:  # a library may raise anything if it reads nonsense
+    except Exception as error:  # a library may raise anything for an invalid answer
         raise NoValidAnswer(
             f"it sent an answer that is not {SERVICES[kind].label}'s ({type(error).__name__})"
         ) from error
 
 
 def dial(endpoint: Endpoint) -> PeerConnection:
-    """Connect to an endpoint. Every certificate is accepted, because the doctor examines what is there, and the caller has decided
-    which servers to trust with a login. Raises NoValidAnswer; its subclasses NothingListens and `UnexpectedListener` name their
-    causes."""
+    """Connect to an endpoint. Every certificate is accepted: the doctor examines what is there, and its caller has decided which
+    servers may receive a login. Raises NoValidAnswer, or its subclasses NothingListens and UnexpectedListener."""
     try:
         if endpoint.path is not None:
             connection = _dial_path(endpoint.path, endpoint.owner)
         else:
-            assert endpoint.host is not None and endpoint.port is not None, "an endpoint without a path has an address"
-            connection = socket.create_connection((endpoint.host, endpoint.port), SILENCE_S)
+            assert endpoint.host is not None and endpoint.port is not None, (
+                "an endpoint has a path, or a host and a port"
+            )
+            connection = socket.create_connection((endpoint.host, endpoint.port), SILENCE_TIMEOUT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise NothingListens(error.strerror or str(error)) from error
@@ -313,7 +314,7 @@ def dial(endpoint: Endpoint) -> PeerConnection:
 def encrypt(peer: PeerConnection, endpoint: Endpoint) -> None:
     """Start TLS on a connection; if that fails, the connection is closed. Raises NoValidAnswer."""
     try:
-        peer.encrypt(any_certificate(), endpoint.host)
+        peer.encrypt(unverified_context(), endpoint.host)
     except PeerError as error:
         peer.close()
         raise NoValidAnswer(error.message) from error
@@ -324,7 +325,7 @@ def _dial_path(path: str, owner: Owner | None) -> socket.socket:
     may bind the path."""
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.settimeout(SILENCE_S)
+        connection.settimeout(SILENCE_TIMEOUT_S)
         connection.connect(path)
         pid, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
@@ -337,9 +338,8 @@ def _dial_path(path: str, owner: Owner | None) -> socket.socket:
 
 
 @cache
-def any_certificate() -> ssl.SSLContext:
-    """A TLS context that accepts every certificate. It is created only once, because that takes long: doing so for each connect is one
-    of the doctor's findings."""
+def unverified_context() -> ssl.SSLContext:
+    """Return a TLS context that accepts every certificate. It is created only once, because that takes long."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Throughput over connections: the curves of a run, their ceilings, a model of them, and the answer in a sentence.
+"""Throughput over connections: the curves of a run, their ceilings, a model of them, and what limits each.
 
 A curve consists of the cells that differ only in the number of connections. The model is fitted to the two ends of each curve. In
 addition, a curve over a link is predicted from another curve: the loopback's, or else that of the same path at another rate or RTT.
@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
 from howfar.analysis.summary import RunEvidence, Summary
-from howfar.bottleneck.cycle import largest
-from howfar.bottleneck.limit import Limit
-from howfar.experiments.answer import answer, compared_cells, groups_without, limit_clause, tps_of, where_text
+from howfar.experiments.answer import compare, compared_cells, groups_by_other_factors, locations, tps_of
+from howfar.experiments.bandwidth.texts import CURVES
 from howfar.model.facts import ArmFacts
-from howfar.model.fit import Prediction, Series, fit, onto_link, predict, series, settings_of
+from howfar.model.fit import Prediction, Series, bases_for_link, fit, predict, series, settings_of
 from howfar.model.resource import Resource
 from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_direct, is_modelled
 from howfar.plan.factors import Level
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.resample import Derived, within
+from howfar.stats.intervals import Resolution
+from howfar.stats.resample import PositiveInterval
 from howfar.store.records import Run, RunInfo
 from howfar.units import counted, format_rate_bps
 
@@ -41,7 +42,7 @@ class Ceiling(Part):
 
     resource: Resource
     tps: float
-    tps_interval: Derived = None
+    tps_interval: PositiveInterval = None
     says: str
 
 
@@ -71,7 +72,7 @@ class Curve(Part):
 class Scaling(Part):
     curves: tuple[Curve, ...]
     says: str
-    """The answer in a sentence."""
+    """How well the model predicted curves from others. Empty: it predicted none."""
 
 
 _LINK = ("rtt_ns", "rate_bps")
@@ -80,8 +81,11 @@ _MAX_RELATIVE_DIFFERENCE = 1e-6
 
 
 def curves_of(summary: Summary) -> tuple[Curve, ...]:
-    found = summary.found(Scaling)
-    return found.curves if found else ()
+    """The curves of a run; without an answer, only what was measured, and no model or ceiling."""
+    scaling = summary.find_findings(Scaling)
+    curves = scaling.curves if scaling else ()
+    measured_only = {"ceilings": (), "own": None, "foreign": None}
+    return tuple(curve.model_copy(update=measured_only) for curve in curves) if summary.answer.is_missing else curves
 
 
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
@@ -92,12 +96,7 @@ def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
     if not curve_series:
         return None
     curves = tuple(_curve(run, one_series, all_series, workload) for one_series in curve_series)
-    return with_sentence(Scaling(curves=curves, says=""))
-
-
-def with_sentence(finding: Scaling) -> Scaling:
-    """The finding with its sentence, which quotes intervals and so can be written only when these are known."""
-    return finding.model_copy(update={"says": _sentence(finding.curves)})
+    return Scaling(curves=curves, says=errors_text(curves))
 
 
 def _curve(run: Run, curve_series: Series, all_series: Sequence[Series], workload: Workload | None) -> Curve:
@@ -109,7 +108,7 @@ def _curve(run: Run, curve_series: Series, all_series: Sequence[Series], workloa
         settings,
         curve_series.arms,
         f"from {_endpoints_text(curve_series)} of the curve itself",
-        own=True,
+        is_own_curve=True,
     )
     return Curve(
         name=curve_series.name,
@@ -127,7 +126,7 @@ def _curve(run: Run, curve_series: Series, all_series: Sequence[Series], workloa
         own=own,
         foreign=predict_from_other_curve(curve_series, all_series, workload),
         published=published_set.setup if published_set else None,
-        published_differs=published_set is not None and published_set.differs(workload),
+        published_differs=published_set is not None and published_set.has_other_load(workload),
     )
 
 
@@ -144,113 +143,86 @@ def _ceilings(curve_series: Series, workload: Workload | None) -> tuple[Ceiling,
             continue
         tps = 1 / station.demand_s
         if station.name == SHARED_CPU:
-            resource, text = Resource.SERVER_CPU, _cpu_text(base.client_cpu_s + base.server_cpu_s, base.server_cpus)
+            resource = Resource.SERVER_CPU
+            text = _cpu_text(station.name, base.client_cpu_s + base.server_cpu_s, base.server_cpus)
         elif station.name == Resource.CLIENT_CPU:
-            resource, text = (
-                Resource.CLIENT_CPU,
-                _cpu_text(base.client_cpu_s, base.client_cpus, top.client.emulator_cpus),
-            )
+            resource = Resource.CLIENT_CPU
+            text = _cpu_text(station.name, base.client_cpu_s, base.client_cpus, top.client.emulator_cpus)
         elif station.name == Resource.SERVER_CPU:
-            resource, text = (
-                Resource.SERVER_CPU,
-                _cpu_text(base.server_cpu_s, base.server_cpus, top.server.emulator_cpus),
-            )
+            resource = Resource.SERVER_CPU
+            text = _cpu_text(station.name, base.server_cpu_s, base.server_cpus, top.server.emulator_cpus)
         else:
-            resource, rate = Resource(station.name), top.rate_bps or 0.0
-            text = f"{_kb(station.demand_s * rate / 8)} per transaction over {format_rate_bps(rate)}"
-        ceiling = Ceiling(resource=resource, tps=tps, says=f"{station.name}: {text}")
+            resource, rate_bps = Resource(station.name), top.rate_bps or 0.0
+            figures = {"size": _kb(station.demand_s * rate_bps / 8), "rate": format_rate_bps(rate_bps)}
+            text = fill(CURVES["link"], station=station.name, **figures)
+        ceiling = Ceiling(resource=resource, tps=tps, says=text)
         if _is_read_off_top(ceiling, top):
-            ceiling = ceiling.model_copy(update={"says": f"{ceiling.says}, taken at the highest throughput itself"})
+            ceiling = ceiling.model_copy(update={"says": fill(CURVES["read off"], ceiling=text)})
         ceilings.append(ceiling)
     return tuple(sorted(ceilings, key=lambda ceiling: ceiling.tps))
 
 
-def _cpu_text(demand_s: float, cpus: float, emulator_cpus: float = 0.0) -> str:
-    text = f"{demand_s * 1e3:.3g} ms per transaction, {counted(cpus, 'CPU', '.2g')}"
-    return f"{text} in addition to {emulator_cpus:.2g} used by the link's emulator" if emulator_cpus >= 0.01 else text
+def _cpu_text(station: str, demand_s: float, cpus: float, emulator_cpus: float = 0.0) -> str:
+    text = fill(CURVES["cpu"], station=station, ms=demand_s * 1e3, cpus=counted(cpus, "CPU", ".2g"))
+    is_shared = emulator_cpus >= 0.01
+    return fill(CURVES["cpu beside the emulator"], cpu=text, emulator=emulator_cpus) if is_shared else text
 
 
 def predict_from_other_curve(
     curve_series: Series, all_series: Sequence[Series], workload: Workload | None
 ) -> Prediction | None:
     """Prediction from a curve that differs only in the link. None: the curve is local, or this run has no such curve."""
-    if curve_series.local:
+    if curve_series.is_local:
         return None
     similar = [
         other
         for other in all_series
-        if other is not curve_series and other.but("path", *_LINK) == curve_series.but("path", *_LINK)
+        if other is not curve_series
+        and other.factors_without("path", *_LINK) == curve_series.factors_without("path", *_LINK)
     ]
     loopback = [
         other for other in similar if is_direct(other.factors.get("path"), 1, by_socket=False) and len(other.arms) > 1
     ]
-    links = [other for other in similar if not other.local and other.but(*_LINK) == curve_series.but(*_LINK)]
+    links = [
+        other
+        for other in similar
+        if not other.is_local and other.factors_without(*_LINK) == curve_series.factors_without(*_LINK)
+    ]
     base_series = loopback[0] if loopback else next((other for other in links if len(other.arms) > 1), None)
     if base_series is None:
         return None
-    settings, answers_text = (
+    settings, basis = (
         settings_of(curve_series.top),
-        f"{_kb(base_series.top.bytes_to_client)} of answers per transaction",
+        {"name": base_series.name, "size": _kb(base_series.top.bytes_to_client)},
     )
-    if not base_series.local:
+    if not base_series.is_local:
         bases = {base_series.top.threads: fit(base_series.arms, workload)}
-        return predict(
-            bases,
-            settings,
-            curve_series.arms,
-            f"from {base_series.name} at {_endpoints_text(base_series)}, {answers_text}",
-            own=False,
-        )
-    other_link_facts = [facts for other in links for facts in other.arms if not facts.link_full]
-    basis_text = (
-        f"from {base_series.name} at the same numbers of connections, {answers_text}, the link's rate and its round "
-        "trip at rest"
-    )
+        basis_text = fill(CURVES["from a link"], ends=_endpoints_text(base_series), **basis)
+        return predict(bases, settings, curve_series.arms, basis_text, is_own_curve=False)
+    other_link_facts = [facts for other in links for facts in other.arms if not facts.is_link_full]
     measured_threads = {facts.threads for facts in other_link_facts if facts.rate_bps and curve_series.top.rate_bps}
-    basis_text += (
-        ", CPU as over the nearest other link that was not full"
-        if measured_threads
-        else ", the emulator's share of the CPUs"
-    )
+    cpu_text = CURVES["cpu of a link" if measured_threads else "cpu of the loopback"]
     if measured_threads and (lacking := {facts.threads for facts in base_series.arms} - measured_threads):
         numbers = ", ".join(map(str, sorted(lacking)))
-        basis_text += f" (at {numbers} connections: as on {base_series.name}, and the emulator's share)"
+        cpu_text = fill(CURVES["cpu of both"], cpu=cpu_text, lacking=numbers, name=base_series.name)
     return predict(
-        onto_link(base_series.arms, curve_series.top, other_link_facts, workload),
+        bases_for_link(base_series.arms, curve_series.top, other_link_facts, workload),
         settings,
         curve_series.arms,
-        basis_text,
-        own=False,
+        fill(CURVES["from the loopback"], cpu=cpu_text, **basis),
+        is_own_curve=False,
     )
 
 
-def _sentence(curves: Sequence[Curve]) -> str:
-    sentences = [_curve_sentence(curve) for curve in curves]
+def errors_text(curves: Sequence[Curve]) -> str:
+    """The model's error over all curves that it predicted from others. Empty: none."""
     predicted = [curve.foreign for curve in curves if curve.foreign and curve.foreign.mean_error is not None]
-    if predicted:
-        points = sum(prediction.tested for prediction in predicted)
-        mean = sum((prediction.mean_error or 0.0) * prediction.tested for prediction in predicted) / points
-        worst = max(prediction.worst_error or 0.0 for prediction in predicted)
-        sentences.append(
-            f"The model predicted the curves over a link from another one with a mean error of {mean:.1%} over {points} points"
-            f" (worst {worst:.1%})"
-        )
-    return ". ".join(sentences).replace("%", " %") + "."
-
-
-def _curve_sentence(curve: Curve) -> str:
-    top, binding = curve.top, curve.ceilings[0] if curve.ceilings else None
-    text = f"{curve.name}: at most {top.tps.value:.4g} transactions/s, at {top.threads} connections"
-    if binding is None or curve.own is None:
-        return text
-    share, ceiling = top.tps.value / binding.tps, within(binding.tps, binding.tps_interval, "{:.4g}".format)
-    if _is_read_off_top(binding, top):
-        return f"{text}, where {binding.resource} was full; no ceiling can be predicted from that point"
-    if share >= 0.9:
-        knee = within(curve.own.knee, curve.own.knee_interval, "{:.3g}".format)
-        beyond = ", beyond what was measured" if curve.own.extrapolated else ""
-        return f"{text}; the {binding.resource} is the ceiling ({ceiling}), N* {knee}{beyond}"
-    return f"{text}, {share:.0%} of the lowest known ceiling ({binding.resource}, {ceiling})"
+    if not predicted:
+        return ""
+    points = sum(prediction.tested for prediction in predicted)
+    mean = sum((prediction.mean_error or 0.0) * prediction.tested for prediction in predicted) / points
+    worst = max(prediction.worst_error or 0.0 for prediction in predicted)
+    return fill(CURVES["predicted"], mean=mean * 100, points=points, worst=worst * 100)
 
 
 def _is_read_off_top(ceiling: Ceiling, top: ArmFacts | ThreadsPoint) -> bool:
@@ -265,7 +237,7 @@ def _published(info: RunInfo, curve_series: Series) -> tuple[dict[int, float], P
         if (
             entry.plan != info.plan_name
             or info.server_kind not in entry.servers
-            or entry.is_elsewhere(curve_series.factors)
+            or entry.has_other_setting(curve_series.factors)
         ):
             continue
         tps_by_threads = {}
@@ -289,66 +261,79 @@ def _kb(length: float) -> str:
 
 # ---------------------------------------------------------------- the answer
 
-_WITHOUT_RANGE = frozenset({Resource.NOT_ESTABLISHED, Resource.ERRORS, Resource.INVALID})
-_DETAILED = frozenset(
-    {
-        Resource.LINK_TO_CLIENT,
-        Resource.LINK_TO_SERVER,
-        Resource.SERVER_CPU,
-        Resource.CLIENT_CPU,
-        Resource.INSTRUMENT_CPU,
-        Resource.ERRORS,
-        Resource.INVALID,
-    }
-)
-"""Limits whose text has figures after a colon, which the answer quotes."""
+_LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
 
 
-def verdict(evidence: RunEvidence) -> str:
-    """The answer: for each link, the limit at the highest throughput, and the numbers of connections for which it applies."""
-    curves = groups_without(compared_cells(evidence, "threads", "rate_bps"), "threads")
-    limited_curves = [sorted(curve, key=_threads) for curve in curves if all(cell.limit is not None for cell in curve)]
-    return answer([_curve_clause(curve) for curve in limited_curves], evidence, quoted=False)
+def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
+    """For each link, or without one for each path, the limit at the highest throughput; of a full link, what a faster one gives. The
+    fastest full link is first, and slower ones, which are full as well, are last."""
+    groups = groups_by_other_factors(compared_cells(evidence, "threads", "rate_bps"), "threads")
+    curves = [sorted(curve, key=_threads) for curve in groups if all(cell.limit is not None for cell in curve)]
+    curves = [curve for curve in curves if _rate_bps(curve)] or curves
+    curves.sort(key=_rate_bps)
+    findings = [
+        _curve_finding(evidence, curve, curves, subject)
+        for curve, subject in zip(curves, locations([curve[0] for curve in curves], "threads"), strict=True)
+    ]
+    full = [finding for finding in reversed(findings) if finding.id.startswith("link-")]
+    return (*full[:1], *(finding for finding in findings if finding not in full), *full[1:])
 
 
 def _threads(cell: CellSummary) -> int:
     return int(cell.factors.get("threads", 1))
 
 
-def _curve_clause(curve: Sequence[CellSummary]) -> str:
+def _rate_bps(curve: Sequence[CellSummary]) -> float:
+    return float(curve[0].factors.get("rate_bps", 0))
+
+
+def _curve_finding(
+    evidence: RunEvidence, curve: Sequence[CellSummary], curves: Sequence[Sequence[CellSummary]], subject: str
+) -> Finding:
     top = max(curve, key=tps_of)
-    assert top.limit is not None, "curves without limits say nothing"
-    has_range = top.limit.resource not in _WITHOUT_RANGE
-    range_text = f" {_limited_range_text(curve, top)}" if has_range and len(curve) > 1 else ""
-    confidence_text = ", with low confidence" if has_range and top.limit.confidence == "low" else ""
-    return (
-        f"{where_text(top.factors)} {limit_clause(top.limit)}{range_text} ({_figures(top, top.limit)}){confidence_text}"
-    )
+    assert top.limit is not None, "each cell of the curve has a limit"
+    first, last = _limited_range(curve, top)
+    parameters: dict[str, str | int | float] = {
+        "transactions_per_s": tps_of(top),
+        "connections": _threads(top),
+        "first_connections": first,
+        "last_connections": last,
+        "limit": top.limit.resource.value,
+        "confidence": top.limit.confidence,
+        "unsure": int(top.limit.confidence == "low"),
+        "on_link": int(_rate_bps(curve) > 0),
+    }
+    faster = next((other for other in curves if _is_faster(other, curve)), None)
+    compared = compare(evidence, max(faster, key=tps_of), top) if faster else None
+    name, estimate = top.limit.resource.name.lower().replace("_", "-"), None
+    if top.arm in evidence.refuted:
+        name = "refuted"
+    elif faster and compared and compared[1] is Resolution.FASTER:
+        estimate, parameters["faster_bps"] = compared[0], _rate_bps(faster)
+        is_known = top.limit.resource is not Resource.NOT_ESTABLISHED
+        name = "link-full" if top.limit.resource in _LINKS else "link-not-full" if is_known else "link-slower"
+    elif top.limit.resource in _LINKS:
+        estimate = top.limit.faster_link if faster is None and top.limit.confidence != "low" else None
+        name = "link-full-at-most" if estimate else "link-full-unknown"
+    elif top.limit.divided:
+        name = "divided-cpu"
+    verdict = compared[1] if compared else None
+    return Finding(id=name, subject=subject, estimate=estimate, verdict=verdict, parameters=parameters)
 
 
-def _limited_range_text(curve: Sequence[CellSummary], top: CellSummary) -> str:
-    """The measured numbers of connections for which the limit at the highest throughput applies: `from 16 connections on`."""
-    assert top.limit is not None, "only of a limit"
+def _is_faster(curve: Sequence[CellSummary], other: Sequence[CellSummary]) -> bool:
+    """Whether a curve was measured over a faster link than another one, and everything else is equal."""
+    levels = [{**cells[0].factors, "threads": 0, "rate_bps": 0} for cells in (curve, other)]
+    return _rate_bps(curve) > _rate_bps(other) and levels[0] == levels[1]
+
+
+def _limited_range(curve: Sequence[CellSummary], top: CellSummary) -> tuple[int, int]:
+    """The measured numbers of connections, from and to, for which the limit at the highest throughput applies."""
+    assert top.limit is not None, "the cell has a limit"
     same_limit = [cell.limit is not None and cell.limit.resource is top.limit.resource for cell in curve]
     first = last = curve.index(top)
     while first > 0 and same_limit[first - 1]:
         first -= 1
     while last < len(curve) - 1 and same_limit[last + 1]:
         last += 1
-    low, high = (_threads(curve[index]) for index in (first, last))
-    starts_at_first, ends_at_last = first == 0, last == len(curve) - 1
-    if top.limit.resource is Resource.LATENCY and starts_at_first:
-        return f"up to {counted(high, 'connection')}"
-    if ends_at_last:
-        return f"from {counted(low, 'connection')} on"
-    return f"at {counted(low, 'connection')}" if low == high else f"from {low} to {counted(high, 'connection')}"
-
-
-def _figures(cell: CellSummary, limit: Limit) -> str:
-    tps = tps_of(cell)
-    tps_text = f"{tps:.1f}" if tps < 100 else f"{tps:,.0f}"
-    detail = limit.says.partition(": ")[2].partition(";")[0] if limit.resource in _DETAILED else ""
-    if limit.resource is Resource.LATENCY and cell.cycle is not None:
-        largest_part = largest(cell.cycle, 1)[0]
-        detail = f"{largest_part.us / cell.cycle.us * 100:.0f} % of the cycle in {largest_part.name}"
-    return f"{tps_text} transactions/s{', ' if detail else ''}{detail}"
+    return _threads(curve[first]), _threads(curve[last])

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from typing import Any
 
+from howfar.analysis.answer import fill
 from howfar.analysis.summary import Summary
 from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint, curves_of
+from howfar.experiments.bandwidth.texts import REPORT
 from howfar.model.fit import Prediction
 from howfar.model.resource import Resource
 from howfar.report import figures, limit_text, palette
@@ -19,20 +20,20 @@ from howfar.report.charts import (
     Drawable,
     Rows,
     VegaLite,
+    arrange_in_rows,
     axis,
-    by_name,
+    by_style,
+    clip_limits,
     data,
-    ends,
-    intervals,
+    interval_layers,
     layer,
     legend,
     log_axis,
     panel_width,
-    pick,
-    rows_of,
+    repeat_styles,
     series_styles,
 )
-from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, Text, plain, single
+from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, plain_cells, plain_columns
 from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width, half_width_text
@@ -48,6 +49,8 @@ MIN_ROOM_ABOVE = 1.06
 """Minimum factor between a curve and its ceiling at which the label is above the ceiling. Otherwise it is below, clear of the
 points."""
 
+MAX_CURVES_IN_TITLE = 3
+
 LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
 
 PANEL_HEIGHT = 300
@@ -55,24 +58,21 @@ PANEL_HEIGHT = 300
 
 def scaling(summary: Summary) -> list[Block]:
     """Throughput against connections, with ceilings and the model."""
-    finding = summary.found(Scaling)
     curves = [curve for panel in curve_panels(summary) for curve in panel.curves]
-    if finding is None or not curves:
+    if not curves:
         return []
     modelled = any(best_prediction(curve) for curve in curves)
-    has_other_basis = any(curve.foreign for curve in curves)
-    caption = "Points: measured, with 95 % intervals. "
+    caption = fill(
+        REPORT["curves"], intervals=any(point.tps.low is not None for curve in curves for point in curve.points)
+    )
     if modelled:
-        caption += (
-            "Dashed line and band: the "
-            f"model{', predicted from other cells of this run where possible' if has_other_basis else ''}. "
-        )
-    caption += "Dotted: the most that a resource allows."
-    if modelled:
-        caption += " Cross: N*, the number of connections that would fill the busiest resource if nobody waited."
-    head = ("curve", "connections", "transactions/s", "model", "band", "published")
+        caption += fill(REPORT["model"], foreign=any(curve.foreign for curve in curves))
+    if any(curve.ceilings for curve in curves):
+        caption += REPORT["ceilings"]
+    caption += (REPORT["knee"] if modelled else "") + REPORT["logarithmic"]
+    columns = plain_columns("curve", "connections", "transactions/s", "model", "band", "published")
     rows = tuple(
-        plain(
+        plain_cells(
             curve.name,
             str(point.threads),
             f"{figures.number(point.tps.value)} {figures.plus_minus(point.tps)}",
@@ -82,17 +82,30 @@ def scaling(summary: Summary) -> list[Block]:
         for curve in curves
         for point in curve.points
     )
-    title = "Transactions per second against connections, with ceilings"
-    chart = Chart("scaling", title, caption, partial(_draw_panels, summary), Table("", single(*head), rows))
+    chart = Chart("scaling", _title(curves), caption, partial(_draw_panels, summary), Table("", columns, rows))
     ceilings = tuple(
-        plain(curve.name, limit_text.name(ceiling.resource), figures.number(ceiling.tps), ceiling.says)
+        plain_cells(
+            curve.name,
+            limit_text.limit_name(ceiling.resource),
+            figures.number(ceiling.tps),
+            figures.percent(curve.top.tps.value / ceiling.tps),
+            ceiling.says,
+        )
         for curve in curves
         for ceiling in curve.ceilings
     )
-    blocks: tuple[Block, ...] = (Text(finding.says),)
-    if ceilings:
-        blocks += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
-    return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", blocks)]
+    head = plain_columns("curve", "ceiling", "transactions/s", "reached", "from")
+    table = [Details("Ceilings of each curve", (Table("", head, ceilings, stack=True),))] if ceilings else []
+    return [Heading("How does it scale with connections?"), chart, *table]
+
+
+def _title(curves: Sequence[Curve]) -> str:
+    """The highest throughputs: of each curve, or if these are many, the lowest and the highest of them."""
+    tops = sorted(zip((curve.top.tps.value for curve in curves), curve_labels(curves), strict=True))
+    tops = tops if len(tops) <= MAX_CURVES_IN_TITLE else [tops[0], tops[-1]]
+    return fill(
+        REPORT["tops"], tops="; ".join(fill(REPORT["top"], tps=tps, curve=name) for tps, name in reversed(tops))
+    )
 
 
 def _model_cells(model: Prediction | None, threads: int) -> tuple[str, str]:
@@ -110,42 +123,29 @@ def predictions(summary: Summary) -> list[Block]:
     for curve in curves:
         for kind, prediction in (("predicted", curve.foreign), ("fitted", curve.own)):
             if prediction is not None:
-                rows.append((*plain(curve.name, kind), *_error_cells(prediction)))
+                rows.append((*plain_cells(curve.name, kind), *_error_cells(prediction)))
         if curve.foreign is not None:
             bases.setdefault(curve.foreign.basis, []).append(curve.name)
     if not rows:
         return []
     columns = (
-        *single("curve", "model"),
+        *plain_columns("curve", "model"),
         Column("knee", "N*"),
         Column("plateau", "txn/s"),
         Column("plateau", "error"),
         Column("mean", "error"),
         Column("worst", "error"),
     )
-    notes = [f"Predicted, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
-    errors = [
-        (prediction.mean_error, prediction.worst_error)
-        for curve in curves
-        if (prediction := curve.foreign or curve.own)
-    ]
-    known = [(mean, worst) for mean, worst in errors if mean is not None and worst is not None]
-    if known:
-        mean = figures.percent(fmean(mean for mean, _ in known))
-        worst = figures.percent(max(worst for _, worst in known))
-        notes.append(f"Over {len(known)} curves the model's mean error is {mean}, its worst {worst}.")
+    notes = [fill(REPORT["predicted"], curves="; ".join(names), basis=basis) for basis, names in bases.items()]
+    notes += [finding.says] if (finding := summary.find_findings(Scaling)) and finding.says else []
     if constructed_points := sum(
         prediction.by_construction for curve in curves if (prediction := curve.foreign or curve.own)
     ):
-        notes.append(
-            f"{constructed_points} measured points are excluded from these errors: they are right by construction (the model "
-            "was fitted to them, "
-            "or a full link passed its rate)."
-        )
+        notes.append(fill(REPORT["by construction"], points=constructed_points))
     if any(prediction.extrapolated for curve in curves for prediction in (curve.own, curve.foreign) if prediction):
-        notes.append("* beyond the connections that were measured: an extrapolation.")
+        notes.append(REPORT["extrapolated"])
     if any(curve.own for curve in curves):
-        notes.append("Fitted: to the curve's own ends; the error shows only whether the shape is right.")
+        notes.append(REPORT["fitted"])
     return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
 
 
@@ -156,7 +156,7 @@ def _error_cells(prediction: Prediction) -> tuple[Cell, ...]:
             _half_width_text(prediction.knee_interval),
         ),
         Cell(figures.number(prediction.plateau_tps), _half_width_text(prediction.plateau_tps_interval)),
-        *plain(
+        *plain_cells(
             figures.percent(prediction.plateau_error, signed=True),
             figures.percent(prediction.mean_error),
             figures.percent(prediction.worst_error),
@@ -186,7 +186,7 @@ def published(summary: Summary) -> list[Block]:
         our_max = max(point.tps.value for point in curve.points)
         published_max = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
         rows += [
-            plain(
+            plain_cells(
                 curve.name,
                 str(point.threads),
                 figures.number(point.tps.value),
@@ -200,16 +200,15 @@ def published(summary: Summary) -> list[Block]:
     if not rows:
         return []
     sources = sorted({curve.published for curve in curves if curve.published})
-    notes = [f"Published: {'; '.join(sources)}. Not our measurement."]
+    notes = [fill(REPORT["published"], sources="; ".join(sources))]
     if any(curve.published_differs for curve in curves):
-        notes.append("The published workload differs: compare where the curves bend, not transactions per second.")
-    head = single("curve", "connections", "ours/s", "of its maximum", "published/s", "of its maximum")
+        notes.append(REPORT["published differs"])
+    head = plain_columns("curve", "connections", "ours/s", "of its maximum", "published/s", "of its maximum")
     table = Table("", head, tuple(rows), tuple(notes))
-    caption = "Each curve relative to its own maximum: machines differ, but where a curve bends can be compared."
     title = "Measured and published curves as shares of their maximum"
     return [
         Heading("What others published"),
-        Chart("shapes", title, caption, partial(_draw_shapes, summary), table),
+        Chart("shapes", title, REPORT["shapes"], partial(_draw_shapes, summary), table),
         Details("Published figures", (table,)),
     ]
 
@@ -231,7 +230,7 @@ class Panel:
     @property
     def colours(self) -> list[str]:
         """Colours of this panel's curves."""
-        colours = pick(palette.SERIES, len(self.names_of_all))
+        colours = repeat_styles(palette.SERIES, len(self.names_of_all))
         return [colours[self.names_of_all.index(name)] for name in self.names]
 
 
@@ -268,7 +267,7 @@ def _draw_panels(summary: Summary, width: int) -> Drawable:
         return _Drawing(drawn_panels[0], domain, width, PANEL_HEIGHT).chart()
     panel_pixels, narrow = panel_width(len(drawn_panels), width, 80), width < PHONE
     charts = [_Drawing(panel, domain, panel_pixels, 220 if narrow else PANEL_HEIGHT).chart() for panel in drawn_panels]
-    return rows_of(charts, 1 if narrow else len(charts))
+    return arrange_in_rows(charts, 1 if narrow else len(charts))
 
 
 def best_prediction(curve: Curve) -> Prediction | None:
@@ -345,13 +344,13 @@ class _Drawing:
 
     def _measured_marks(self) -> list[Any]:
         rows: Rows = [
-            {"curve": name, "threads": point.threads, "tps": point.tps.value, **ends(point.tps, self.domain)}
+            {"curve": name, "threads": point.threads, "tps": point.tps.value, **clip_limits(point.tps, self.domain)}
             for name, curve in self.named_curves
             for point in curve.points
         ]
         line = data(rows).mark_line(strokeWidth=1.8).encode(x=self.x, y=self.y(), color=self.colour)
         y, low = self.y(), self.y("low")
-        return [line, *intervals(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60)]
+        return [line, *interval_layers(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60)]
 
     def _knee_marks(self) -> list[Any]:
         rows: Rows = [
@@ -404,7 +403,7 @@ def ceiling_lines(panel: Panel) -> list[CeilingLabel]:
     return [
         CeilingLabel(
             ceiling.tps,
-            limit_text.name(ceiling.resource),
+            limit_text.limit_name(ceiling.resource),
             colour,
             ceiling.tps / max(point.tps.value for point in curve.points),
         )
@@ -466,8 +465,8 @@ def _draw_shapes(summary: Summary, width: int) -> Drawable:
             x=_connections_axis(levels, (levels[0], levels[-1]), width),
             y=axis(alt.Y, "share", "of the curve's maximum", (0, 1.05), format="%", tickCount=5),
             color=colour,
-            strokeDash=by_name(alt.StrokeDash, "whose", {"measured": [1, 0], "published": [2, 3]}, key),
-            strokeWidth=by_name(alt.StrokeWidth, "whose", {"measured": 2.2, "published": 1.3}, key),
+            strokeDash=by_style(alt.StrokeDash, "whose", {"measured": [1, 0], "published": [2, 3]}, key),
+            strokeWidth=by_style(alt.StrokeWidth, "whose", {"measured": 2.2, "published": 1.3}, key),
         )
     )
     return marks.properties(width=width, height=220)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from howfar.analysis.answer import Finding
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.arm_pairs import levels
+from howfar.experiments.arm_pairs import changed_levels
 from howfar.experiments.bandwidth import curves
-from howfar.experiments.bandwidth.analysis import Scaling, scaling, verdict, with_sentence
+from howfar.experiments.bandwidth.analysis import Scaling, conclude, scaling
+from howfar.experiments.bandwidth.texts import TEXTS
 from howfar.experiments.compression.analysis import algorithm_costs
 from howfar.experiments.encryption.analysis import connect_costs
 from howfar.experiments.experiment import Experiment, Keys
@@ -34,14 +36,14 @@ def what_if(
     """The fitted model with its predictions, from the plain curve over a link with the highest throughput, else on loopback.
     `whole_run_finding`: the finding about the complete run, whose curve and settings are reused. None: no plain cell can be modelled,
     or the plan varies none of the settings."""
-    if not any(levels(facts, name) for name in VARIED) and len({one_series.threads for one_series in facts}) < 2:
+    if not any(changed_levels(facts, name) for name in VARIED) and len({arm.threads for arm in facts}) < 2:
         return None
     plain_series = [
         one_series
         for one_series in series(facts)
         if is_modelled(one_series.factors.get("path")) and _is_plain(one_series)
     ]
-    link_series = [one_series for one_series in plain_series if not one_series.local]
+    link_series = [one_series for one_series in plain_series if not one_series.is_local]
     whole_run = whole_run_finding if isinstance(whole_run_finding, WhatIf) else None
     if whole_run is not None:
         link_series = plain_series = [
@@ -56,17 +58,15 @@ def what_if(
     costs = {"compression": algorithm_costs(facts, content), **connect_costs(facts)}
     base = fit(base_series.arms, workload).model_copy(update=costs)
     settings = (
-        _settings(base, base_series.top)
-        if whole_run is None
-        else [one_series.settings for one_series in whole_run.worked]
+        _settings(base, base_series.top) if whole_run is None else [example.settings for example in whole_run.worked]
     )
-    known = {"off", *(one_series.algorithm for one_series in base.compression)}
+    known = {"off", *(compression.algorithm for compression in base.compression)}
     settings = [
         setting
         for setting in settings
         if setting.compression in known and is_known(base, setting.tls, setting.connect_each)
     ]
-    worked = tuple(WhatIfWorked(settings=one_series, answer=answer(base, one_series)) for one_series in settings)
+    worked = tuple(WhatIfWorked(settings=setting, answer=answer(base, setting)) for setting in settings)
     return (whole_run or base).model_copy(update={"worked": worked})
 
 
@@ -99,22 +99,20 @@ def _settings(base: WhatIf, top: ArmFacts) -> list[WhatIfSettings]:
 
 class BandwidthExperiment(Experiment):
     name = "bandwidth"
+    texts = TEXTS
     findings: ClassVar[Keys] = {"scaling": Scaling, "what_if": WhatIf}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {
             "scaling": scaling(evidence.table.run, evidence.facts),
-            "what_if": what_if(evidence.facts, evidence.workload, evidence.whole.get("what_if")),
+            "what_if": what_if(evidence.facts, evidence.workload, evidence.whole_run_findings.get("what_if")),
         }
 
-    def with_sentences(self, finding: Part) -> Part:
-        return with_sentence(finding) if isinstance(finding, Scaling) else finding
-
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
-        return verdict(evidence)
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        return conclude(evidence)
 
     def applies(self, summary: Summary) -> bool:
-        return summary.found(Scaling) is not None or is_grid(summary)
+        return summary.find_findings(Scaling) is not None or is_grid(summary)
 
     def document(self, summary: Summary) -> Document:
         return grid_document(summary, chart=curves.scaling(summary))

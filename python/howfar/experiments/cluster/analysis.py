@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from howfar.analysis.answer import UNRESOLVED, Finding
 from howfar.contract.receipt import ReplicationWindow
+from howfar.contract.receipt_messages import Histogram
 from howfar.experiments.replication.analysis import CommitWait, LocalCommits
-from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
-from howfar.model.queueing import Beside
-from howfar.plan.agreement import PACKET, WINDOW, Pieces, Rtts, agreement_s, read_s
+from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, replication_arms
+from howfar.model.queueing import SharedCpuWork
+from howfar.plan.agreement import PACKET, WINDOW, GaleraMessages, Rtts, agreement_s, read_wait_s
 from howfar.plan.distances import NAMED_LINKS, link_name
 from howfar.plan.factors import (
     CLUSTERS,
@@ -34,9 +36,8 @@ from howfar.plan.types import READS_ONLY, Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.host_cpus import HostCpus
-from howfar.stats.intervals import judge_ratio, mean_interval
+from howfar.stats.intervals import Resolution, judge_ratio, mean_interval
 from howfar.stats.trials import MIN_BEYOND_QUANTILE, TrialTable, transaction_histogram
-from howfar.store.records import HistogramRecord
 from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns
 
 Operation = Literal["commit", "read"]
@@ -158,15 +159,15 @@ def cluster_cost(table: TrialTable, workload: Workload | None) -> ClusterCost | 
         return None
     arms_by_curve: dict[object, list[ReplicationArm]] = {}
     for arm in arms:
-        nodes = REPLICAS.of(arm.arm.factors)
+        nodes = REPLICAS.level_in(arm.arm.factors)
         arms_by_curve.setdefault(
             (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
         ).append(arm)
     environment = table.run.info.environment
-    cpus = None if environment.on_hosts else HostCpus.of(environment, "server").machine
+    cpus = None if environment.on_hosts else HostCpus.from_environment(environment, "server").machine_cpus
     rates = {rate_bps for arm in arms if (rate_bps := _rate_bps(arm)) is not None}
     rate_labels: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
-    own_rows_arms = {_key_without_writers(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
+    own_rows_arms = {_key_without_writers(arm): arm for arm in arms if WRITERS.level_in(arm.arm.factors) == "own-rows"}
     unreplicated = {
         arm.local_levels: _ModeCurve(curve_arms, None, operation, own_rows_arms, {}, cpus)
         for curve_arms in arms_by_curve.values()
@@ -207,7 +208,7 @@ def rest_rtts_s(arm: ReplicationArm) -> Rtts:
     return rtts_s
 
 
-def _latency_histograms(arm: ReplicationArm) -> list[HistogramRecord]:
+def _latency_histograms(arm: ReplicationArm) -> list[Histogram]:
     histograms_or_none = (
         transaction_histogram(trial.measured) for trial in arm.trials.values() if trial.measured is not None
     )
@@ -224,7 +225,7 @@ def _agreement_wait_s(arm: ReplicationArm, rtts_s: Rtts, operation: Operation) -
     if arm.mode in CLUSTERS:
         consistency = str(arm.level("consistency"))
         if operation == "read":
-            return read_s(arm.mode, consistency, rtts_s)
+            return read_wait_s(arm.mode, consistency, rtts_s)
         return agreement_s(arm.mode, consistency, rtts_s)
     if operation == "read":
         return 0.0
@@ -250,7 +251,7 @@ class _CommitWork:
     """The work of a commit without its agreement."""
 
     local: LocalCommits
-    single_connection: Beside | None
+    single_connection: SharedCpuWork | None
     """The work of one connection. None: not measured."""
     distances: str
     """The distances at which it was measured."""
@@ -312,14 +313,14 @@ def _windows(arm: ReplicationArm) -> Iterator[ReplicationWindow]:
             yield window
 
 
-def _galera_pieces(arm: ReplicationArm) -> Pieces:
+def _galera_messages(arm: ReplicationArm) -> GaleraMessages:
     """How Galera splits a commit into pieces, by the settings in the receipts."""
     for window in _windows(arm):
         for node in () if window.after is None else window.after.nodes:
             settings = node.settings
             if WINDOW in settings and PACKET in settings:
-                return Pieces(int(settings[WINDOW]), int(settings[PACKET]))
-    return Pieces()
+                return GaleraMessages(int(settings[WINDOW]), int(settings[PACKET]))
+    return GaleraMessages()
 
 
 def _sending_s(arm: ReplicationArm, sent_bytes: float | None, agreed_s: float) -> float:
@@ -328,7 +329,7 @@ def _sending_s(arm: ReplicationArm, sent_bytes: float | None, agreed_s: float) -
         return 0.0
     if arm.mode != "galera":
         return sent_bytes * 8 / rate_bps
-    return _galera_pieces(arm).sending_s(sent_bytes, rate_bps, agreed_s)
+    return _galera_messages(arm).sending_s(sent_bytes, rate_bps, agreed_s)
 
 
 _THIRD_NODE_LINKS = ("cross-zone", "cross-zone", "region", "us-coasts")
@@ -391,11 +392,11 @@ class _ModeCurve:
 
     @property
     def has_large_rows(self) -> bool:
-        return ROW_BYTES.of(self.arms[0].arm.factors) != SHORT_ROW
+        return ROW_BYTES.level_in(self.arms[0].arm.factors) != SHORT_ROW
 
-    def _single_connection_work(self, arm: ReplicationArm, p50_s: float) -> Beside:
+    def _single_connection_work(self, arm: ReplicationArm, p50_s: float) -> SharedCpuWork:
         """The work of a commit of an arm with one connection, and that of the other nodes and of the links' emulators meanwhile."""
-        return Beside.measured(p50_s, self.waits_s[arm.arm.name], self._other_cpu_s(arm), self.cpus or 1)
+        return SharedCpuWork.from_measurement(p50_s, self.waits_s[arm.arm.name], self._other_cpu_s(arm), self.cpus or 1)
 
     def _other_cpu_s(self, arm: ReplicationArm) -> float:
         return 0.0 if self.cpus is None else _other_cpu_s(arm)
@@ -418,7 +419,7 @@ class _ModeCurve:
             not candidates
             or self.has_large_rows
             or self.operation == "read"
-            or WRITERS.of(candidates[0].arm.factors) != "one"
+            or WRITERS.level_in(candidates[0].arm.factors) != "one"
         ):
             return
         reference = min(candidates, key=lambda arm: self.waits_s[arm.arm.name])
@@ -472,9 +473,9 @@ class _ModeCurve:
             arm=name,
             mode=arm.mode,
             consistency=str(arm.level("consistency")),
-            nodes=1 if arm.mode == ALONE else REPLICAS.of(arm.arm.factors) + 1,
+            nodes=1 if arm.mode == ALONE else REPLICAS.level_in(arm.arm.factors) + 1,
             distances=_distances_text(arm),
-            row_bytes=ROW_BYTES.of(arm.arm.factors),
+            row_bytes=ROW_BYTES.level_in(arm.arm.factors),
             rate_bps=_rate_bps(arm),
             link=self.rate_labels.get(_rate_bps(arm), ""),
             threads=arm.threads,
@@ -505,7 +506,7 @@ def _key_without_writers(arm: ReplicationArm) -> object:
 
 def _two_writers(arm: ReplicationArm, own_rows_arm: ReplicationArm | None) -> TwoWriters | None:
     """Figures about two writers. None: only one node is written to. `own_rows_arm`: the same arm, but with a row for each writer."""
-    if WRITERS.of(arm.arm.factors) == "one" or not (trials_by_block := _two_writer_trials(arm)):
+    if WRITERS.level_in(arm.arm.factors) == "one" or not (trials_by_block := _two_writer_trials(arm)):
         return None
     own_rows_trials = _two_writer_trials(own_rows_arm) if own_rows_arm is not None and own_rows_arm is not arm else {}
     ratios = [
@@ -559,14 +560,14 @@ def _distances_text(arm: ReplicationArm) -> str:
     if arm.mode == ALONE:
         return ""
     return (
-        DISTANCES.label(DISTANCES.of(arm.arm.factors))
+        DISTANCES.label(DISTANCES.level_in(arm.arm.factors))
         if arm.replica_rtt_ns is None
         else format_duration_ns(arm.replica_rtt_ns)
     )
 
 
 def _rate_bps(arm: ReplicationArm) -> int | None:
-    return None if arm.mode == ALONE else REPLICA_RATE_BPS.given(arm.arm.factors)
+    return None if arm.mode == ALONE else REPLICA_RATE_BPS.level_or_none(arm.arm.factors)
 
 
 def _distances_and_rate(arm: ReplicationArm) -> DistancesAndRate:
@@ -585,25 +586,50 @@ def _counter_total(arm: ReplicationArm, counter: str) -> int | None:
     return sum(totals) if totals else None
 
 
-def verdict(cost: ClusterCost, format_estimate: Callable[[Estimate], str]) -> str:
-    """The answer: one connection on each cluster at each distance, compared with a round trip to its farthest node."""
-    points = cost.points
-    waits = any(point.agreement_ms for point in points)
-    min_threads = min(point.threads for point in points)
-    connections_text = "one connection" if min_threads == 1 else f"{min_threads} connections"
-    clauses = []
-    for label in dict.fromkeys(point.label for point in points if point.mode in CLUSTERS):
-        label_points = [
-            point for point in points if point.label == label and point.threads == min_threads and point.farthest_ms
-        ]
-        times_text = ", ".join(
-            f"{format_estimate(point.p50_ms)} ms ({point.distances_label})" for point in label_points
-        )
-        far = max(label_points, key=lambda point: (point.farthest_ms or 0.0, -(point.rate_bps or 0)), default=None)
-        if far is not None and far.farthest_ms:
-            limit = f" (with one round trip to the farthest node each: {rate(1e3 / far.farthest_ms)})" if waits else ""
-            clauses.append(
-                f"{label} {times_text}; over {far.distances_label} {rate_interval(far.commits_per_s)} "
-                f"{cost.operation}s/s{limit}"
-            )
-    return f"The median {cost.operation} of {connections_text} takes: {'. '.join(clauses)}." if clauses else ""
+def conclude(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) -> tuple[Finding, ...]:
+    """The answer: what writing to one row from two nodes costs; else the time of an operation over the farthest distance of each
+    cluster, then over nearer ones. `resolve`: what the
+    ratio of an arm shows."""
+    return _writers_findings(cost, resolve) or _time_findings(cost)
+
+
+def _writers_findings(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) -> tuple[Finding, ...]:
+    findings = []
+    for point in cost.points:
+        writers = point.writers
+        if writers is None or (ratio := writers.to_own_rows) is None:
+            continue
+        verdict, text = resolve(point.arm, ratio), {"baseline": "two with a row each"}
+        name, subject = "same-row", mode_name(point.mode)
+        if not verdict.is_difference:
+            name, subject = UNRESOLVED, "two writers of the same row"
+        findings.append(Finding(id=name, subject=subject, estimate=ratio, verdict=verdict, parameters=text))
+        findings.append(Finding(id="refused", parameters={"refused": writers.repeated_percent.value / 100}))
+        if writers.starved:
+            counts = {"starved": writers.starved, "trials": writers.commits_per_s.n}
+            findings.append(Finding(id="starved", parameters=counts))
+    return tuple(findings)
+
+
+def _time_findings(cost: ClusterCost) -> tuple[Finding, ...]:
+    threads = min((point.threads for point in cost.points), default=1)
+    points = [point for point in cost.points if point.threads == threads and point.writers is None]
+    alone_ms = {point.row_bytes: point.p50_ms.value for point in points if point.mode == ALONE}
+    by_reach = sorted((point for point in points if point.mode in CLUSTERS and point.farthest_ms), key=_reach)
+    farthest = {point.label: point for point in by_reach}
+    first = next((point.distances_label for point in farthest.values()), "")
+    findings = []
+    for point in (*farthest.values(), *(point for point in reversed(by_reach) if point is not farthest[point.label])):
+        name, distances = "takes", point.distances_label
+        parameters: dict[str, str | int | float] = {"operation": cost.operation, "distances": distances}
+        if distances != first:
+            name = "elsewhere"
+        elif point.row_bytes in alone_ms:
+            name, parameters = "slowed", {**parameters, "alone_ms": alone_ms[point.row_bytes]}
+        findings.append(Finding(id=name, subject=point.label, estimate=point.p50_ms, parameters=parameters))
+    return tuple(findings)
+
+
+def _reach(point: ClusterPoint) -> tuple[float, int]:
+    """Sorts the farthest node last, and of equal distances the slowest link."""
+    return point.farthest_ms or 0.0, -(point.rate_bps or 0)

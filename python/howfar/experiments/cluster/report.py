@@ -7,70 +7,100 @@ from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
+from howfar.analysis.answer import Finding, fill, sentence
 from howfar.analysis.cells import Metric
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, ThirdNode, TwoWriters, cluster_cost, verdict
+from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, ThirdNode, TwoWriters, cluster_cost, conclude
+from howfar.experiments.cluster.texts import TEXTS
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.report import with_limits
-from howfar.experiments.replication.arms import rate, rate_interval
+from howfar.experiments.replication.arms import mode_name, rate
 from howfar.experiments.replication.frame import flush_line
 from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
-from howfar.report.charts import Drawable, data, ends, intervals, layer, legend, log_axis, series_styles
-from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
+from howfar.report.charts import Drawable, clip_limits, data, interval_layers, layer, legend, log_axis, series_styles
+from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, make_table
 from howfar.report.drawing import alt
 from howfar.report.frame import frame
-from howfar.report.sections import cell_table, columns, trials, written
-from howfar.stats.estimate import Part
-from howfar.stats.intervals import Resolution
+from howfar.report.sections import cell_table, csv_columns, csv_value, trial_blocks
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import Resolution, interval_text
 
 
 class ClusterExperiment(Experiment):
     name = "cluster"
+    texts = TEXTS
     findings: ClassVar[Keys] = {"cluster": ClusterCost}
     own_model = True
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"cluster": cluster_cost(evidence.table, evidence.workload)}
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         cost = findings["cluster"]
-        return verdict(cost, with_limits) if isinstance(cost, ClusterCost) else ""
+        if not isinstance(cost, ClusterCost):
+            return ()
+        factors = {arm.name: arm.factors for arm in evidence.table.run.info.arms}
+        return conclude(cost, lambda arm, ratio: evidence.floors.threshold(factors[arm]).resolve(ratio))
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         cost = findings["cluster"]
         return _advice(cost, evidence) if isinstance(cost, ClusterCost) else None
 
     def document(self, summary: Summary) -> Document:
-        cost = summary.the(ClusterCost)
+        cost, answered = summary.require_findings(ClusterCost), not summary.answer.is_missing
         chart = Chart(
             "cluster",
-            "One connection, by distance",
+            _chart_title(cost),
             f"{cost.operation.capitalize()}s/s of the fewest connections over the round trip to the second nearest node, with 95 % "
             f"intervals. Horizontal line: the server alone. Dashed: one {cost.operation} in as many of these round trips as stated.",
             lambda width: draw_rates_over_distance(cost, width),
         )
         all_cells = Details("All cells", (cell_table(summary, main=False),))
-        model = Details("The model", (model_table(cost, figures.on_hosts(summary)),))
-        below: tuple[Block, ...] = (Text(model_sentence(cost)), chart, model, all_cells, *trials(summary))
+        model = Details("The model", (Text(model_sentence(cost)), model_table(cost, figures.on_hosts(summary))))
+        below: tuple[Block, ...] = (chart, *((model,) if answered else ()), all_cells, *trial_blocks(summary))
+        notes = (*_host_notes(summary), flush_line(summary))
         tables = (
-            main_table(cost, *_host_notes(summary), flush_line(summary)),
-            *third_table(cost),
             *conflict_tables(cost),
+            main_table(cost, *notes, with_model=answered),
+            *(third_table(cost) if answered else ()),
         )
-        return frame(summary, tables, below=below, records=records(cost))
+        return frame(summary, tables, more_blocks=below, records=records(cost))
 
 
-def main_table(cost: ClusterCost, *notes: str) -> Table:
-    has_several_counts = len({point.threads for point in cost.points}) > 1
+def _chart_title(cost: ClusterCost) -> str:
+    """The rate at the farthest distance."""
+    distant = [point for point in cost.points if point.farthest_ms]
+    point = max(distant, key=lambda point: (-point.threads, point.farthest_ms), default=None)
+    if point is None:
+        return f"{cost.operation.capitalize()}s/s by distance"
+    parameters = {"operation": cost.operation, "distances": point.distances_label}
+    return fill(TEXTS["rates"], estimate=point.commits_per_s, subject=point.label, **parameters)
+
+
+def main_table(cost: ClusterCost, *notes: str, with_model: bool = True) -> Table:
+    counts = {point.threads for point in cost.points}
+    with_model = with_model and any(point.predicted_ms is not None for point in cost.points)
     fields: Fields[ClusterPoint] = {
-        **_key_columns(has_several_counts),
-        f"{cost.operation}s/s\n[95 % interval]": lambda point: rate_interval(point.commits_per_s),
+        **_key_columns(len(counts) > 1),
+        f"{cost.operation}s/s\n[95 % interval]": lambda point: _rate_text(point.commits_per_s),
         "p50 ms\n[95 % interval]": lambda point: with_limits(point.p50_ms),
-        "p99 ms": lambda point: figures.UNKNOWN if point.p99_ms is None else figures.number(point.p99_ms),
-        "predicted p50 ms\nerror": _prediction_cell,
+        "p99 ms": lambda point: figures.number(point.p99_ms),
+        **({"predicted p50 ms\nerror": _prediction_cell} if with_model else {}),
     }
-    return table_of("", cost.points, fields, (*_notes(cost.points), *notes), main=True, stack=True)
+    of_threads = [_text("connections", threads=min(counts))] if len(counts) > 1 else []
+    all_notes = (*of_threads, *(_notes(cost.points) if with_model else ()), *notes)
+    return make_table("", cost.points, fields, all_notes, main=True, stack=True)
+
+
+def _rate_text(rate: Estimate) -> str:
+    """Commits/s with an interval that does not go below zero."""
+    return with_limits(rate if rate.low is None else rate.model_copy(update={"low": max(0.0, rate.low)}))
+
+
+def _text(name: str, **parameters: str | int | float) -> str:
+    """The sentence of a finding."""
+    return sentence([Finding(id=name, parameters=parameters)], TEXTS)
 
 
 def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
@@ -102,7 +132,7 @@ def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
         "many as evs.user_send_window are in flight. Here each pair of nodes has a link of its own; a node with one network card "
         "sends to all others over that card."
     )
-    return table_of("", cost.points, fields, (note, sending) if large else (note,), stack=True)
+    return make_table("", cost.points, fields, (note, sending) if large else (note,), stack=True)
 
 
 def _host_notes(summary: Summary) -> Iterator[str]:
@@ -110,10 +140,7 @@ def _host_notes(summary: Summary) -> Iterator[str]:
     if figures.on_hosts(summary):
         roles = summary.environment.roles
         nodes = ", ".join(() if roles is None else (roles.server, *roles.replicas))
-        yield (
-            f"The links between the nodes (hosts {nodes}) are real: measured before the run, and their round trips before each trial. "
-            "Distances are those of the pairs 1-2, 1-3, 2-3 and so on."
-        )
+        yield _text("hosts", nodes=nodes)
 
 
 def _key_columns(with_connections: bool) -> Fields[ClusterPoint]:
@@ -140,17 +167,11 @@ def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
     large_row_points = [point for point in points if point.mode == "galera" and point.row_bytes != SHORT_ROW]
     max_ratio = max(((point.sent_bytes or 0.0) / point.row_bytes for point in large_row_points), default=0.0)
     if max_ratio > _MIN_RATIO_IF_SENT_TWICE:
-        yield (
-            f"Galera sent {max_ratio:.1f} times the bytes of a large row to each node: by default (binlog_annotate_row_events = ON), "
-            "MariaDB also sends the text of the statement."
-        )
+        yield _text("sent-twice", times=max_ratio)
     if any(point.predicted_ms is not None and point.error is None and not point.crowded for point in points):
-        yield "Without an error: right by construction, as more than nine tenths of it are the counted bytes at the rate that was set."
+        yield _text("by-construction")
     if any(point.crowded for point in points):
-        yield (
-            "* For nodes with CPUs of their own. Here the other nodes and the emulators kept most of this machine's CPUs busy, so the "
-            "model is not judged."
-        )
+        yield _text("crowded")
 
 
 def _third_node_cell(third_node: ThirdNode) -> str:
@@ -175,18 +196,9 @@ def third_table(cost: ClusterCost) -> tuple[Table, ...]:
         "third node at": lambda row: f"{row[0]:g} ms",
         **{f"{label}\np50 ms": cell(label) for label in labels},
     }
-    note = (
-        f"The p50 of one connection, with {near_ms:g} ms between the first two nodes and the given time from both to the third: "
-        "measured, or by the model (~), with its largest error of this run in the interval; without an interval, it was not tested "
-        "in this run."
-    )
-    notes = [note]
-    notes += (
-        ["* Farther or nearer than any node of this run."]
-        if any(third_node.beyond for third_node in cost.third)
-        else []
-    )
-    return (table_of("Where to put the third node", by_far_ms.items(), fields, tuple(notes), stack=True),)
+    notes = [_text("third-node", near_ms=near_ms)]
+    notes += [_text("beyond")] if any(third_node.beyond for third_node in cost.third) else []
+    return (make_table("Where to put the third node", by_far_ms.items(), fields, tuple(notes), stack=True),)
 
 
 def conflict_tables(cost: ClusterCost) -> tuple[Table, ...]:
@@ -194,12 +206,17 @@ def conflict_tables(cost: ClusterCost) -> tuple[Table, ...]:
     points = [(point, point.writers) for point in cost.points if point.writers is not None]
     if not points:
         return ()
+    several = len({point.distances_label for point, _ in points}) > 1
+
+    def distances(point: ClusterPoint) -> str:
+        return f", {point.distances_label}" if several else ""
+
     fields: Fields[tuple[ClusterPoint, TwoWriters]] = {
-        "two writers": lambda pair: f"{pair[0].label}, {pair[0].distances_label}",
+        "two writers": lambda pair: f"{mode_name(pair[0].mode)}, {pair[1].rows.replace('-', ' ')}{distances(pair[0])}",
         "connections\non each node": lambda pair: str(pair[0].threads),
-        "commits/s of both\n[95 % interval]": lambda pair: rate_interval(pair[1].commits_per_s),
+        "commits/s of both\n[95 % interval]": lambda pair: _rate_text(pair[1].commits_per_s),
         "to own rows\n[95 % interval]": lambda pair: (
-            "" if pair[1].to_own_rows is None else with_limits(pair[1].to_own_rows)
+            "" if pair[1].to_own_rows is None else interval_text(pair[1].to_own_rows)
         ),
         "refused/s\n[95 % interval]": lambda pair: with_limits(pair[1].refused_per_s),
         "repeated %\n[95 % interval]": lambda pair: with_limits(pair[1].repeated_percent),
@@ -214,16 +231,13 @@ def conflict_tables(cost: ClusterCost) -> tuple[Table, ...]:
         "repeats. Repeated: their share of all attempts. Servers counted, over all trials and the warm-up: conflicts found by "
         "certification, and transactions rolled back for another node's that came first. Clients see both, and deadlocks on one node."
     )
-    return (table_of("", points, fields, (note,), stack=True),)
+    return (make_table("", points, fields, (note,), stack=True),)
 
 
 def model_sentence(cost: ClusterCost) -> str:
     if cost.mean_error is None or cost.worst_error is None:
-        return "The model predicts nothing here: it needs each mode at two distances, or a primary alone."
-    return (
-        f"The model predicts the p50 of a {cost.operation} with a mean error of {cost.mean_error * 100:.1f} % "
-        f"(worst {cost.worst_error * 100:.1f} %)."
-    )
+        return _text("no-model")
+    return _text("model", operation=cost.operation, mean=cost.mean_error, worst=cost.worst_error)
 
 
 _IDEAL_ROUND_TRIPS = (1.0, 1.5, 2.0)
@@ -245,7 +259,7 @@ def draw_rates_over_distance(cost: ClusterCost, width: int) -> Drawable | None:
             "series": point.label,
             "rtt": point.second_ms,
             "tps": point.commits_per_s.value,
-            **ends(point.commits_per_s, y_domain),
+            **clip_limits(point.commits_per_s, y_domain),
         }
         for point in shown_points
     ]
@@ -264,14 +278,14 @@ def draw_rates_over_distance(cost: ClusterCost, width: int) -> Drawable | None:
         for rtt in x_domain
     ]
     rows_with_rtt = [row for row in rows if row["rtt"]]
-    ideal_line = data(ideal_rows).mark_line(clip=True, strokeDash=[4, 3], strokeWidth=1.1, color=palette.MORE[0])
-    ideal_labels = data(ideal_rows[1::2]).mark_text(align="left", dx=4, fontSize=10, color=palette.MORE[0])
+    ideal_line = data(ideal_rows).mark_line(clip=True, strokeDash=[4, 3], strokeWidth=1.1, color=palette.EXTRA_PARTS[0])
+    ideal_labels = data(ideal_rows[1::2]).mark_text(align="left", dx=4, fontSize=10, color=palette.EXTRA_PARTS[0])
     return layer(
         ideal_line.encode(x=x, y=y, detail="text:N"),
         ideal_labels.encode(x=x, y=y, text="text:N"),
         data([row for row in rows if not row["rtt"]]).mark_rule(strokeWidth=1.9).encode(y=y, color=colour),
         data(rows_with_rtt).mark_line(strokeWidth=1.9).encode(x=x, y=y, color=colour),
-        *intervals(rows_with_rtt, x, y, low, size=60, colour=colour, shape=shape),
+        *interval_layers(rows_with_rtt, x, y, low, size=60, colour=colour, shape=shape),
         width=width,
         height=300,
     )
@@ -302,9 +316,13 @@ def _advice(cost: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
     without_leader, with_leader = max(significant, key=lambda pair: pair[0].p50_ms.value / pair[1].p50_ms.value)
     return (
         Advice(
-            action="Set group_replication_paxos_single_leader = ON on every member, and bootstrap the group again.",
-            because=f"Over {without_leader.distances_label}, the median commit takes {with_limits(with_leader.p50_ms)} ms with it and "
-            f"{with_limits(without_leader.p50_ms)} ms without it, because each commit then also waits for every idle member's turn.",
+            action=TEXTS["single-leader"],
+            because=fill(
+                TEXTS["single-leader-because"],
+                distances=without_leader.distances_label,
+                with_ms=with_leader.p50_ms,
+                without_ms=without_leader.p50_ms,
+            ),
         ),
     )
 
@@ -312,10 +330,10 @@ def _advice(cost: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
 def records(cost: ClusterCost) -> list[dict[str, object]]:
     """One line of CSV per arm."""
     return [
-        columns(point, "arm mode consistency distances row_bytes")
-        | {"rate_bps": written(point.rate_bps)}
-        | columns(point, "threads commits_per_s p50_ms p99_ms nearest_ms second_ms farthest_ms agreement_ms")
-        | columns(point, "predicted_ms error")
-        | {"flow_control": written(point.flow_control), "conflicts": point.conflicts}
+        csv_columns(point, "arm mode consistency distances row_bytes")
+        | {"rate_bps": csv_value(point.rate_bps)}
+        | csv_columns(point, "threads commits_per_s p50_ms p99_ms nearest_ms second_ms farthest_ms agreement_ms")
+        | csv_columns(point, "predicted_ms error")
+        | {"flow_control": csv_value(point.flow_control), "conflicts": point.conflicts}
         for point in cost.points
     ]

@@ -10,24 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
+from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
-from howfar.bottleneck.limit import Limit
 from howfar.experiments.answer import (
-    answer,
+    cell_level,
+    compare,
     compared_cells,
-    describe_the_path,
-    level,
-    limit_noun,
-    pairs_with_factor_off,
-    ratio_of,
-    resolution_of,
-    where_text,
+    groups_with_factor_off,
+    locations,
+    tps_of,
 )
-from howfar.experiments.arm_pairs import ArmPair, Tried, levels, pairs
+from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
+from howfar.experiments.compression.texts import CONTENTS, ECONOMICS
 from howfar.model import what_if as model
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import carried_payload, fit, series, settings_of
@@ -36,9 +33,8 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import Level
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, interval_text
-from howfar.stats.resample import Derived, Difference, within
-from howfar.units import format_rate_bps
+from howfar.stats.intervals import Resolution
+from howfar.stats.resample import PositiveInterval, SignedInterval, figure_text
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
 """Rates between which a break-even is sought."""
@@ -46,9 +42,6 @@ _POINTS_PER_DECADE = 5
 _BISECTIONS = 50
 MIN_PAYING_RATIO = 1.01
 """Ratio of throughputs from which compression pays."""
-NOT_RESOLVED = "cost not resolved"
-"""Text for an algorithm whose CPU cost is hidden by noise."""
-EVERYWHERE = "at every rate looked at"
 
 
 class BreakEvenPoint(Part):
@@ -65,7 +58,7 @@ class CompressionTried(Tried):
     rate_bps: float | None
     """Rate of the link. None: no link."""
     predicted: float | None
-    predicted_interval: Derived = None
+    predicted_interval: PositiveInterval = None
     agrees: bool | None
     """Whether the model predicted correctly if compression gains or loses, or the measured interval includes 1. None: no
     prediction."""
@@ -76,7 +69,7 @@ class CompressionGain(Part):
 
     rate_bps: float
     times: float
-    times_interval: Derived = None
+    times_interval: PositiveInterval = None
 
 
 class CompressionRow(Part):
@@ -89,15 +82,15 @@ class CompressionRow(Part):
     ratio_to_server: float
     client_ns_per_byte: float
     """CPU in addition to the uncompressed session's, per uncompressed byte."""
-    client_ns_per_byte_interval: Difference = None
+    client_ns_per_byte_interval: SignedInterval = None
     server_ns_per_byte: float
-    server_ns_per_byte_interval: Difference = None
+    server_ns_per_byte_interval: SignedInterval = None
     cost_ns_per_byte: float | None = None
     """CPU cost of both ends together. Noise may make it negative; the figures of the single ends are cut at 0."""
-    cost_ns_per_byte_interval: Difference = None
+    cost_ns_per_byte_interval: SignedInterval = None
     break_even_bps: float | None
     """Rate of a link below which it pays on this machine and data, if the link is the limit; None: never, or see `resolved`."""
-    break_even_bps_interval: Derived = None
+    break_even_bps_interval: PositiveInterval = None
     """Interval, cut to the examined rates. A limit at an end of these rates means that compression may pay nowhere, or everywhere."""
     extrapolated: bool = False
     """Whether the break-even lies beyond the rates that were measured."""
@@ -121,13 +114,13 @@ def algorithm_costs(facts: Sequence[ArmFacts], content: Level | None) -> tuple[W
     """Costs of each algorithm on this content, over all its cells."""
     costs_or_none = (
         _median_cost(str(algorithm), _pairs_on_content(facts, algorithm, content))
-        for algorithm in levels(facts, "compression")
+        for algorithm in changed_levels(facts, "compression")
     )
     return tuple(cost for cost in costs_or_none if cost is not None)
 
 
 def _pairs_on_content(facts: Sequence[ArmFacts], algorithm: Level, content: Level | None) -> list[ArmPair]:
-    return [pair for pair in pairs(facts, "compression", algorithm) if pair.plain.level("content") == content]
+    return [pair for pair in find_pairs(facts, "compression", algorithm) if pair.plain.level("content") == content]
 
 
 def _median_cost(algorithm: str, measured_pairs: Sequence[ArmPair]) -> WhatIfCompression | None:
@@ -225,6 +218,12 @@ def _apply_intervals(row: CompressionRow) -> CompressionRow:
     return row.model_copy(update={"resolved": True, "break_even_bps_interval": examined_interval})
 
 
+def is_open_ended(row: CompressionRow) -> bool:
+    """Whether the interval of the break-even reaches an end of the examined rates."""
+    interval = row.break_even_bps_interval
+    return interval is not None and (interval[0] <= SLOWEST_BPS or interval[1] >= FASTEST_BPS)
+
+
 def _models_of_contents(facts: Sequence[ArmFacts], workload: Workload | None) -> list[_ContentModel]:
     models = []
     modelled_cells = [
@@ -235,7 +234,7 @@ def _models_of_contents(facts: Sequence[ArmFacts], workload: Workload | None) ->
         plain = [
             one_series
             for one_series in series(content_cells)
-            if one_series.factors.get("compression", "off") == "off" and not one_series.local
+            if one_series.factors.get("compression", "off") == "off" and not one_series.is_local
         ]
         if plain:
             best_series = max(plain, key=lambda one_series: one_series.top.tps.value)
@@ -247,10 +246,10 @@ def _models_of_contents(facts: Sequence[ArmFacts], workload: Workload | None) ->
 
 
 def _compare_algorithms(content: _ContentModel, floors: NoiseFloors, is_resample: bool) -> list[CompressionRow]:
-    rates = sorted({comparison.rate_bps for comparison in content.facts if comparison.rate_bps is not None})
+    rates = sorted({arm.rate_bps for arm in content.facts if arm.rate_bps is not None})
     rows = []
     for cost in content.base.compression:
-        algorithm_pairs = list(pairs(content.facts, "compression", cost.algorithm))
+        algorithm_pairs = list(find_pairs(content.facts, "compression", cost.algorithm))
         crossover_bps = break_even_bps(content, cost.algorithm)
         if is_resample and crossover_bps is None:
             crossover_bps = SLOWEST_BPS  # it pays nowhere: the lowest rate examined stands for that
@@ -327,7 +326,7 @@ def _compare_pair(
         threads=pair.plain.threads,
         ratio=ratio,
         predicted=predicted,
-        invalid=not pair.valid,
+        invalid=not pair.is_valid,
         below_noise=pair.below_noise(floors),
         agrees=None if predicted is None else includes_one or (predicted > 1) == (ratio.value > 1),
     )
@@ -337,122 +336,100 @@ def _compare_pair(
 
 
 def level_advice(rows: Sequence[CompressionRow]) -> str:
-    """The best algorithm for each rate of the link, by the model, and the doubts that the intervals leave. `rows` are of one content.
-    Empty: no cost is resolved."""
+    """The gains of algorithms at each rate of the link, by the model, the largest first. `rows` are of one content. Empty: no cost is
+    resolved."""
     gains = [(gain, row.algorithm) for row in rows if row.resolved for gain in row.gains]
-    rates = sorted({gain.rate_bps for gain, _ in gains})
-    return "; ".join(
-        f"at {format_rate_bps(rate)} {_best_algorithm_text([entry for entry in gains if entry[0].rate_bps == rate])}"
-        for rate in rates
-    )
-
-
-def _best_algorithm_text(gains: Sequence[tuple[CompressionGain, str]]) -> str:
-    best, name = max(gains, key=lambda entry: entry[0].times)
-    if best.times <= MIN_PAYING_RATIO:
-        possible = [
-            f"{algorithm} may, {_gain_text(gain)}"
-            for gain, algorithm in gains
-            if gain.times_interval is not None and gain.times_interval[1] > MIN_PAYING_RATIO
-        ]
-        return "none pays" + (f" ({'; '.join(possible)})" if possible else "")
-    notes = []
-    if best.times_interval is not None:
-        low_limit = best.times_interval[0]
-        if low_limit <= 1:
-            notes.append("whether it pays is not resolved")
-        unresolved_rivals = [
-            other for gain, other in gains if gain is not best and (gain.times_interval or (0.0, 0.0))[1] >= low_limit
-        ]
-        if unresolved_rivals:
-            notes.append(f"not resolved from {', '.join(unresolved_rivals)}")
-    return f"{name} helps most ({'; '.join([_gain_text(best), *notes])})"
-
-
-def _gain_text(gain: CompressionGain) -> str:
-    return f"{within(gain.times, gain.times_interval, '{:.2f}'.format)} times"
+    gains.sort(key=lambda entry: (entry[0].rate_bps, -entry[0].times))
+    texts: dict[float, list[str]] = {}
+    for gain, algorithm in gains:
+        times = figure_text(gain.times, gain.times_interval, "{:.2f}".format)
+        texts.setdefault(gain.rate_bps, []).append(fill(ECONOMICS["gain"], algorithm=algorithm, times=times))
+    return "; ".join(fill(ECONOMICS["gains"], rate=rate, gains=", ".join(found)) for rate, found in texts.items())
 
 
 def compression_sentence(rows: Sequence[CompressionRow]) -> str:
-    """The rate below which each algorithm pays, by content."""
-    content_clauses = []
-    for content in dict.fromkeys(row.content for row in rows):
-        algorithms = ", ".join(f"{row.algorithm} {_pays_text(row)}" for row in rows if row.content == content)
-        content_clauses.append(f"{content}: {algorithms}")
+    """How often the model predicted correctly whether compression gains or loses. A cell without cells at another rate has no
+    prediction."""
     comparisons = [comparison for row in rows for comparison in row.measured]
-    resolved_comparisons = [comparison for comparison in comparisons if comparison.resolved]
-    predicted_comparisons = [comparison for comparison in resolved_comparisons if comparison.agrees is not None]
-    text = f"Compression pays on this machine for {'; '.join(content_clauses)}."
-    if not resolved_comparisons:
-        return f"{text} No difference is resolved in the {len(comparisons)} measured cells."
-    text += f" A difference is resolved in {len(resolved_comparisons)} of {len(comparisons)} measured cells"
-    if not predicted_comparisons:
-        return f"{text}; the model predicted none of these, because it had no cells at another rate."
-    subject = (
-        "these"
-        if len(predicted_comparisons) == len(resolved_comparisons)
-        else f"the {len(predicted_comparisons)} of these that it predicted"
-    )
-    return f"{text}; the model has {sum(bool(comparison.agrees) for comparison in predicted_comparisons)} of {subject} right."
-
-
-def _pays_text(row: CompressionRow) -> str:
-    if not row.resolved:
-        return NOT_RESOLVED
-    if row.everywhere:
-        return EVERYWHERE
-    if row.break_even_bps is None:
-        return "never"
-    text = f"below {within(row.break_even_bps, row.break_even_bps_interval, _rounded_rate_text)}"
-    low, high = row.break_even_bps_interval or (row.break_even_bps, row.break_even_bps)
-    text += " or never" if low <= SLOWEST_BPS else ""
-    text += f" or {EVERYWHERE}" if high >= FASTEST_BPS else ""
-    return text + (", which is beyond the rates measured" if row.extrapolated else "")
-
-
-def _rounded_rate_text(bps: float) -> str:
-    return format_rate_bps(float(f"{bps:.2g}"))
-
-
-def verdict(evidence: RunEvidence) -> str:
-    """The answer: for each link and kind of data, whether the best algorithm helps, and what the limit is then."""
-    cells_and_compressed = pairs_with_factor_off(
-        compared_cells(evidence, "compression"), "compression", partial(ratio_of, evidence)
-    )
-    return answer(
-        [
-            _content_clause(evidence, plain_cell, compressed_cells)
-            for plain_cell, compressed_cells in cells_and_compressed
-        ],
-        evidence,
-        quoted=True,
+    resolved = [comparison for comparison in comparisons if comparison.resolved]
+    predicted = [comparison for comparison in resolved if comparison.agrees is not None]
+    return fill(
+        ECONOMICS["resolved"],
+        resolved=len(resolved),
+        cells=len(comparisons),
+        predicted=len(predicted),
+        right=sum(bool(comparison.agrees) for comparison in predicted),
     )
 
 
-def _content_clause(
-    evidence: RunEvidence, plain_cell: CellSummary, compressed_cells: Sequence[tuple[CellSummary, Estimate]]
-) -> str:
-    """Clause about the best algorithm. One whose gain is resolved is preferred to one with a larger gain that is not."""
-    location = f"{where_text(plain_cell.factors)}, {level(plain_cell, 'content')}"
-    limit_note = f" (limit without it: {limit_noun(plain_cell.limit)})" if plain_cell.limit is not None else ""
-    compressed_cells = [pair for pair in compressed_cells if describe_the_path(plain_cell, pair[0])]
-    if not compressed_cells:
-        return f"{location}: no figure describes the path{limit_note}"
-    resolutions = [resolution_of(evidence, *pair) for pair in compressed_cells]
-    faster = [pair for pair, outcome in zip(compressed_cells, resolutions, strict=True) if outcome is Resolution.FASTER]
-    best_cell, ratio = max(faster or compressed_cells, key=lambda pair: pair[1].value)
-    sentence = f"{level(best_cell, 'compression')} reaches {interval_text(ratio)} times the throughput without it"
-    if faster:
-        return f"{location}: {sentence}{_moved_limit_note(plain_cell.limit, best_cell.limit)}"
-    if all(outcome is Resolution.SLOWER for outcome in resolutions):
-        return f"{location}: no algorithm helps; at best {sentence}{limit_note}"
-    outcome_text = "none is resolved to help" if Resolution.SLOWER in resolutions else "no difference is resolved"
-    return f"{location}: {outcome_text}{limit_note}"
+# ---------------------------------------------------------------- findings
 
 
-def _moved_limit_note(before: Limit | None, after: Limit | None) -> str:
-    if before is None or after is None:
-        return ""
-    if before.resource is after.resource:
-        return f" (limit: {limit_noun(before)}, with and without)"
-    return f" (the limit moves from {limit_noun(before)} to {limit_noun(after)})"
+_ORDER = ("helps", "slower", "no-gain", "no-difference", "invalid")
+"""Ids of findings, the most important first."""
+
+
+def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
+    """For each link and kind of data, the algorithm with the largest gain; one finding for a link over which none helps with any
+    data."""
+    groups = groups_with_factor_off(compared_cells(evidence, "compression"), "compression")
+    findings_by_location: dict[str, list[Finding]] = {}
+    places = locations([plain for plain, _ in groups], "compression", "content")
+    for place, (plain, compressed) in zip(places, groups, strict=True):
+        compared = [(cell, *result) for cell in compressed if (result := compare(evidence, cell, plain))]
+        if compared:
+            findings_by_location.setdefault(place, []).append(_content_finding(place, plain, compared))
+    findings = [finding for place, found in findings_by_location.items() for finding in _merge_contents(place, found)]
+    return tuple(sorted(findings, key=_importance))
+
+
+def _content_finding(
+    location: str, plain: CellSummary, compared: Sequence[tuple[CellSummary, Estimate, Resolution | None]]
+) -> Finding:
+    """The finding about the best algorithm. One whose gain is resolved is preferred to one with a larger gain that is not."""
+    valid = [result for result in compared if result[2] is not None]
+    faster = [result for result in valid if result[2] is Resolution.FASTER]
+    best, ratio, verdict = max(faster or valid or compared, key=lambda result: result[1].value)
+    verdicts = {result[2] for result in valid}
+    outcomes = {
+        "invalid": not valid,
+        "helps": bool(faster),
+        "slower": verdicts == {Resolution.SLOWER},
+        "no-gain": Resolution.SLOWER in verdicts,
+    }
+    content = str(cell_level(plain, "content"))
+    parameters: dict[str, str | int | float] = {
+        "location": location,
+        "content": content,
+        "algorithm": str(cell_level(best, "compression")),
+        "transactions_per_s": tps_of(best),
+        "plain_transactions_per_s": tps_of(plain),
+    }
+    limits = {"limit": best.limit, "plain_limit": plain.limit}
+    return Finding(
+        id=next((name for name, applies in outcomes.items() if applies), "no-difference"),
+        subject=f"{CONTENTS.get(content, content)} {location}",
+        estimate=ratio,
+        verdict=verdict,
+        parameters=parameters | {name: limit.resource.value for name, limit in limits.items() if limit is not None},
+    )
+
+
+def _merge_contents(location: str, findings: Sequence[Finding]) -> list[Finding]:
+    """One finding for the location if no algorithm helps there, whatever the data."""
+    if len({finding.id for finding in findings}) == 1 and findings[0].id != "helps":
+        best = max(findings, key=_ratio)
+        return [best.model_copy(update={"subject": location, "parameters": best.parameters | {"content": "all"}})]
+    return [
+        finding if finding.id == "helps" else finding.model_copy(update={"subject": f"for {finding.subject}"})
+        for finding in findings
+    ]
+
+
+def _importance(finding: Finding) -> tuple[int, bool, float]:
+    """Key for sorting findings, the most important first: the largest gains, then links over which nothing helps."""
+    return _ORDER.index(finding.id), finding.parameters["content"] != "all", -_ratio(finding)
+
+
+def _ratio(finding: Finding) -> float:
+    return finding.estimate.value if finding.estimate else 0.0

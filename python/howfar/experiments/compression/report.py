@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.compression.analysis import (
-    EVERYWHERE,
-    NOT_RESOLVED,
     CompressionEconomics,
     CompressionRow,
     analyse_compression,
-    verdict,
+    conclude,
+    is_open_ended,
     with_sentences,
 )
+from howfar.experiments.compression.texts import REPORT, TEXTS
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, prediction_text
 from howfar.report import figures, palette
@@ -25,16 +26,16 @@ from howfar.report.charts import (
     Drawable,
     Point,
     Rows,
+    arrange_in_rows,
     axis,
-    by_name,
+    by_style,
+    clip_limits,
     data,
-    ends,
-    intervals,
+    interval_layers,
     layer,
     legend,
     log_axis,
     panel_width,
-    rows_of,
     styles,
 )
 from howfar.report.document import (
@@ -44,16 +45,14 @@ from howfar.report.document import (
     Column,
     Details,
     Document,
-    Fields,
     Heading,
-    table_of,
+    make_table,
 )
 from howfar.report.drawing import alt
-from howfar.report.figures import rate, tps
-from howfar.report.grid import level
+from howfar.report.figures import tps
+from howfar.report.grid import cell_level
 from howfar.stats.estimate import Part
 from howfar.store.records import ArmRole
-from howfar.units import format_rate_bps
 
 PANEL_HEIGHT = 260
 
@@ -61,17 +60,30 @@ UNCOMPRESSED = "none"
 """Name of the series without compression."""
 
 
+def rows_of(summary: Summary) -> tuple[CompressionRow, ...]:
+    """The compared algorithms; without an answer, only what was measured: no model, break-even or advice."""
+    rows = summary.require_findings(CompressionEconomics).rows
+    if not summary.answer.is_missing:
+        return rows
+    no_model = {"break_even_bps": None, "gains": (), "level_advice": "", "curve": (), "extrapolated": False}
+    unpredicted = {"predicted": None, "agrees": None}
+    return tuple(
+        row.model_copy(
+            update=no_model | {"measured": tuple(tried.model_copy(update=unpredicted) for tried in row.measured)}
+        )
+        for row in rows
+    )
+
+
 def draw_break_even(summary: Summary, width: int) -> Drawable | None:
-    """Chart of throughput over the link's rate: lines by the model, measured points, and a diamond at each break-even."""
-    findings = summary.found(CompressionEconomics)
-    if findings is None or not findings.rows:
-        return None
-    contents = list(dict.fromkeys(row.content for row in findings.rows))
+    """Chart of throughput over the link's rate: lines by the model, measured points, and a tick at each break-even."""
+    compared = rows_of(summary)
+    contents = list(dict.fromkeys(row.content for row in compared))
     points = {content: measured_rows(summary, content) for content in contents}
-    rate_and_tps = [(point["rate"], point["tps"]) for panel_pixels in points.values() for point in panel_pixels]
+    rate_and_tps = [(point["rate"], point["tps"]) for panel_points in points.values() for point in panel_points]
     rate_and_tps += [
         (point.rate_bps, tps)
-        for row in findings.rows
+        for row in compared
         for point in row.curve
         for tps in (point.plain_tps, point.compressed_tps)
     ]
@@ -79,15 +91,15 @@ def draw_break_even(summary: Summary, width: int) -> Drawable | None:
     if not rates_bps or min(rates_bps) == max(rates_bps):
         return None
     panel_pixels, narrow = panel_width(len(contents), width, 64), width < PHONE
-    names = [UNCOMPRESSED, *dict.fromkeys(row.algorithm for row in findings.rows)]
+    names = [UNCOMPRESSED, *dict.fromkeys(row.algorithm for row in compared)]
     panels = _Panels(
         (min(rates_bps), max(rates_bps)), (min(tps_values) / 1.2, max(tps_values) * 1.25), names, panel_pixels
     )
     charts: list[Drawable] = []
     for content in contents:
-        rows = [row for row in findings.rows if row.content == content]
+        rows = [row for row in compared if row.content == content]
         charts.append(panels.panel(content, rows, points[content], first=narrow or not charts))
-    return rows_of(charts, 1 if narrow else len(charts))
+    return arrange_in_rows(charts, 1 if narrow else len(charts))
 
 
 def measured_rows(summary: Summary, content: str) -> Rows:
@@ -95,12 +107,16 @@ def measured_rows(summary: Summary, content: str) -> Rows:
     rows: Rows = []
     for cell in summary.cells:
         rate_bps = cell.factors.get("rate_bps")
-        if cell.role is ArmRole.DUPLICATE or level(cell, "content") != content or not isinstance(rate_bps, int | float):
+        if (
+            cell.role is ArmRole.DUPLICATE
+            or cell_level(cell, "content") != content
+            or not isinstance(rate_bps, int | float)
+        ):
             continue
-        algorithm, throughput = str(level(cell, "compression")), tps(cell)
+        algorithm, throughput = str(cell_level(cell, "compression")), tps(cell)
         series = UNCOMPRESSED if algorithm == "off" else algorithm
         point = {"series": series, "rate": float(rate_bps), "tps": throughput.value}
-        rows.append(point | ends(throughput, (0.0, math.inf)))
+        rows.append(point | clip_limits(throughput, (0.0, math.inf)))
     return rows
 
 
@@ -115,9 +131,9 @@ class _Panels:
         labels = {"labelOverlap": True, "labelFlush": True}
         self.x = axis(alt.X, "rate", "link, bit/s", x_domain, 10, values=ticks, format="~s", grid=False, **labels)
         legend_spec = legend(5 if width > 225 else 2, symbolStrokeWidth=2)
-        self.colour = by_name(alt.Color, "series", styles(names, (palette.MUTED, *palette.SERIES)), legend_spec)
-        self.shape = by_name(alt.Shape, "series", styles(names, palette.SHAPES), legend_spec)
-        self.dash = by_name(alt.StrokeDash, "series", styles(names, palette.DASHES), legend_spec)
+        self.colour = by_style(alt.Color, "series", styles(names, (palette.MUTED, *palette.SERIES)), legend_spec)
+        self.shape = by_style(alt.Shape, "series", styles(names, palette.SHAPES), legend_spec)
+        self.dash = by_style(alt.StrokeDash, "series", styles(names, palette.DASHES), legend_spec)
 
     def _y(self, field: str, first: bool) -> alt.Y:
         title = "transactions per second" if first else None
@@ -135,7 +151,7 @@ class _Panels:
                 point | {"low": max(point["low"], min_tps), "high": min(point["high"], max_tps)} for point in points
             ]
             low = self._y("low", first)
-            layers += intervals(clipped, self.x, y, low, colour=self.colour, shape=self.shape, size=55)
+            layers += interval_layers(clipped, self.x, y, low, colour=self.colour, shape=self.shape, size=55)
         crossings: Rows = [
             {
                 "series": row.algorithm,
@@ -148,11 +164,13 @@ class _Panels:
             and row.curve[0].rate_bps <= row.break_even_bps <= row.curve[-1].rate_bps
         ]
         if crossings:
-            mark = data(crossings).mark_point(shape="diamond", size=150, strokeWidth=2, filled=False)
-            layers.append(mark.encode(x=self.x, y=y, color=self.colour))
+            tick = data(crossings).mark_tick(orient="vertical", size=30, thickness=2)
+            layers.append(tick.encode(x=self.x, y=y, color=self.colour))
         # Break-even labels are at the bottom right: at high rates throughput is high, so no line passes there.
-        for index, row in enumerate(sorted(rows, key=lambda row: row.break_even_bps or 0.0)):
-            labels = data([{"text": f"{row.algorithm} {_break_even_label(row)}", "series": row.algorithm}])
+        labelled = sorted((row for row in rows if row.curve), key=lambda row: row.break_even_bps or 0.0)
+        for index, row in enumerate(labelled):
+            text = fill(REPORT["break-even"], algorithm=row.algorithm, pays=_pays_text(row))
+            labels = data([{"text": text, "series": row.algorithm}])
             label_marks = labels.mark_text(
                 align="right", fontSize=11, x=self.width - 4, y=PANEL_HEIGHT - 8 - 15 * index
             )
@@ -160,12 +178,11 @@ class _Panels:
         return layer(*layers, width=self.width, height=PANEL_HEIGHT, title=alt.TitleParams(content, anchor="start"))
 
 
-def _break_even_label(row: CompressionRow) -> str:
-    if not row.resolved:
-        return NOT_RESOLVED
-    if row.everywhere:
-        return f"pays {EVERYWHERE}"
-    return f"pays below {rate(row.break_even_bps)}" if row.break_even_bps else "never pays"
+def _pays_text(row: CompressionRow) -> str:
+    """Where it pays: below the break-even, nowhere, everywhere, or not known."""
+    outcomes = {"not resolved": not row.resolved, "everywhere": row.everywhere, "never": not row.break_even_bps}
+    name = next((name for name, applies in outcomes.items() if applies), "below")
+    return fill(REPORT[name], rate=row.break_even_bps or 0.0)
 
 
 def _model_rows(rows: list[CompressionRow]) -> Rows:
@@ -191,10 +208,11 @@ def interpolated_plain_tps(row: CompressionRow, bps: float) -> float:
 
 class CompressionExperiment(Experiment):
     name = "compression"
+    texts = TEXTS
     findings: ClassVar[Keys] = {"compression": CompressionEconomics}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        is_resample = bool(evidence.whole)
+        is_resample = bool(evidence.whole_run_findings)
         return {
             "compression": analyse_compression(
                 evidence.facts, evidence.workload, evidence.floors, is_resample=is_resample
@@ -204,69 +222,72 @@ class CompressionExperiment(Experiment):
     def with_sentences(self, finding: Part) -> Part:
         return with_sentences(finding) if isinstance(finding, CompressionEconomics) else finding
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
-        return verdict(evidence)
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        return conclude(evidence)
 
     def document(self, summary: Summary) -> Document:
-        findings = summary.the(CompressionEconomics)
-        return grid_document(summary, chart=_chart_section(summary, findings), economics=costs_section(findings))
+        return grid_document(summary, chart=_chart_section(summary), economics=costs_section(summary))
 
 
-def _chart_section(summary: Summary, findings: CompressionEconomics) -> list[Block]:
-    has_curves = any(row.curve for row in findings.rows)
-    caption = "Points: measured, with 95 % intervals." + (
-        " Lines: the model of each algorithm on this machine and data. Diamond: below this rate of the link compression pays."
-        if has_curves
-        else ""
-    )
-    number, contents = figures.number, dict.fromkeys(row.content for row in findings.rows)
-    fields: Fields[Point] = {
+def _chart_section(summary: Summary) -> list[Block]:
+    compared = rows_of(summary)
+    number, contents = figures.number, dict.fromkeys(row.content for row in compared)
+    points = [{"content": content, **point} for content in contents for point in measured_rows(summary, content)]
+    has_intervals = any(point["low"] < point["high"] for point in points)
+    caption = fill(REPORT["points"], intervals=has_intervals)
+    caption += REPORT["lines"] if any(row.curve for row in compared) else ""
+    caption += REPORT["logarithmic"]
+    fields: dict[str | Column, Callable[[Point], str | Cell]] = {
         "data": lambda point: point["content"],
         "compression": lambda point: point["series"],
         "link": lambda point: figures.rate(point["rate"]),
-        "transactions/s [95 %]": lambda point: (
-            f"{number(point['tps'])} [{number(point['low'])}, {number(point['high'])}]"
-        ),
+        "transactions/s": lambda point: number(point["tps"]),
     }
-    points = [{"content": content, **point} for content in contents for point in measured_rows(summary, content)]
-    data = table_of("", points, fields)
-    title = "Transactions per second against the link's rate, by compression"
+    if has_intervals:
+        fields["95 % interval"] = lambda point: f"{number(point['low'])} to {number(point['high'])}"
+    data = make_table("", points, fields)
     make = partial(draw_break_even, summary)
-    return [Heading("Below which rate does compression pay?"), Chart("even", title, caption, make, data)]
+    return [Heading("Below which rate does compression pay?"), Chart("even", _title(summary), caption, make, data)]
 
 
-def costs_section(findings: CompressionEconomics) -> list[Block]:
-    rates_bps = list(dict.fromkeys(tried.rate_bps for row in findings.rows for tried in row.measured))
+def _title(summary: Summary) -> str:
+    """The largest gain, or that there is none."""
+    best = next(iter(summary.answer.findings), None)
+    if best is None or best.id not in TEXTS or best.id == "invalid":
+        return REPORT["measured"]
+    return fill(REPORT["gain"], **best.parameters) if best.id == "helps" else REPORT["no gain"]
+
+
+def costs_section(summary: Summary) -> list[Block]:
+    compared, answered = rows_of(summary), not summary.answer.is_missing
+    rates_bps = list(dict.fromkeys(tried.rate_bps for row in compared for tried in row.measured))
     fields: dict[str | Column, Callable[[CompressionRow], str | Cell]] = {
         "data,\nalgorithm": lambda row: f"{row.content}, {row.algorithm}",
         "bytes of\nplain": lambda row: f"{row.ratio_to_client:.2f}",
         "CPU ns/B\nclient+server": lambda row: Cell(
             f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}",
-            figures.between(row.cost_ns_per_byte_interval),
-        ),
-        "pays\nbelow": lambda row: Cell(
-            _pays_below(row) + (" *" if row.extrapolated else ""),
-            figures.between(row.break_even_bps_interval, figures.rate),
+            figures.interval_line(row.cost_ns_per_byte_interval),
         ),
     }
+    if answered:
+        fields["pays"] = lambda row: Cell(
+            _pays_text(row) + (" *" if row.extrapolated else ""),
+            figures.interval_line(row.break_even_bps_interval, figures.rate),
+        )
     for rate_bps in rates_bps:
-        fields[f"{f'x at {format_rate_bps(rate_bps)}' if rate_bps else 'x, no link'}\n(predicted)"] = partial(
-            _comparison_cell, rate_bps
-        )
-    rows_by_advice: dict[str, list[str]] = {}
-    for row in findings.rows:
-        if row.level_advice:
-            rows_by_advice.setdefault(row.level_advice, []).append(f"{row.algorithm} on {row.content}")
-    notes = [findings.says]
-    if any(row.extrapolated for row in findings.rows):
-        notes.append("* beyond the rates that were measured: an extrapolation.")
-    if any(tried.agrees is False and not tried.invalid for row in findings.rows for tried in row.measured):
-        notes.append("! the model predicted a gain where there was a loss, or the other way round.")
-    notes += [f"{', '.join(names)}: {text.rstrip('.')}." for text, names in rows_by_advice.items()]
+        head = f"x at {figures.rate(rate_bps)}" if rate_bps else "x, no link"
+        fields[f"{head}\n{'(predicted)' if answered else 'measured'}"] = partial(_comparison_cell, rate_bps)
+    notes = [summary.require_findings(CompressionEconomics).says] if answered else []
+    if any(is_open_ended(row) for row in compared):
+        notes.append(REPORT["open"])
+    if any(row.extrapolated for row in compared):
+        notes.append(REPORT["extrapolated"])
+    if any(tried.agrees is False and not tried.invalid for row in compared for tried in row.measured):
+        notes.append(REPORT["wrong"])
+    advice = {row.content: row.level_advice for row in compared if row.level_advice}
+    notes += [fill(REPORT["advice"], content=content, advice=text) for content, text in advice.items()]
     return [
-        Details(
-            "What compression costs and saves", (table_of("", findings.rows, fields, notes, stack=True),), open=True
-        )
+        Details("What compression costs and saves", (make_table("", compared, fields, notes, stack=True),), open=True)
     ]
 
 
@@ -275,13 +296,4 @@ def _comparison_cell(rate_bps: float | None, row: CompressionRow) -> Cell:
     if comparison is None:
         return Cell(figures.UNKNOWN)
     mark = f" {NOT_VALID}" if comparison.invalid else " !" if comparison.agrees is False else ""
-    return Cell(figures.ratio(comparison.ratio), f"({prediction_text(comparison.predicted)}){mark}")
-
-
-def _pays_below(row: CompressionRow) -> str:
-    """The break-even; or that it pays nowhere, everywhere, or is not known."""
-    if not row.resolved:
-        return "not resolved"
-    if row.everywhere:
-        return "all tried"
-    return figures.rate(row.break_even_bps) if row.break_even_bps else "never"
+    return Cell(figures.ratio(comparison.ratio), prediction_text(comparison.predicted) + mark)

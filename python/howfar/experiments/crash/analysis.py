@@ -14,17 +14,17 @@ predicted, because TCP continues to send for a while.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from howfar.analysis.advice import capital
+from howfar.analysis.answer import Finding, sentence
 from howfar.bottleneck.rules import FULL_SHARE
-from howfar.experiments.replication.arms import mode_name, plural, rate_interval, with_mode
+from howfar.experiments.crash.texts import TEXTS
+from howfar.experiments.replication.arms import replication_name
 from howfar.plan.factors import LOSSLESS, REPLICA_RATE_BPS
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import interval_text, mean_interval, mean_of_counts
+from howfar.stats.intervals import mean_interval, mean_of_counts
 from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
 
 CHANCE_OF_NO_LOSS = 0.05
@@ -225,13 +225,15 @@ class CrashLoss(Part):
 class CrashFindings(Part):
     losses: tuple[CrashLoss, ...]
     sentences: tuple[str, ...]
+    """What the tables do not have."""
 
 
 def crash_findings(run: Run) -> CrashFindings | None:
     """Findings about crashes. None: nothing crashed in this run, or every crash is void."""
     losses_or_none = [_summarise_crashes(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
     losses = tuple(loss for loss in losses_or_none if loss is not None)
-    return CrashFindings(losses=losses, sentences=loss_sentences(losses)) if losses else None
+    sentences = tuple(sentence([finding], TEXTS) for finding in detail_findings(losses))
+    return CrashFindings(losses=losses, sentences=sentences) if losses else None
 
 
 def _summarise_crashes(run: Run, arm: Arm) -> CrashLoss | None:
@@ -282,7 +284,7 @@ def _summarise_crashes(run: Run, arm: Arm) -> CrashLoss | None:
         meanwhile=mean_of_counts(slowed) if slowed else None,
         back_s=mean_of_counts(back) if back else None,
         not_back=len(records) - len(back) if records[0].fault in _TEMPORARY_FAULTS else 0,
-        join=_join_cost(records, REPLICA_RATE_BPS.given(arm.factors)),
+        join=_join_cost(records, REPLICA_RATE_BPS.level_or_none(arm.factors)),
         sound=True,
         each=tuple(_crash_point(number, record) for number, record in crashes),
     )
@@ -362,55 +364,137 @@ def _cpu_time_gained_s(crash: CrashRecord, alive_s: float) -> float:
     return alone_s * cpus.replicas / (cpus.busy - cpus.replicas) if cpus.replicas < cpus.busy else 0.0
 
 
-# ---------------------------------------------------------------- sentences
+# ---------------------------------------------------------------- what the crashes show
 
 
-def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
-    """Sentences on losses of asynchronous and semi-synchronous replication, on unsafe reads, and on unacknowledged commits."""
-    lossless = [loss for loss in losses if loss.mode in LOSSLESS]
-    sentences = [_loss_sentence(loss) for loss in losses if loss.mode not in LOSSLESS]
-    sentences += [
-        *(_lossless_sentence(mode, lossless) for mode in LOSSLESS),
-        *(_stall_sentence(mode, lossless) for mode in LOSSLESS),
-    ]
-    sentences += [
-        *(_join_sentence(loss) for loss in losses),
-        _isolated_writes_sentence(losses),
-        _early_reads_sentence(lossless),
-        _unacknowledged_sentence(losses),
-    ]
-    return tuple(sentence for sentence in sentences if sentence)
-
-
-def loss_verdict(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
-    """One sentence per mode. Losses of modes that should lose nothing come first. For a mode that may lose commits, the sentence is
-    about the fault that lost most."""
-    modes = list(dict.fromkeys(loss.mode for loss in losses))
-    lossless_modes = [mode for mode in LOSSLESS if mode in modes]
-    modes_with_loss = [mode for mode in lossless_modes if any(loss.lost for loss in losses if loss.mode == mode)]
-    worst_losses = [
-        max((loss for loss in losses if loss.mode == mode), key=lambda loss: loss.lost_per_crash.value)
-        for mode in modes
-        if mode not in LOSSLESS
-    ]
-    other_sentences = [_lossless_sentence(mode, losses) for mode in lossless_modes if mode not in modes_with_loss]
-    join_sentences = [text for loss in losses if (text := _join_sentence(loss))]
-    other_sentences += [
-        text
-        for text in (*(_stall_sentence(mode, losses) for mode in lossless_modes), _isolated_writes_sentence(losses))
-        if text
-    ]
+def conclude(losses: Sequence[CrashLoss], shown: Mapping[str, Estimate]) -> tuple[Finding, ...]:
+    """The answer: first losses of modes that should lose nothing, then writes on an isolated node, joins, expected losses, and what
+    held. `shown`: the loss per crash of a mode where the main table has one; otherwise that under the first of `FAULTS`."""
+    by_mode = _losses_by_mode(losses)
+    totals = [_totals(of_mode) for mode, of_mode in by_mode.items() if mode in LOSSLESS]
+    expected = [_loss_finding(of_mode, shown.get(mode)) for mode, of_mode in by_mode.items() if mode not in LOSSLESS]
+    stalls = [stall for of_mode in by_mode.values() if (stall := _longest_stall(of_mode))]
+    isolated = _isolated(losses)
+    writes = [_finding("isolated-writes", loss, writes=loss.by_itself) for loss in isolated if loss.by_itself]
+    cuts = sum(loss.crashes for loss in isolated)
+    silence = [_finding("isolated-silence", cuts=cuts)] if isolated and not writes else []
+    is_about_isolation = len(isolated) == len(losses)
     return (
-        *(_lossless_sentence(mode, losses) for mode in modes_with_loss),
-        *join_sentences,
-        *(_loss_sentence(loss, brief=True) for loss in worst_losses),
-        *other_sentences,
+        *(finding for finding in totals if finding.id == "broken-promise"),
+        *writes,
+        *(silence if is_about_isolation else ()),
+        *(finding for loss in losses for finding in _join_findings(loss)),
+        *(finding for finding in expected if finding.id == "lost"),
+        *(finding for finding in (*expected, *totals) if finding.id == "none-lost"),
+        *stalls,
+        *(() if is_about_isolation else silence),
     )
 
 
-def upper_percent(share: float) -> str:
-    """A share in percent, rounded up because it is an upper limit: `12` for 11.29 %."""
-    return f"{math.ceil(round(share * 100, 6))}"
+def detail_findings(losses: Sequence[CrashLoss]) -> tuple[Finding, ...]:
+    """What the tables do not have: bounds, ages of lost commits, early reads, commits that a retry would repeat."""
+    by_mode = _losses_by_mode(losses)
+    findings = [
+        _finding("age", loss, fault=FAULTS[loss.fault].clause, age_ms=loss.lost_age_ms)
+        for loss in losses
+        if loss.mode not in LOSSLESS and (loss.lost_age_ms or 0) > 0
+    ]
+    for of_mode in by_mode.values():
+        worst, totals = max(of_mode, key=lambda loss: loss.most_lost), _totals(of_mode).parameters
+        if not worst.lost:
+            share = max_loss_share(int(totals["crashes"]))
+            findings.append(_finding("bound", worst, None, share=share, **totals))
+        elif worst.mode in LOSSLESS:
+            findings.append(_finding("worst", worst, most=worst.most_lost, fault=FAULTS[worst.fault].clause))
+    findings += [
+        _finding("donor-limit", loss, busy=loss.join.link_busy.value)
+        for loss in losses
+        if loss.join is not None and loss.join.link_busy.value > MIN_SHARE_OF_LIMITING_LINK
+    ]
+    isolated = _isolated(losses)
+    if isolated and not any(loss.by_itself for loss in isolated):
+        findings.append(_finding("cuts-bound", share=max_loss_share(sum(loss.crashes for loss in isolated))))
+    findings += _early_read_findings([loss for loss in losses if loss.mode in LOSSLESS])
+    crashes = sum(loss.crashes for loss in losses)
+    for name, applied in (
+        ("applied", sum(loss.done_untold for loss in losses)),
+        ("refused", sum(loss.done_refused for loss in losses)),
+    ):
+        findings += [_finding(name, crashes=crashes, applied=applied)] if applied else []
+    return tuple(findings)
+
+
+def _finding(name: str, loss: CrashLoss | None = None, estimate: Estimate | None = None, **figures: Any) -> Finding:
+    """A finding; the subject is the mode of `loss`."""
+    return Finding(id=name, subject=replication_name(loss.mode) if loss else "", estimate=estimate, parameters=figures)
+
+
+def _losses_by_mode(losses: Sequence[CrashLoss]) -> dict[str, list[CrashLoss]]:
+    """Losses by mode; modes that should lose nothing in the order of `LOSSLESS`, after the others."""
+    modes = dict.fromkeys(loss.mode for loss in losses)
+    ordered = [*(mode for mode in modes if mode not in LOSSLESS), *(mode for mode in LOSSLESS if mode in modes)]
+    return {mode: [loss for loss in losses if loss.mode == mode] for mode in ordered}
+
+
+def _totals(losses: Sequence[CrashLoss]) -> Finding:
+    """Whether a mode lost anything, over all faults."""
+    lost, crashes, acknowledged = (
+        sum(getattr(loss, name) for loss in losses) for name in ("lost", "crashes", "acknowledged")
+    )
+    several = int(len({loss.fault for loss in losses}) > 1)
+    name = "broken-promise" if lost else "none-lost"
+    return _finding(name, losses[0], lost=lost, acknowledged=acknowledged, crashes=crashes, several=several)
+
+
+def _loss_finding(losses: Sequence[CrashLoss], shown: Estimate | None) -> Finding:
+    """The loss of a mode that may lose commits."""
+    if not any(loss.lost for loss in losses):
+        return _totals(losses)
+    first = min(losses, key=lambda loss: list(FAULTS).index(loss.fault))
+    return _finding("lost", first, shown or first.lost_per_crash, fault=first.fault, crashes=first.crashes)
+
+
+def _join_findings(loss: CrashLoss) -> list[Finding]:
+    """How long a node took to join, and what it cost meanwhile. Empty: none joined, or none within a minute."""
+    if loss.join is None or loss.back_s is None:
+        return []
+    slowed = loss.meanwhile is not None and loss.meanwhile.high is not None and loss.meanwhile.high < 1
+    return [_finding(loss.fault, loss, loss.back_s), *([_finding("meanwhile", loss, loss.meanwhile)] if slowed else [])]
+
+
+def _longest_stall(losses: Sequence[CrashLoss]) -> Finding | None:
+    """The longest mean time in which no client of a cluster was told of a commit. None: no cluster."""
+    stalls = [(loss.stall_s, loss) for loss in losses if loss.stall_s is not None]
+    if not stalls:
+        return None
+    estimate, loss = max(stalls, key=lambda stall: stall[0].value)
+    return _finding("stall", loss, estimate, fault=FAULTS[loss.fault].clause)
+
+
+def _isolated(losses: Sequence[CrashLoss]) -> list[CrashLoss]:
+    return [loss for loss in losses if loss.by_itself is not None and loss.fault.startswith(_ISOLATING_FAULTS)]
+
+
+def _early_read_findings(losses: Sequence[CrashLoss]) -> list[Finding]:
+    """Commits that other clients read before they were acknowledged to the client that wrote them, in the mode with most of them."""
+    worst = max(losses, key=lambda loss: loss.seen_early / loss.seen if loss.seen else 0.0, default=None)
+    if worst is None or not worst.seen_early:
+        return []
+    of_mode = [loss for loss in losses if loss.mode == worst.mode]
+    early, seen, phantoms = (
+        sum(getattr(loss, name) for loss in of_mode) for name in ("seen_early", "seen", "phantoms")
+    )
+    lead_ms = worst.seen_early_median_ms
+    lead = {} if lead_ms is None else {"lead_ms": lead_ms}
+    return [
+        _finding("early-reads-by" if lead else "early-reads", worst, None, early=early, seen=seen, **lead),
+        *([_finding("phantoms", worst, phantoms=phantoms)] if phantoms else []),
+    ]
+
+
+_ISOLATING_FAULTS = ("cut-off", "partition", "member-returns")
+MIN_SHARE_OF_LIMITING_LINK = 0.8
+"""Share of a join's time with a busy donor's link beyond which that link counts as the limit of the join."""
 
 
 def lost_before_text(loss: CrashLoss) -> str:
@@ -421,133 +505,3 @@ def lost_before_text(loss: CrashLoss) -> str:
     if loss.lost_by_force in (None, loss.lost_before):
         return f"{loss.lost_before:,}"
     return f"{loss.lost_before:,} to {loss.lost_by_force:,}"
-
-
-def _loss_sentence(loss: CrashLoss, brief: bool = False) -> str:
-    start = f"{capital(with_mode(loss.mode))}, when {FAULTS[loss.fault].clause}, "
-    if not loss.lost:
-        limit = loss.share_that_may_lose
-        text = f"{start}none of {loss.acknowledged:,} acknowledged commits was lost in {plural(loss.crashes, 'crash')}"
-        return f"{text}{'' if limit is None else f' (at most {upper_percent(limit)} % of crashes lose any)'}."
-    text = f"{start}a crash lost {rate_interval(loss.lost_per_crash)} acknowledged commits ({plural(loss.crashes, 'crash')}"
-    if loss.predicted_lost is not None:
-        qualifier = "" if FAULTS[loss.fault].cut_off else "at most about "
-        text += f"; predicted: {qualifier}{rate_interval(loss.predicted_lost)}"
-    text += ")"
-    if not brief and FAULTS[loss.fault].like_machine_failure:
-        text += (
-            f", {lost_before_text(loss)} of all {loss.lost:,} acknowledged before the cut took effect, which is what the failure of "
-            "the machine at that moment would lose"
-        )
-    if not brief and loss.lost_age_ms is not None and loss.lost_age_ms > 0:
-        text += f"; the earliest had been acknowledged {loss.lost_age_ms:.3g} ms before the fault"
-    return text + "."
-
-
-def _lossless_sentence(mode: str, losses: Sequence[CrashLoss]) -> str:
-    """Sentence on a mode that should lose nothing, for all faults together."""
-    mode_losses = [loss for loss in losses if loss.mode == mode]
-    if not mode_losses:
-        return ""
-    crashes, lost = sum(loss.crashes for loss in mode_losses), sum(loss.lost for loss in mode_losses)
-    acknowledged = sum(loss.acknowledged for loss in mode_losses)
-    if lost:
-        worst = max(mode_losses, key=lambda loss: loss.most_lost)
-        return (
-            f"{capital(mode_name(mode))} lost {lost:,} of {acknowledged:,} acknowledged commits in {plural(crashes, 'crash')}, at "
-            f"most {worst.most_lost:,} in one, when {FAULTS[worst.fault].clause}: it should lose none."
-        )
-    faults = len({loss.fault for loss in mode_losses})
-    kinds = f" of {faults} kinds" if faults > 1 else ""
-    return (
-        f"{capital(mode_name(mode))} lost none of {acknowledged:,} acknowledged commits in {plural(crashes, 'crash')}{kinds}, so "
-        f"at most {upper_percent(max_loss_share(crashes))} % of crashes lose any."
-    )
-
-
-def _stall_sentence(mode: str, losses: Sequence[CrashLoss]) -> str:
-    """Sentence on how long clients waited, by fault. Empty: no cluster."""
-    clauses = [
-        f"{rate_interval(loss.stall_s)} s when {FAULTS[loss.fault].clause}{_meanwhile_clause(loss)}"
-        for loss in losses
-        if loss.mode == mode and loss.stall_s is not None
-    ]
-    return f"{capital(mode_name(mode))}: no client was told of a commit for {', '.join(clauses)}." if clauses else ""
-
-
-def _meanwhile_clause(loss: CrashLoss) -> str:
-    """Effect of a member's fault: ` (meanwhile 0.41 of the commits per second; whole again after 1.2 s)`. Empty if the primary
-    died."""
-    if loss.meanwhile is None:
-        return ""
-    recovery = "" if loss.back_s is None else f"; whole again after {rate_interval(loss.back_s)} s"
-    if loss.not_back:
-        recovery += f"; in {loss.not_back} of {plural(loss.crashes, 'trial')} not whole within a minute"
-    return f" (meanwhile {interval_text(loss.meanwhile)} of the commits per second{recovery})"
-
-
-def _join_sentence(loss: CrashLoss) -> str:
-    """Sentence on the time that a node took to join. Empty: none joined, or none within a minute."""
-    if loss.join is None or loss.back_s is None:
-        return ""
-    node = "a new node" if loss.fault == "member-joins" else "a node that was restarted"
-    busy_share = loss.join.link_busy.value
-    limit = ", which was its limit" if busy_share > MIN_SHARE_OF_LIMITING_LINK else ""
-    return (
-        f"{capital(mode_name(loss.mode))}: {node} was whole after {rate_interval(loss.back_s)} s, by {' or '.join(loss.join.how)} "
-        f"with {megabytes(loss.join.received_bytes)} MB; that occupied its donor's link for {busy_share * 100:.0f} % of the "
-        f"time{limit}."
-    )
-
-
-MIN_SHARE_OF_LIMITING_LINK = 0.8
-"""Share of a join's time with a busy donor's link beyond which that link counts as the limit of the join."""
-
-
-def megabytes(bytes_estimate: Estimate) -> str:
-    """Megabytes with their interval."""
-    low, high = (None if limit is None else limit / 1e6 for limit in (bytes_estimate.low, bytes_estimate.high))
-    return rate_interval(Estimate(value=bytes_estimate.value / 1e6, low=low, high=high))
-
-
-_ISOLATING_FAULTS = ("cut-off", "partition", "member-returns")
-
-
-def _isolated_writes_sentence(losses: Sequence[CrashLoss]) -> str:
-    isolated = [loss for loss in losses if loss.by_itself is not None and loss.fault.startswith(_ISOLATING_FAULTS)]
-    if not isolated:
-        return ""
-    violations = [f"{mode_name(loss.mode)} {loss.by_itself:,}" for loss in isolated if loss.by_itself]
-    crashes = sum(loss.crashes for loss in isolated)
-    if violations:
-        return f"Nodes that were cut off acknowledged writes by themselves, which they should not: {', '.join(violations)}."
-    return (
-        f"In {crashes} cuts no node that was cut off acknowledged a write by itself (at most "
-        f"{upper_percent(max_loss_share(crashes))} % of cuts let it)."
-    )
-
-
-def _early_reads_sentence(losses: Sequence[CrashLoss]) -> str:
-    """Sentence on commits that other clients read before they were acknowledged to the client that wrote them."""
-    with_early_reads = [loss for loss in losses if loss.seen_early and loss.seen]
-    if not with_early_reads:
-        return ""
-    mode = max(with_early_reads, key=lambda loss: loss.seen_early / loss.seen).mode
-    mode_losses = [loss for loss in losses if loss.mode == mode]
-    early, seen = sum(loss.seen_early for loss in mode_losses), sum(loss.seen for loss in mode_losses)
-    text = f"{capital(with_mode(mode))} others see commits before they are acknowledged, or that never are: {early:,} of {seen:,} seen"
-    lead_ms = max(with_early_reads, key=lambda loss: loss.seen_early / loss.seen).seen_early_median_ms
-    if lead_ms is not None:
-        text += f", {lead_ms:.3g} ms earlier in the median"
-    phantoms = sum(loss.phantoms for loss in mode_losses)
-    return text + (f"; {phantoms:,} of them were gone after the crash." if phantoms else ".")
-
-
-def _unacknowledged_sentence(losses: Sequence[CrashLoss]) -> str:
-    applied, refused = sum(loss.done_untold for loss in losses), sum(loss.done_refused for loss in losses)
-    clauses = [f"{applied:,} commits were applied on the survivor without an acknowledgement"] if applied else []
-    clauses += [f"{refused:,} were applied there though their clients received an error"] if refused else []
-    if not clauses:
-        return ""
-    crashes = sum(loss.crashes for loss in losses)
-    return f"In {plural(crashes, 'crash')} {'; '.join(clauses)}: a client that retries applies them twice."

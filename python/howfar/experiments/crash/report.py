@@ -6,34 +6,35 @@ from collections.abc import Sequence
 from functools import partial
 
 from howfar.analysis.advice import capital
-from howfar.analysis.summary import Summary
+from howfar.analysis.answer import Finding, fill, sentence
+from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash.analysis import (
     FAULTS,
     CrashFindings,
     CrashLoss,
     CrashPoint,
+    conclude,
     lost_before_text,
     max_loss_share,
-    megabytes,
-    upper_percent,
 )
+from howfar.experiments.crash.texts import TEXTS
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.replication import frame
-from howfar.experiments.replication.arms import mode_name, plural
+from howfar.experiments.replication.arms import mode_name
 from howfar.experiments.replication.charts import MODE_STYLES, phase_layers, symlog_ticks
 from howfar.experiments.replication.frame import (
     Record,
     count,
+    count_limits,
     fault_name,
-    limits,
     lost_cell,
     mode_verdicts,
     trade_tables,
 )
-from howfar.experiments.replication.trade import ReplicationFindings
-from howfar.plan.factors import CLUSTERS, LOSSLESS
+from howfar.experiments.replication.trade import ReplicationFindings, quoted_rows
+from howfar.plan.factors import LOSSLESS
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, legend
+from howfar.report.charts import PHONE, Drawable, Rows, by_style, data, layer, legend
 from howfar.report.document import (
     Block,
     Bullets,
@@ -44,12 +45,12 @@ from howfar.report.document import (
     Document,
     Fields,
     Table,
-    plain,
-    single,
-    table_of,
+    make_table,
+    plain_cells,
+    plain_columns,
 )
 from howfar.report.drawing import alt
-from howfar.report.sections import columns, limits_of
+from howfar.report.sections import csv_columns, csv_limits
 from howfar.stats.estimate import Estimate
 
 Typical = tuple[str, CrashLoss, CrashPoint]
@@ -86,8 +87,9 @@ def _draw_dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
     scale = alt.Scale(type="symlog", constant=1, domain=[-0.4, max(max_lost * 1.3, 3)], nice=False)
     ticks = sorted({0.0, *([1.0] if max_lost < 1000 or not narrow else []), *symlog_ticks(max(max_lost, 10))[1:]})
     axis = alt.Axis(values=ticks, format=",d", labelFlush=False)
+    phantom_title = "; triangles: seen by others, then gone" if any(loss.phantoms for loss in losses) else ""
     x, low = (
-        alt.X(f"{field}:Q", scale=scale, axis=axis, title="acknowledged commits lost in one crash")
+        alt.X(f"{field}:Q", scale=scale, axis=axis, title=f"acknowledged commits lost in one crash{phantom_title}")
         for field in ("lost", "low")
     )
     y = _row_axis(row_labels, narrow, ", ")
@@ -95,7 +97,7 @@ def _draw_dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
     predicted = data([_prediction_row(label, loss) for label, loss in labelled_losses if loss.predicted_lost])
     crash_marks = data(
         [
-            {"row": label, "mode": loss.mode, "lost": point.lost, "lane": lane(index)}
+            {"row": label, "mode": loss.mode, "lost": point.lost, "lane": lane_offset(index)}
             for label, loss in labelled_losses
             for index, point in enumerate(loss.each)
         ]
@@ -114,8 +116,8 @@ def _draw_dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
             x=x,
             y=y,
             yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.5, 1.5])),
-            color=by_name(alt.Color, "mode", {mode: MODE_STYLES[mode].colour for mode in modes}, None),
-            shape=by_name(alt.Shape, "mode", {mode: MODE_STYLES[mode].shape for mode in modes}, None),
+            color=by_style(alt.Color, "mode", {mode: MODE_STYLES[mode].colour for mode in modes}, None),
+            shape=by_style(alt.Shape, "mode", {mode: MODE_STYLES[mode].shape for mode in modes}, None),
         ),
         phantom_marks.encode(x=x, y=y),
         predicted.mark_tick(size=34, thickness=2.5, color=palette.INK).encode(x=x, y=y),
@@ -138,7 +140,7 @@ def _row_axis(names: list[str], narrow: bool, separator: str) -> alt.Y:
 
 def _prediction_row(label: str, loss: CrashLoss) -> dict[str, str | float]:
     predicted_lost = loss.predicted_lost
-    assert predicted_lost is not None, "only of losses that are predicted"
+    assert predicted_lost is not None, "the loss has a prediction"
     low, high = (
         predicted_lost.value if limit is None else limit for limit in (predicted_lost.low, predicted_lost.high)
     )
@@ -150,7 +152,7 @@ def _max_drawn(loss: CrashLoss) -> float:
     return max([loss.most_lost, predicted, *(point.phantoms for point in loss.each)])
 
 
-def lane(index: int) -> float:
+def lane_offset(index: int) -> float:
     """Vertical offset of the dot with this index, in lanes: 0, then alternating above and below."""
     step = (index % MAX_LANES + 1) // 2 * 2 / (MAX_LANES - 1)
     return step if index % 2 else -step
@@ -173,7 +175,7 @@ def typical_crashes(losses: Sequence[CrashLoss]) -> list[Typical]:
     return typical if any(point.lost for _, _, point in typical) else []
 
 
-def timeline(drawn: Sequence[Typical], width: int) -> Drawable | None:
+def draw_timeline(drawn: Sequence[Typical], width: int) -> Drawable | None:
     """Chart of one crash of each mode under the same fault: when commits were acknowledged, and which of them were lost."""
     if not drawn:
         return None
@@ -197,7 +199,7 @@ def timeline(drawn: Sequence[Typical], width: int) -> Drawable | None:
     marks += [{"from": dead_ms, "text": "primary dead"}] if dead_ms > (end_ms - begin_ms) * 0.05 else []
     mark_labels = data(marks).mark_text(color=palette.INK, fontSize=11, dy=-6, y=0, baseline="bottom")
     layers = [
-        *phase_layers(bars, x, y, by_name(alt.Color, "state", shown_states, key), 20),
+        *phase_layers(bars, x, y, by_style(alt.Color, "state", shown_states, key), 20),
         data(marks).mark_rule(color=palette.INK, strokeWidth=1.5, strokeDash=[4, 3]).encode(x=x),
         mark_labels.encode(x=x, text="text:N"),
     ]
@@ -228,29 +230,46 @@ class Crash(Experiment):
     """The experiment on crashes. Its findings are part of those of replication."""
 
     name = "crash"
+    texts = TEXTS
+
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        found = findings["replication"]
+        if not isinstance(found, ReplicationFindings) or found.crash is None:
+            return ()
+        rows = quoted_rows(found.trade)
+        return conclude(
+            found.crash.losses, {row.mode: row.lost_per_crash for row in reversed(rows) if row.lost_per_crash}
+        )
 
     def applies(self, summary: Summary) -> bool:
-        found = summary.found(ReplicationFindings)
-        return found is not None and found.crash is not None
+        findings = summary.find_findings(ReplicationFindings)
+        return findings is not None and findings.crash is not None
 
     def document(self, summary: Summary) -> Document:
-        findings = summary.the(ReplicationFindings)
-        assert findings.crash is not None, "only then it applies"
-        main: list[Block] = [dot_chart(findings.crash), *trade_tables(findings)[:1]]
-        blocks = [*sections(findings.crash, summary.verdict), *mode_verdicts(findings)]
+        findings = summary.require_findings(ReplicationFindings)
+        assert findings.crash is not None, "the experiment applies only to runs with crashes"
+        crash = without_predictions(findings.crash) if summary.answer.is_missing else findings.crash
+        main: list[Block] = [dot_chart(crash), *trade_tables(findings, summary)[:1]]
+        blocks = [*sections(crash), *mode_verdicts(findings, summary)]
         return frame.document(summary, main, blocks, records(findings.crash))
 
 
-def sections(crash: CrashFindings, verdict: str) -> list[Block]:
+def without_predictions(crash: CrashFindings) -> CrashFindings:
+    """The measured losses only."""
+    return crash.model_copy(
+        update={"losses": tuple(loss.model_copy(update={"predicted_lost": None}) for loss in crash.losses)}
+    )
+
+
+def sections(crash: CrashFindings) -> list[Block]:
     """All sections except the chart of all losses."""
     losses = [loss for loss in crash.losses if loss.crashes]
     if not losses:
         return []
-    other_sentences = tuple(sentence for sentence in crash.sentences if sentence not in verdict)
-    blocks: list[Block] = [Details(LOSSES, (Bullets(other_sentences), loss_table(losses)), open=True)]
+    blocks: list[Block] = [Details(LOSSES, (Bullets(crash.sentences), loss_table(losses)), open=True)]
     if drawn := typical_crashes(losses):
         blocks.append(Details("One crash, moment by moment", (_moments_chart(drawn),), open=True))
-    return [*blocks, Details("Why trust these losses?", (Bullets(tuple(evidence(losses))),), open=True)]
+    return [*blocks, Details("Why trust these losses?", (Bullets(evidence(losses)),), open=True)]
 
 
 _MEMBER_COLUMNS: Fields[CrashLoss] = {
@@ -262,8 +281,8 @@ _JOIN_COLUMNS: Fields[CrashLoss] = {
     Column("fetched by", optional=True): lambda loss: (
         figures.UNKNOWN if loss.join is None else " or ".join(loss.join.how)
     ),
-    Column("MB", "[95 % interval]", optional=True): lambda loss: (
-        figures.UNKNOWN if loss.join is None else megabytes(loss.join.received_bytes)
+    Column("MB", optional=True): lambda loss: _estimate_cell(
+        loss.join.received_bytes.scaled(1e-6) if loss.join else None
     ),
     Column("link busy", "%", optional=True): lambda loss: (
         figures.UNKNOWN if loss.join is None else f"{loss.join.link_busy.value * 100:.0f}"
@@ -282,22 +301,22 @@ def loss_table(losses: Sequence[CrashLoss]) -> Table:
             **(_JOIN_COLUMNS if any(loss.join for loss in losses) else {}),
             "by a node\ncut off": lambda loss: figures.UNKNOWN if loss.by_itself is None else f"{loss.by_itself:,}",
         },
-        False: {"predicted": predicted},
+        False: {"predicted": _predicted_cell} if any(loss.predicted_lost for loss in losses) else {},
     }
     fields: Fields[CrashLoss] = {
         "mode": lambda loss: names[loss.arm],
-        Column("fault", left=True): lambda loss: fault_name(loss.fault),
+        Column("fault", left_aligned=True): lambda loss: fault_name(loss.fault),
         Column("commits", "per s", optional=True): lambda loss: figures.number(loss.commits_per_s.value),
         "lost per\ncrash": lambda loss: lost_cell(loss.lost_per_crash, loss.crashes),
         **columns_by_kind[any(loss.stall_s for loss in losses)],
         "applied,\nnot acknowledged": lambda loss: f"{loss.done_untold:,}",
         "seen,\nthen gone": lambda loss: f"{loss.phantoms:,}",
     }
-    return table_of(LOSSES, losses, fields, loss_notes(losses), stack=True)
+    return make_table(LOSSES, losses, fields, loss_notes(losses), stack=True)
 
 
 def _estimate_cell(estimate: Estimate | None) -> Cell:
-    return Cell(figures.number(estimate.value if estimate else None), limits(estimate))
+    return Cell(figures.number(estimate.value if estimate else None), count_limits(estimate))
 
 
 def predicted(loss: CrashLoss) -> str:
@@ -309,32 +328,25 @@ def predicted(loss: CrashLoss) -> str:
     return f"{'' if FAULTS[loss.fault].cut_off else '≲ '}{count(predicted_lost.value)}"
 
 
+def _predicted_cell(loss: CrashLoss) -> Cell:
+    return Cell(predicted(loss), count_limits(loss.predicted_lost))
+
+
 def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
     faults = dict.fromkeys(loss.fault for loss in losses)
-    notes = [f"{capital(fault_name(fault))}: {FAULTS[fault].text}." for fault in faults if FAULTS[fault].text]
-    crashes = sorted({loss.crashes for loss in losses})
-    count = plural(crashes[0], "crash") if len(crashes) == 1 else f"{crashes[0]} to {crashes[-1]} crashes"
-    notes.append(
-        f"{count} per row. Applied, not acknowledged (on the survivor, but the client got no answer) and seen, then gone (others read "
-        "what the crash undid) are totals over all of them."
+    crashes = {loss.crashes for loss in losses}
+    not_back = sum(loss.not_back for loss in losses)
+    notes = {
+        "rows": {"crashes": max(crashes), "uneven": int(len(crashes) > 1)},
+        "without-commit": {} if any(loss.stall_s for loss in losses) else None,
+        "rate-meanwhile": {} if any(loss.meanwhile for loss in losses) else None,
+        "not-back": {"trials": not_back} if not_back else None,
+        "received": {} if any(loss.join for loss in losses) else None,
+    }
+    return (
+        *(f"{capital(fault_name(fault))}: {FAULTS[fault].text}." for fault in faults if FAULTS[fault].text),
+        *(sentence([Finding(id=name, parameters=each)], TEXTS) for name, each in notes.items() if each is not None),
     )
-    if any(loss.stall_s for loss in losses):
-        notes.append(
-            "s without a commit: the longest time in which no client of the nodes that went on was told of one, with the 95 % "
-            "interval of the mean. By a node cut off: all writes that it acknowledged by itself."
-        )
-    if any(loss.meanwhile for loss in losses):
-        notes.append("Meanwhile: the rate while a member was cut off, slow or joining, relative to the rate before.")
-    if not_recovered := sum(loss.not_back for loss in losses):
-        notes.append(
-            f"Whole again: without {plural(not_recovered, 'trial')} in which the member was not whole within a minute."
-        )
-    if any(loss.join for loss in losses):
-        notes.append(
-            "MB: to the node that joined, over all its links, from the start of its server until it was whole, by the kernel's count; "
-            "the load's writes are included. Link busy: the share of that time in which its donor's link was sending."
-        )
-    return tuple(notes)
 
 
 def dot_chart(crash: CrashFindings) -> Chart:
@@ -344,18 +356,29 @@ def dot_chart(crash: CrashFindings) -> Chart:
         if any(loss.phantoms for loss in losses)
         else ""
     )
+    has_predictions = any(loss.predicted_lost for loss in losses)
+    predicted_note = " Vertical line and grey band: predicted, with its interval." if has_predictions else ""
     rows = tuple(
-        plain(label, f"{loss.acknowledged:,}", f"{loss.lost:,}", " ".join(f"{point.lost:,}" for point in loss.each))
+        plain_cells(
+            label, f"{loss.acknowledged:,}", f"{loss.lost:,}", " ".join(f"{point.lost:,}" for point in loss.each)
+        )
         for label, loss in zip(fault_labels(losses), losses, strict=True)
     )
     return Chart(
         "losses",
-        "Acknowledged commits lost, a dot for each crash, by mode and fault",
-        "Each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond. Vertical line and grey band: predicted, with "
-        f"its interval.{phantom_note}",
+        _dots_title(losses),
+        f"Each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond.{predicted_note}{phantom_note}",
         partial(_draw_dots, losses),
-        Table("", single("mode, fault", "acknowledged in all", "lost in all", "lost, crash by crash"), rows),
+        Table("", plain_columns("mode, fault", "acknowledged in all", "lost in all", "lost, crash by crash"), rows),
     )
+
+
+def _dots_title(losses: Sequence[CrashLoss]) -> str:
+    worst = max(losses, key=lambda loss: loss.most_lost, default=None)
+    if worst is None or not worst.most_lost:
+        return capital(TEXTS["nothing-lost"])
+    mode, fault = mode_name(worst.mode), fault_name(worst.fault)
+    return capital(fill(TEXTS["most-lost"], most=worst.most_lost, subject=mode, fault=fault))
 
 
 def _moments_chart(drawn: Sequence[Typical]) -> Chart:
@@ -373,72 +396,57 @@ def _moments_chart(drawn: Sequence[Typical]) -> Chart:
         "The last moments of one crash of each mode, from the fault on",
         f"For each mode the crash with the median loss ({fault_name(drawn[0][1].fault)}). Acknowledgements after the bar turns red "
         "were known only to clients and the primary. The takeover starts when the primary is dead.",
-        partial(timeline, drawn),
-        table_of("", drawn, fields),
+        partial(draw_timeline, drawn),
+        make_table("", drawn, fields),
     )
 
 
 # ---------------------------------------------------------------- evidence
 
 
-def evidence(losses: Sequence[CrashLoss]) -> list[str]:
-    return [
-        line
-        for line in (_machine_failure_line(losses), _no_loss_line(losses), _accounting_line(losses), _logs_line(losses))
-        if line
-    ]
+def evidence(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
+    acknowledged, lost, void = (
+        sum(getattr(loss, name) for loss in losses) for name in ("acknowledged", "lost", "void_crashes")
+    )
+    findings = (
+        _machine_failure(losses),
+        *_ruled_out(losses),
+        Finding(id="can-find" if lost else "cannot-show", parameters={"lost": lost}),
+        Finding(id="accounts", parameters={"acknowledged": acknowledged}),
+        Finding(id="void", parameters={"crashes": void}),
+    )
+    return tuple(sentence([finding], TEXTS) for finding in findings)
 
 
-def _machine_failure_line(losses: Sequence[CrashLoss]) -> str:
+def _machine_failure(losses: Sequence[CrashLoss]) -> Finding:
     machine_losses = [loss for loss in losses if FAULTS[loss.fault].like_machine_failure]
     if not machine_losses:
-        return "The link to the replica was never cut first, so the failure of a machine was not measured."
-    modes = {loss.mode: [other for other in machine_losses if other.mode == loss.mode] for loss in machine_losses}
+        return Finding(id="no-machine-failure")
     clauses = [
-        f"{mode_name(mode)} {' and '.join(map(lost_before_text, mode_losses))} in "
-        f"{plural(sum(loss.crashes for loss in mode_losses), 'crash')}"
-        for mode, mode_losses in sorted(modes.items())
+        fill(
+            TEXTS["machine-failure-loss"],
+            subject=mode_name(mode),
+            before=" and ".join(lost_before_text(loss) for loss in machine_losses if loss.mode == mode),
+            crashes=sum(loss.crashes for loss in machine_losses if loss.mode == mode),
+        )
+        for mode in sorted({loss.mode for loss in machine_losses})
     ]
-    return (
-        f"A failure of the primary's machine would have lost what was acknowledged before the cut took effect: {'; '.join(clauses)}. "
-        "Two figures: until the cut was begun, and until it was complete."
-    )
+    return Finding(id="machine-failure", parameters={"losses": "; ".join(clauses)})
 
 
-def _no_loss_line(losses: Sequence[CrashLoss]) -> str:
-    """Which shares of crashes with a loss a loss of zero rules out, for one row and for all semi-synchronous crashes together."""
+def _ruled_out(losses: Sequence[CrashLoss]) -> list[Finding]:
+    """Which shares of crashes with a loss a loss of zero rules out, for one row and for all modes that should lose nothing."""
     without_loss = [loss for loss in losses if not loss.lost]
     if not without_loss:
-        return ""
-    most = max(loss.crashes for loss in without_loss)
-    text = (
-        f"{plural(most, 'crash')} without a loss rule out that more than {upper_percent(max_loss_share(most))} % of crashes "
-        "lose any (95 %)"
-    )
+        return []
+    crashes = max(loss.crashes for loss in without_loss)
+    findings = [Finding(id="rule-out", parameters={"crashes": crashes, "share": max_loss_share(crashes)})]
     lossless = [loss for loss in without_loss if loss.mode in LOSSLESS]
-    crashes, commits = sum(loss.crashes for loss in lossless), sum(loss.acknowledged for loss in lossless)
     if len(lossless) > 1:
-        kind = "cluster" if all(loss.mode in CLUSTERS for loss in lossless) else "semi-sync"
-        text += (
-            f"; all {crashes} {kind} crashes together rule out more than {upper_percent(max_loss_share(crashes))} % "
-            f"({commits:,} commits)"
-        )
-    return text + "."
-
-
-def _accounting_line(losses: Sequence[CrashLoss]) -> str:
-    lost = sum(loss.lost for loss in losses)
-    if lost:
-        return f"The same accounting found {lost:,} lost commits in this run, so it can find them."
-    return "No mode of this run lost any commit, so this run does not show that the accounting would find a loss."
-
-
-def _logs_line(losses: Sequence[CrashLoss]) -> str:
-    acknowledged, void = sum(loss.acknowledged for loss in losses), sum(loss.void_crashes for loss in losses)
-    return (
-        f"{acknowledged:,} acknowledged keys in the clients' logs were compared with all keys on the survivors: every account adds "
-        f"up. Void, and excluded from all figures: {plural(void, 'crash')}."
-    )
+        crashes, acknowledged = (sum(getattr(loss, name) for loss in lossless) for name in ("crashes", "acknowledged"))
+        together = {"crashes": crashes, "acknowledged": acknowledged, "share": max_loss_share(crashes)}
+        findings.append(Finding(id="rule-out-together", parameters=together))
+    return findings
 
 
 # ---------------------------------------------------------------- records
@@ -450,11 +458,11 @@ meanwhile back_s"""
 
 def records(crash: CrashFindings) -> dict[str, Record]:
     lost_counts = {loss.arm: {"lost_each": " ".join(str(point.lost) for point in loss.each)} for loss in crash.losses}
-    return {loss.arm: columns(loss, _COLUMNS) | _join_record(loss) | lost_counts[loss.arm] for loss in crash.losses}
+    return {loss.arm: csv_columns(loss, _COLUMNS) | _join_record(loss) | lost_counts[loss.arm] for loss in crash.losses}
 
 
 def _join_record(loss: CrashLoss) -> Record:
     if loss.join is None:
         return {}
     fetched = {"join_how": " or ".join(loss.join.how), "join_link_busy": loss.join.link_busy.value}
-    return fetched | limits_of("join_bytes", loss.join.received_bytes)
+    return fetched | csv_limits("join_bytes", loss.join.received_bytes)

@@ -7,26 +7,19 @@ single connection's cycle, less CPU time and waits for a CPU, divided by the RTT
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from statistics import median
+from itertools import chain
+from statistics import fmean, median
 
+from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.contract.receipt_messages import Receipt
-from howfar.experiments.answer import (
-    answer,
-    compared_cells,
-    describe_the_path,
-    level,
-    limit_clause,
-    pairs_with_factor_off,
-    ratio_of,
-    resolution_of,
-    tps_of,
-)
-from howfar.experiments.arm_pairs import ArmPair, Tried, levels, pairs
+from howfar.experiments.answer import cell_level, compare, compared_cells, groups_with_factor_off
+from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
+from howfar.experiments.encryption.texts import ECONOMICS
 from howfar.model import what_if as model
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import fit, series, settings_of
@@ -35,24 +28,19 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import tls_label
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, interval_text
-from howfar.stats.resample import Derived, Difference, Interval, within
-from howfar.stats.trials import rest_of
-from howfar.units import counted
+from howfar.stats.intervals import Resolution
+from howfar.stats.resample import PositiveInterval, SignedInterval
+from howfar.stats.trials import other_factors
 
 PER_TRANSACTION = "per-transaction"
 MAX_WAIT = 0.2
 """Maximum share of a single connection's cycle spent waiting for a CPU. Beyond it, the rest of the cycle is not just round trips."""
-MAX_NEGLIGIBLE_LOSS = 0.05
-"""Loss of throughput below which the report says that throughput hardly changes."""
-MIN_REPORTED_ROUND_TRIPS = 0.5
-"""Number of round trips below which a connect's round trips are not reported."""
 
 
 class EncryptionTried(Tried):
     """Ratio of throughput to the same cell without TLS; `predicted` is from cells with other numbers of connections."""
 
-    predicted_interval: Derived = None
+    predicted_interval: PositiveInterval = None
 
 
 class EncryptionRow(Part):
@@ -61,13 +49,13 @@ class EncryptionRow(Part):
     version: str
     connect_us: float | None
     """CPU of a connect, both ends, in addition to that of a plain connect. None: not measured with a connection per transaction."""
-    connect_us_interval: Difference = None
+    connect_us_interval: SignedInterval = None
     connect_turns: float | None
     """Round trips of a connect in addition to those of a plain connect."""
-    connect_turns_interval: Difference = None
+    connect_turns_interval: SignedInterval = None
     byte_ns: float | None
     """CPU per payload byte in addition to the plain session's, both ends. None: no persistent cells."""
-    byte_ns_interval: Difference = None
+    byte_ns_interval: SignedInterval = None
     persistent: tuple[EncryptionTried, ...]
     per_transaction: tuple[EncryptionTried, ...]
     resumed: bool | None
@@ -84,7 +72,9 @@ def analyse_encryption(
     facts: Sequence[ArmFacts], workload: Workload | None, floors: NoiseFloors
 ) -> EncryptionEconomics | None:
     """The economics of encryption. None: no encrypted cell has its plain one."""
-    pairs_by_version = [(str(version), list(pairs(facts, "tls", version))) for version in levels(facts, "tls")]
+    pairs_by_version = [
+        (str(version), list(find_pairs(facts, "tls", version))) for version in changed_levels(facts, "tls")
+    ]
     rows = tuple(
         _make_row(facts, workload, version, version_pairs, floors)
         for version, version_pairs in pairs_by_version
@@ -113,17 +103,17 @@ def _make_row(
     effects = _connect_effects(per_transaction, persistent)
     byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
 
-    def tried(effect: Sequence[ArmPair]) -> tuple[EncryptionTried, ...]:
+    def compare_pairs(arm_pairs: Sequence[ArmPair]) -> tuple[EncryptionTried, ...]:
         """Comparisons of cells; several with the same number of connections (at different rates) stay separate."""
         return tuple(
             EncryptionTried(
                 threads=pair.plain.threads,
                 ratio=ratio,
                 predicted=_predict_ratio(facts, workload, version_pairs, pair),
-                invalid=not pair.valid,
+                invalid=not pair.is_valid,
                 below_noise=pair.below_noise(floors),
             )
-            for pair in sorted(effect, key=lambda pair: pair.plain.threads)
+            for pair in sorted(arm_pairs, key=lambda pair: pair.plain.threads)
             if (ratio := pair.ratio) is not None
         )
 
@@ -132,8 +122,8 @@ def _make_row(
         connect_us=median(effect.client_s + effect.server_s for effect in effects) * 1e6 if effects else None,
         connect_turns=_mean_round_trips(effects),
         byte_ns=None if byte_s is None else byte_s * 1e9,
-        persistent=tried(persistent),
-        per_transaction=tried(per_transaction),
+        persistent=compare_pairs(persistent),
+        per_transaction=compare_pairs(per_transaction),
         resumed=_all_receipts_report(lambda session: session.tls_resumed, per_transaction or version_pairs),
         retried=_all_receipts_report(lambda session: session.tls_retried, version_pairs),
     )
@@ -170,12 +160,12 @@ class _ConnectEffect:
     @property
     def round_trips(self) -> float | None:
         """Additional round trips. None unless it is a lone connection on a quiet machine: otherwise the time includes waits."""
-        plain, pair_and_twin = self.pair.plain, [pair for pair in (self.pair, self.twin) if pair is not None]
-        cells = [cell for pair in pair_and_twin for cell in (pair.plain, pair.changed)]
+        plain, both_pairs = self.pair.plain, [pair for pair in (self.pair, self.twin) if pair is not None]
+        cells = [cell for pair in both_pairs for cell in (pair.plain, pair.changed)]
         is_quiet = all(cell.runnable_s < MAX_WAIT * cell.cycle_s for cell in cells)
         if plain.threads != 1 or plain.rtt_s <= 0 or not is_quiet:
             return None
-        growth_s, *twin_growth_s = (pair.changed.idle_s - pair.plain.idle_s for pair in pair_and_twin)
+        growth_s, *twin_growth_s = (pair.changed.idle_s - pair.plain.idle_s for pair in both_pairs)
         return (growth_s - sum(twin_growth_s)) / plain.rtt_s
 
 
@@ -186,19 +176,23 @@ def _mean_round_trips(effects: Sequence[_ConnectEffect]) -> float | None:
 
 def _connect_effects(per_transaction: Sequence[ArmPair], persistent: Sequence[ArmPair]) -> list[_ConnectEffect]:
     """TLS's part of a connect: its effect on a transaction with a connect, less its effect on one without."""
-    twins = {rest_of(pair.plain.arm.factors, "connect"): pair for pair in reversed(persistent)}
-    pairs_and_twins = ((pair, twins.get(rest_of(pair.plain.arm.factors, "connect"))) for pair in per_transaction)
-    return [_ConnectEffect(pair, twin) for pair, twin in pairs_and_twins if twin is not None]
+    twins = {other_factors(pair.plain.arm.factors, "connect"): pair for pair in reversed(persistent)}
+    matched_pairs = ((pair, twins.get(other_factors(pair.plain.arm.factors, "connect"))) for pair in per_transaction)
+    return [_ConnectEffect(pair, twin) for pair, twin in matched_pairs if twin is not None]
 
 
 def connect_costs(facts: Sequence[ArmFacts]) -> dict[str, float | None]:
     """Costs of TLS and of connecting, by the model's names for them. They are from the newest TLS version measured, with full
     handshakes if these were measured. None: not measured."""
-    versions = sorted((str(level) for level in levels(facts, "tls")), key=lambda level: (level[:3], -len(level)))
+    versions = sorted(
+        (str(level) for level in changed_levels(facts, "tls")), key=lambda level: (level[:3], -len(level))
+    )
     plain_effects = [
-        _ConnectEffect(pair) for pair in pairs(facts, "connect", PER_TRANSACTION) if pair.plain.level("tls") == "off"
+        _ConnectEffect(pair)
+        for pair in find_pairs(facts, "connect", PER_TRANSACTION)
+        if pair.plain.level("tls") == "off"
     ]
-    return _tls_costs(list(pairs(facts, "tls", versions[-1])) if versions else []) | {
+    return _tls_costs(list(find_pairs(facts, "tls", versions[-1])) if versions else []) | {
         "connect_turns": _median_cost([_mean_round_trips(plain_effects)]),
         "connect_client_s": _median_cost([effect.client_s for effect in plain_effects]),
         "connect_server_s": _median_cost([effect.server_s for effect in plain_effects]),
@@ -246,138 +240,66 @@ def _predict_ratio(
 
 
 def encryption_sentence(row: EncryptionRow) -> str:
-    costs = []
-    if row.byte_ns is not None:
-        costs.append(
-            f"{within(row.byte_ns, row.byte_ns_interval, '{:.2f}'.format)} ns of CPU per byte{_unresolved_note(row.byte_ns_interval)}"
-        )
-    if row.connect_us is not None:
-        cost = within(row.connect_us, row.connect_us_interval, "{:.0f}".format)
-        costs.append(f"{cost} µs of CPU per connect{_unresolved_note(row.connect_us_interval)}{_round_trips_text(row)}")
-    costs_clause = f"costs {' and '.join(costs)}" if costs else "has costs per byte and connect that were not measured"
-    comparisons_by_connect = (
-        (row.persistent, "With persistent connections"),
-        (row.per_transaction, "With a connection per transaction"),
-    )
-    throughput_sentences = [
-        f"{connect_text} {_throughput_clause(comparisons)}."
-        for comparisons, connect_text in comparisons_by_connect
-        if comparisons
-    ]
-    return " ".join(
-        [
-            f"{row.version} {costs_clause}.",
-            *throughput_sentences,
-            *_model_sentences([*row.persistent, *row.per_transaction]),
-        ]
-    )
-
-
-def _unresolved_note(interval: Interval | None) -> str:
-    """Note for a cost whose interval includes 0."""
-    return " (not resolved)" if interval is not None and interval[0] <= 0 <= interval[1] else ""
-
-
-def _round_trips_text(row: EncryptionRow) -> str:
-    is_reported = row.connect_turns is not None and row.connect_turns >= MIN_REPORTED_ROUND_TRIPS
-    count = within(row.connect_turns or 0.0, row.connect_turns_interval, "{:.1f}".format)
-    text = f" with {count} round trips" if is_reported else ""
-    if not row.retried:
-        return text
-    reason = "one of them because" if is_reported else "one more round trip, because"
-    return f"{text} ({reason} the server asks for another key share)"
-
-
-def _throughput_clause(comparisons: Sequence[EncryptionTried]) -> str:
-    """Clause on the worst resolved ratio. Unresolved ones are excluded, because the worst of many noisy figures is always bad."""
-    changes = [comparison.ratio.value - 1 for comparison in comparisons if comparison.resolved]
-    cells_text = counted(len(comparisons), "cell")
-    invalid = sum(comparison.invalid for comparison in comparisons)
-    invalid_text = f", {invalid} of which do not describe the path" if invalid else ""
-    if all(_is_loss_negligible(comparison) for comparison in comparisons):
-        return f"throughput hardly changes ({cells_text})"
-    if not changes:
-        return f"no change of throughput is resolved ({cells_text}{invalid_text})"
-    resolved_text = (
-        "" if len(changes) == len(comparisons) else f" ({len(changes)} of {cells_text} resolved{invalid_text})"
-    )
-    return f"throughput changes by {min(changes):+.0%} at worst{resolved_text}".replace("%", " %")
-
-
-def _is_loss_negligible(comparison: EncryptionTried) -> bool:
-    """Whether the loss is resolved and less than `MAX_NEGLIGIBLE_LOSS`, or all of its interval is less."""
-    low = comparison.ratio.low
-    if comparison.resolved:
-        return 1 - comparison.ratio.value < MAX_NEGLIGIBLE_LOSS
-    return not comparison.invalid and low is not None and 1 - low < MAX_NEGLIGIBLE_LOSS
-
-
-def _model_sentences(comparisons: Sequence[EncryptionTried]) -> list[str]:
-    """Error of the model in the cells that it predicted."""
+    """What the table of costs does not show of a version."""
+    comparisons = [*row.persistent, *row.per_transaction]
     errors = [
-        abs(comparison.predicted / comparison.ratio.value - 1)
+        abs(comparison.predicted / comparison.ratio.value - 1) * 100
         for comparison in comparisons
         if comparison.predicted is not None and not comparison.invalid
     ]
-    if not errors:
-        return []
-    errors_text = f"{sum(errors) / len(errors):.1%} on average and {max(errors):.1%} at worst".replace("%", " %")
-    return [
-        (
-            f"From other numbers of connections, the model predicted {len(errors)} of these {len(comparisons)} ratios, off by "
-            f"{errors_text}."
-        )
-    ]
+    figures = {
+        "version": row.version,
+        "cells": len(comparisons),
+        "resolved": sum(comparison.resolved for comparison in comparisons),
+        "invalid": any(comparison.invalid for comparison in comparisons),
+    }
+    sentences = [fill(ECONOMICS["ratios"], **figures), *([ECONOMICS["retried"]] if row.retried else [])]
+    if errors:
+        figures |= {"predicted": len(errors), "mean": fmean(errors), "worst": max(errors)}
+        sentences.append(fill(ECONOMICS["model"], **figures))
+    return " ".join(sentences)
 
 
-def verdict(evidence: RunEvidence) -> str:
-    """The answer: for persistent connections and for a connect per transaction, the ratio of throughput with TLS to that without."""
-    cells, clauses = compared_cells(evidence, "tls", "connect"), []
-    for connect, name in (
-        ("persistent", "with persistent connections"),
-        (PER_TRANSACTION, "with a connection per transaction"),
-    ):
-        connect_cells = [cell for cell in cells if level(cell, "connect") == connect]
-        ratios_by_version = _ratios_by_version(evidence, connect_cells)
-        if ratios_by_version:
-            clauses.append(
-                f"{name} "
-                f"{'; '.join(_version_clause(*version_and_ratios) for version_and_ratios in ratios_by_version.items())}"
-                f"{_limit_at_top(connect_cells)}"
-            )
-    return answer(clauses, evidence, quoted=True)
+# ---------------------------------------------------------------- findings
 
 
-def _ratios_by_version(evidence: RunEvidence, cells: Sequence[CellSummary]) -> dict[str, list[Estimate | None]]:
-    """The ratios of all pairs of cells, by TLS version. None: not resolved."""
-    ratios_by_version: dict[str, list[Estimate | None]] = {}
-    for plain, encrypted_cells in pairs_with_factor_off(cells, "tls", partial(ratio_of, evidence)):
-        for cell, ratio in encrypted_cells:
-            is_certain = resolution_of(evidence, cell, ratio) is not Resolution.NOT_RESOLVED and describe_the_path(
-                plain, cell
-            )
-            ratios_by_version.setdefault(str(level(cell, "tls")), []).append(ratio if is_certain else None)
-    return ratios_by_version
+def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
+    """For each version of TLS, and for each way to connect, the worst resolved ratio of throughput to that without TLS. The worst
+    finding of each way to connect is first."""
+    cells, findings = compared_cells(evidence, "tls", "connect"), []
+    for connect in (PER_TRANSACTION, "persistent"):
+        results = _results_by_version(evidence, [cell for cell in cells if cell_level(cell, "connect") == connect])
+        found = [_version_finding(connect, version, compared) for version, compared in results.items()]
+        findings.append(sorted(found, key=lambda finding: finding.estimate.value if finding.estimate else math.inf))
+    everything = [*chain(*findings)]
+    if not everything:
+        return (Finding(id="invalid"),) if groups_with_factor_off(cells, "tls") else ()
+    if all(finding.estimate is None for finding in everything):
+        compared = sum(int(finding.parameters["cells"]) for finding in everything)
+        return (Finding(id="no-difference", verdict=Resolution.NOT_RESOLVED, parameters={"cells": compared}),)
+    return (*chain(*(found[:1] for found in findings)), *chain(*(found[1:] for found in reversed(findings))))
 
 
-def _version_clause(version: str, ratios: Sequence[Estimate | None]) -> str:
-    """Clause with the smallest and the largest resolved ratio. They are of different cells, so each has its own interval."""
-    resolved_ratios = sorted((ratio for ratio in ratios if ratio is not None), key=lambda ratio: ratio.value)
-    if not resolved_ratios:
-        return f"no difference of {tls_label(version)} is resolved"
-    extremes = list(dict.fromkeys(interval_text(ratio) for ratio in (resolved_ratios[0], resolved_ratios[-1])))
-    between_text = " between cells" if len(extremes) > 1 else ""
-    missing_text = (
-        f" ({len(ratios) - len(resolved_ratios)} of {len(ratios)} cells not resolved)"
-        if len(resolved_ratios) < len(ratios)
-        else ""
-    )
-    return f"{tls_label(version)} reaches {' to '.join(extremes)} times the throughput without TLS{between_text}{missing_text}"
+def _results_by_version(
+    evidence: RunEvidence, cells: Sequence[CellSummary]
+) -> dict[str, list[tuple[CellSummary, Estimate, Resolution]]]:
+    """The ratios of all cells that describe the path to the same ones without TLS, by version."""
+    results: dict[str, list[tuple[CellSummary, Estimate, Resolution]]] = {}
+    for plain, encrypted_cells in groups_with_factor_off(cells, "tls"):
+        for cell in encrypted_cells:
+            ratio, verdict = compare(evidence, cell, plain) or (None, None)
+            if ratio is not None and verdict is not None:
+                results.setdefault(tls_label(cell_level(cell, "tls")), []).append((cell, ratio, verdict))
+    return results
 
 
-def _limit_at_top(cells: Sequence[CellSummary]) -> str:
-    """The limit at the highest throughput of the encrypted sessions."""
-    top = max((cell for cell in cells if level(cell, "tls") != "off"), key=tps_of, default=None)
-    if top is None or top.limit is None:
-        return ""
-    return f" (at most {tps_of(top):,.0f} transactions/s: {limit_clause(top.limit)})"
+def _version_finding(
+    connect: str, version: str, results: Sequence[tuple[CellSummary, Estimate, Resolution]]
+) -> Finding:
+    resolved = sorted((result for result in results if result[2].is_difference), key=lambda result: result[1].value)
+    parameters: dict[str, str | int | float] = {"cells": len(results), "resolved": len(resolved)}
+    if not resolved:
+        return Finding(id=f"{connect}-unresolved", subject=version, parameters=parameters)
+    (worst, ratio, verdict), (_, least, _) = resolved[0], resolved[-1]
+    parameters |= {"several": int(len(results) > 1), "least_ratio": least.value, "arm": worst.arm}
+    return Finding(id=connect, subject=version, estimate=ratio, verdict=verdict, parameters=parameters)

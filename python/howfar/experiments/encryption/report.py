@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
+from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.bandwidth.curves import scaling
 from howfar.experiments.encryption.analysis import (
@@ -13,19 +14,21 @@ from howfar.experiments.encryption.analysis import (
     EncryptionRow,
     EncryptionTried,
     analyse_encryption,
-    verdict,
+    conclude,
     with_sentences,
 )
+from howfar.experiments.encryption.texts import NOTE, TEXTS
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, prediction_text
 from howfar.report import figures
-from howfar.report.document import Block, Cell, Column, Details, Document, table_of
+from howfar.report.document import Block, Cell, Column, Details, Document, make_table
 from howfar.stats.estimate import Part
 from howfar.stats.resample import Interval
 
 
 class EncryptionExperiment(Experiment):
     name = "encryption"
+    texts = TEXTS
     findings: ClassVar[Keys] = {"encryption": EncryptionEconomics}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
@@ -34,15 +37,15 @@ class EncryptionExperiment(Experiment):
     def with_sentences(self, finding: Part) -> Part:
         return with_sentences(finding) if isinstance(finding, EncryptionEconomics) else finding
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
-        return verdict(evidence)
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        return conclude(evidence)
 
     def document(self, summary: Summary) -> Document:
-        findings = summary.the(EncryptionEconomics)
-        return grid_document(summary, chart=scaling(summary), economics=costs_section(findings))
+        return grid_document(summary, chart=scaling(summary), economics=costs_section(summary))
 
 
-def costs_section(findings: EncryptionEconomics) -> list[Block]:
+def costs_section(summary: Summary) -> list[Block]:
+    findings, answered = summary.require_findings(EncryptionEconomics), not summary.answer.is_missing
     persistent = _threads_to_show([row.persistent for row in findings.rows])
     per_transaction = _threads_to_show([row.per_transaction for row in findings.rows])
     fields: dict[str | Column, Callable[[EncryptionRow], str | Cell]] = {
@@ -53,24 +56,15 @@ def costs_section(findings: EncryptionEconomics) -> list[Block]:
         "resumed": lambda row: "unknown" if row.resumed is None else "yes" if row.resumed else "no",
     }
     for threads in persistent:
-        fields[f"x persistent\nat {threads}"] = partial(_comparison_cell, threads, "persistent")
+        fields[f"x persistent\nat {threads}"] = partial(_comparison_cell, threads, "persistent", answered)
     for threads in per_transaction:
-        fields[f"x connect/txn\nat {threads}"] = partial(_comparison_cell, threads, "per_transaction")
-    note = (
-        "All relative to the same cell without TLS, both ends together; x: throughput relative to it, at the fewest and the most "
-        "connections (in brackets: predicted from other numbers of connections)."
-    )
-    return [
-        Details(
-            "What encryption costs",
-            (table_of("", findings.rows, fields, (findings.says, note), stack=True),),
-            open=True,
-        )
-    ]
+        fields[f"x connect/txn\nat {threads}"] = partial(_comparison_cell, threads, "per_transaction", answered)
+    notes = [*([findings.says] if answered else []), fill(NOTE, predicted=answered)]
+    return [Details("What encryption costs", (make_table("", findings.rows, fields, notes, stack=True),), open=True)]
 
 
 def _cost_cell(value: float | None, form: str, interval: Interval | None) -> Cell:
-    return Cell(figures.UNKNOWN if value is None else format(value, form), figures.between(interval))
+    return Cell(figures.UNKNOWN if value is None else format(value, form), figures.interval_line(interval))
 
 
 def _threads_to_show(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
@@ -79,11 +73,10 @@ def _threads_to_show(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
     return sorted({count for row_counts in counts for count in (min(row_counts), max(row_counts))})
 
 
-def _comparison_cell(threads: int, connect: str, row: EncryptionRow) -> Cell:
+def _comparison_cell(threads: int, connect: str, answered: bool, row: EncryptionRow) -> Cell:
+    """A ratio of throughputs, and below it the model's, unless the run has no answer."""
     comparison = next((comparison for comparison in getattr(row, connect) if comparison.threads == threads), None)
     if comparison is None:
         return Cell(figures.UNKNOWN)
-    return Cell(
-        figures.ratio(comparison.ratio),
-        f"({prediction_text(comparison.predicted)}){f' {NOT_VALID}' if comparison.invalid else ''}",
-    )
+    below = (prediction_text(comparison.predicted) if answered else "", NOT_VALID if comparison.invalid else "")
+    return Cell(figures.ratio(comparison.ratio), " ".join(filter(None, below)))

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from howfar.analysis.advice import capital
-from howfar.experiments.replication.arms import MAX_POINTS, farthest, rate, with_mode
+from howfar.experiments.replication.arms import MAX_POINTS, thin_out_samples
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import in_brackets, mean_of_counts
+from howfar.stats.intervals import mean_of_counts
 from howfar.store.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
 
 POLL_NS = 100_000_000
@@ -91,6 +90,21 @@ class FallbackStory(Part):
     def stood_still(self) -> bool:
         """Whether no commit was acknowledged for most of the time in which the replica was away."""
         return self.away_ms is not None and self.stall_ms.value > self.away_ms / 2
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether commits went on without the replica, as far as is known."""
+        return self.away_ms is not None and not self.stood_still
+
+    @property
+    def lasts_to_end_of_load(self) -> bool:
+        """Whether a trial was asynchronous until the end of its load, so that only a lower bound of that time is known."""
+        series = self.series
+        if self.censored or self.held_off:
+            return True
+        if series is None or series.fell_s is None:
+            return False
+        return series.back_s is None or series.back_s >= (len(series.commits_per_s) - 1) * series.slice_s
 
 
 def fallback_stories(run: Run) -> tuple[FallbackStory, ...]:
@@ -254,7 +268,7 @@ def fallback_series(trial: Trial) -> FallbackSeries | None:
     if not isinstance(record, FallbackRecord):
         return None
     slice_s, rates = _commit_rates(record.commits)
-    samples = farthest(record.samples)
+    samples = thin_out_samples(record.samples)
     return FallbackSeries(
         trial=trial.number,
         slice_s=slice_s,
@@ -293,49 +307,3 @@ def _commit_rates(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[floa
     ]
     point_s = slice_ns * slices_per_point / 1e9
     return point_s, tuple(total / point_s for total in sums)
-
-
-# ---------------------------------------------------------------- sentences
-
-
-def fallback_sentence(story: FallbackStory) -> str:
-    """One sentence that tells the events of a fallback in order."""
-    replicas_text = f" and {story.replicas} replicas" if story.replicas > 1 else ""
-    leaver = "one of them" if story.replicas > 1 else "its replica"
-    start = f"{capital(with_mode(story.mode))}{replicas_text}, the primary"
-    if story.degraded_ms is None and not story.stood_still and story.away_ms is not None:
-        return (
-            f"{start} went on when {leaver} left: the longest time without an acknowledgement was {_seconds(story.stall_ms, 2)} "
-            f"while it was away for {story.away_ms / 1e3:.1f} s."
-        )
-    text = f"{start} acknowledged nothing for {_seconds(story.stall_ms)} after {leaver} left"
-    if story.degraded_ms is None and story.waits_for_ever:
-        return f"{text}, until it was back: this server has no timeout and does not fall back."
-    if story.degraded_ms is None:
-        return f"{text}, and did not fall back."
-    bound_text = "at least " if story.censored else ""
-    text += (
-        f"; then it was asynchronous for {bound_text}{_seconds(story.degraded_ms)} and acknowledged {bound_text}"
-        f"{story.unprotected.value:,.0f} commits that no replica had acknowledged{_unprotected_clause(story)}"
-    )
-    if story.after_return_ms is not None:
-        text += f"; {bound_text}{_seconds(story.after_return_ms)} of that was after the link had returned"
-    if story.held_off:
-        text += f". In {story.held_off} of {story.trials} trials, only the end of the load let it come back"
-    return text + "."
-
-
-def _unprotected_clause(story: FallbackStory) -> str:
-    """How many of the unacknowledged commits came before the replica had caught up; the others reached it within milliseconds."""
-    if story.unprotected_alone is None:
-        return ""
-    text = f" ({rate(story.unprotected_alone.value)} of them before the replica had caught up"
-    if story.caught_up_ms is None:
-        text = f" (the replica was not seen to catch up{'' if story.trials == 1 else ' in every trial'}"
-    lag_text = f"; it lacked up to {story.most_behind:,}" if story.most_behind is not None else ""
-    return f"{text}{lag_text})"
-
-
-def _seconds(ms: Estimate, digits: int = 1) -> str:
-    text = in_brackets(ms, lambda value_ms: f"{max(0.0, value_ms) / 1e3:.{digits}f}")
-    return f"{text} s"

@@ -6,20 +6,35 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
-from howfar.analysis.summary import Summary
+from howfar.analysis.answer import Finding, fill, sentence
+from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
+from howfar.experiments.fallback.texts import TEXTS
 from howfar.experiments.replication import frame
-from howfar.experiments.replication.arms import mode_name, plural
+from howfar.experiments.replication.arms import mode_name
 from howfar.experiments.replication.charts import phase_layers, symlog_channel
 from howfar.experiments.replication.frame import Record, with_limits
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures, palette
-from howfar.report.charts import PHONE, Drawable, Rows, VegaLite, by_name, data, layer, vconcat
-from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Heading, Table, Text, plain, single
+from howfar.report.charts import PHONE, Drawable, Rows, VegaLite, by_style, data, layer, vconcat
+from howfar.report.document import (
+    Block,
+    Bullets,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Heading,
+    Table,
+    Text,
+    plain_cells,
+    plain_columns,
+)
 from howfar.report.drawing import alt
-from howfar.report.sections import columns
+from howfar.report.sections import csv_columns
 from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import estimate_text
 
 ACKNOWLEDGED, WAITING, ASYNCHRONOUS = "semi-synchronous", "no acknowledgements", "asynchronous, silently"
 LINK_UP, LINK_CUT, LINK_UP_AGAIN = "up", "cut", "up again"
@@ -28,7 +43,7 @@ COLOURS = {
     WAITING: palette.MUTED,
     ASYNCHRONOUS: palette.SERIES[5],
     LINK_UP: palette.PARTS[0],
-    LINK_CUT: palette.MORE[0],
+    LINK_CUT: palette.EXTRA_PARTS[0],
     LINK_UP_AGAIN: palette.PARTS[0],
 }
 EXTRA_WIDTH = 140
@@ -111,7 +126,7 @@ def _states_panel(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawa
     y = alt.Y("row:N", sort=["link", "primary"], title=None, axis=labels)
     shown_colours = {row["state"]: COLOURS[row["state"]] for row in rows}
     return layer(
-        *phase_layers(rows, x, y, by_name(alt.Color, "state", shown_colours, None), 20), width=width, height=52
+        *phase_layers(rows, x, y, by_style(alt.Color, "state", shown_colours, None), 20), width=width, height=52
     )
 
 
@@ -137,22 +152,45 @@ def _lag_panel(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable
     ).properties(width=width, height=80)
 
 
-LOWER_BOUND = "≥: a lower bound. Commits waited for the replica again only when the load had ended, or not at all."
-
-
 class Fallback(Experiment):
     """The experiment on fallbacks. Its findings are part of those of replication."""
 
     name = "fallback"
+    texts = TEXTS
+
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        """A finding for each mode; empty in a run that also has crashes, which is about these."""
+        found = findings["replication"]
+        if not isinstance(found, ReplicationFindings) or found.crash is not None:
+            return ()
+        return conclude(found.fallback)
 
     def applies(self, summary: Summary) -> bool:
-        found = summary.found(ReplicationFindings)
-        return found is not None and bool(found.fallback)
+        findings = summary.find_findings(ReplicationFindings)
+        return findings is not None and bool(findings.fallback)
 
     def document(self, summary: Summary) -> Document:
-        stories = summary.the(ReplicationFindings).fallback
+        stories = summary.require_findings(ReplicationFindings).fallback
         main = [*_trial_chart(stories, 0), fallback_table(stories)]
         return frame.document(summary, main, sections(stories, leading=True), records(stories))
+
+
+def conclude(stories: Sequence[FallbackStory]) -> tuple[Finding, ...]:
+    """What the primary did in each mode."""
+    return tuple(
+        Finding(
+            id="fell-back" if story.degraded_ms else "went-on" if story.goes_on else "waited",
+            subject=label,
+            estimate=story.unprotected,
+            parameters={
+                "stall_s": story.stall_ms.value / 1e3,
+                "degraded_s": story.degraded_ms.value / 1e3 if story.degraded_ms else 0.0,
+                "censored": int(story.lasts_to_end_of_load),
+                "replicas": story.replicas,
+            },
+        )
+        for story, label in zip(stories, story_labels(stories), strict=True)
+    )
 
 
 def sections(stories: Sequence[FallbackStory], leading: bool = False) -> list[Block]:
@@ -163,9 +201,7 @@ def sections(stories: Sequence[FallbackStory], leading: bool = False) -> list[Bl
     for index, label in enumerate(story_labels(stories)):
         chart = [] if leading and not index else _trial_chart(stories, index)
         blocks += [*([Heading(label)] if len(stories) > 1 else []), *chart, *_log_blocks(stories[index])]
-    return [
-        Details("When a replica leaves and returns", (*blocks, Bullets(tuple(_evidence_lines(stories)))), open=True)
-    ]
+    return [Details("When a replica leaves and returns", (*blocks, Bullets(_evidence_lines(stories))), open=True)]
 
 
 def fallback_table(stories: Sequence[FallbackStory]) -> Table:
@@ -175,53 +211,54 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
             "timeout of the server",
             lambda story: "none" if story.timeout_ms is None else f"{story.timeout_ms / 1e3:g} s",
         ),
-        ("no commit acknowledged for", lambda story: f"{figures.number(story.stall_ms.value / 1e3)} s"),
+        ("replica away for", lambda story: _seconds(story.away_ms)),
+        ("no commit acknowledged for", lambda story: _seconds(story.stall_ms)),
         ("then asynchronous for", lambda story: asynchronous_time_text(story, story.degraded_ms)),
         ("after the link's return", lambda story: asynchronous_time_text(story, story.after_return_ms)),
-        ("replica caught up after", caught_up_text),
-        ("it lacked at most", lambda story: figures.number(story.most_behind)),
-        ("commits acknowledged alone", unprotected_text),
+        (
+            "replica caught up after",
+            lambda story: _seconds(story.caught_up_ms, "not seen" if story.degraded_ms else figures.UNKNOWN),
+        ),
+        ("it lacked at most", lambda story: figures.whole_number(story.most_behind)),
+        ("commits acknowledged alone", lambda story: f"{_bound_sign(story)}{with_limits(story.unprotected)}"),
         ("before it had caught up", lambda story: with_limits(story.unprotected_alone)),
         ("share of all commits", lambda story: figures.percent(story.share_unprotected)),
     )
-    rows = tuple(plain(fact, *(text(story) for story in stories)) for fact, text in figures_by_name)
+    rows = tuple(plain_cells(fact, *(text(story) for story in stories)) for fact, text in figures_by_name)
     heads = [
         Column(label, f"{story.threads} connections")
         for label, story in zip(story_labels(stories), stories, strict=True)
     ]
-    trials = sorted({story.trials for story in stories})
-    note = f"Means over {plural(trials[-1], 'trial')} for each mode; 95 % intervals in brackets, where there are enough trials."
-    notes = [LOWER_BOUND] if any(lasts_to_end_of_load(story) for story in stories) else []
-    return Table("What a fallback hides", (Column("", left=True), *heads), rows, (note, *notes), main=True)
+    return Table("What a fallback hides", (Column("", left_aligned=True), *heads), rows, _notes(stories), main=True)
 
 
-def lasts_to_end_of_load(story: FallbackStory) -> bool:
-    """Whether a trial was asynchronous until the end of its load, so that only a lower bound of that time is known."""
-    series = story.series
-    if story.censored or story.held_off:
-        return True
-    if series is None or series.fell_s is None:
-        return False
-    return series.back_s is None or series.back_s >= (len(series.commits_per_s) - 1) * series.slice_s
+def _notes(stories: Sequence[FallbackStory]) -> tuple[str, ...]:
+    notes = [Finding(id="means", parameters={"trials": max(story.trials for story in stories)})]
+    for story, label in zip(stories, story_labels(stories), strict=True):
+        if story.held_off:
+            counts = {"held_off": story.held_off, "trials": story.trials}
+            notes.append(Finding(id="held-off", subject=label, parameters=counts))
+        if story.waits_for_ever and not story.degraded_ms:
+            notes.append(Finding(id="no-timeout", subject=label))
+    notes += [Finding(id="lower-bound")] if any(story.lasts_to_end_of_load for story in stories) else []
+    return tuple(sentence([note], TEXTS) for note in notes)
+
+
+def _seconds(ms: Estimate | float | None, unknown: str = figures.UNKNOWN) -> str:
+    """`10.0 s`, `10.0 [9.98, 10.1] s`."""
+    if ms is None:
+        return unknown
+    estimate = ms if isinstance(ms, Estimate) else Estimate(value=ms, low=None, high=None)
+    return f"{estimate_text(estimate, lambda value: figures.number(max(0.0, value) / 1e3))} s"
+
+
+def _bound_sign(story: FallbackStory) -> str:
+    return "≥ " if story.lasts_to_end_of_load else ""
 
 
 def asynchronous_time_text(story: FallbackStory, ms: Estimate | None) -> str:
     """Length of the asynchronous phase: `6.40 s`; `≥ 25.1 s` if it did not end under load; `never`."""
-    if ms is None:
-        return "never"
-    return f"{'≥ ' if lasts_to_end_of_load(story) else ''}{figures.number(ms.value / 1e3)} s"
-
-
-def unprotected_text(story: FallbackStory) -> str:
-    """Unprotected commits: `198,226`; `≥ 198,226` if the phase did not end under load."""
-    return f"{'≥ ' if lasts_to_end_of_load(story) else ''}{with_limits(story.unprotected)}"
-
-
-def caught_up_text(story: FallbackStory) -> str:
-    """Time after the link's return until the replica had caught up."""
-    if story.degraded_ms is None:
-        return figures.UNKNOWN
-    return "not seen" if story.caught_up_ms is None else f"{figures.number(story.caught_up_ms.value / 1e3)} s"
+    return "never" if ms is None else f"{_bound_sign(story)}{_seconds(ms)}"
 
 
 def story_labels(stories: Sequence[FallbackStory]) -> list[str]:
@@ -236,55 +273,51 @@ def _trial_chart(stories: Sequence[FallbackStory], index: int) -> list[Block]:
     if series is None or not series.commits_per_s:
         return []
     rows = tuple(
-        plain(phase["row"], phase["state"], f"{phase['from']:.2f}", f"{phase['to']:.2f}")
+        plain_cells(phase["row"], phase["state"], f"{phase['from']:.2f}", f"{phase['to']:.2f}")
         for phase in phase_rows(series)
+    )
+    title = Finding(
+        id="stood-still" if series.fell_s is None else "alone-in-trial",
+        parameters={"stall_s": series.stall_s, "unprotected": series.unprotected},
     )
     return [
         Chart(
             f"fallback{index}",
-            "Commits/s while the replica leaves and returns, with the states of link and primary",
-            f"Trial {series.trial}: {_events(stories[index], series)}. Below: transactions that the replica lacks; a gap: unknown.",
+            sentence([title], TEXTS).removesuffix("."),
+            f"Trial {series.trial}: {'; '.join(_events(stories[index], series))}.",
             partial(draw_timeline, series),
-            Table("", single("part", "state", "from, s", "to, s"), rows),
+            Table("", plain_columns("part", "state", "from, s", "to, s"), rows),
         )
     ]
 
 
-def _events(story: FallbackStory, series: FallbackSeries) -> str:
-    events = [f"at {series.left_s:.1f} s the link is cut"]
-    if series.fell_s is not None:
-        events.append(f"from {series.fell_s:.1f} s the primary acknowledges without its replica")
-    events.append(f"at {series.returned_s:.1f} s the link returns")
-    if series.reconnected_s is not None:
-        events.append(f"at {series.reconnected_s:.1f} s the replica is connected")
-    if series.fell_s is not None and series.back_s is None:
-        events.append("no commit waits for it until the end of the trial")
-    elif series.fell_s is not None and lasts_to_end_of_load(story):
-        events.append(f"only at {series.back_s:.1f} s, when the load has ended, would commits wait for it again")
-    elif series.fell_s is not None:
-        events.append(f"at {series.back_s:.1f} s commits wait for it again")
-    return "; ".join(events)
+def _events(story: FallbackStory, series: FallbackSeries) -> list[str]:
+    fell = series.fell_s is not None
+    names = {
+        "link-cut": True,
+        "fell": fell,
+        "link-back": True,
+        "reconnected": series.reconnected_s is not None,
+        "never-back": fell and series.back_s is None,
+        "back-after-load": fell and series.back_s is not None and story.lasts_to_end_of_load,
+        "back": fell and series.back_s is not None and not story.lasts_to_end_of_load,
+        "lag-panel": True,
+    }
+    return [fill(TEXTS[name], **series.model_dump(exclude={"at_s"})) for name, happened in names.items() if happened]
 
 
 def _log_blocks(story: FallbackStory) -> list[Block]:
-    if not story.log_lines:
-        return [Text(f"The primary ({mode_name(story.mode)}) wrote nothing about it to its log.")]
-    return [
-        Text(f"All that the primary ({mode_name(story.mode)}) wrote about it to its log:"),
-        Bullets(story.log_lines),
-    ]
+    text = sentence([Finding(id="log" if story.log_lines else "silent-log", subject=mode_name(story.mode))], TEXTS)
+    return [Text(text), *([Bullets(story.log_lines)] if story.log_lines else [])]
 
 
-def _evidence_lines(stories: Sequence[FallbackStory]) -> list[str]:
+def _evidence_lines(stories: Sequence[FallbackStory]) -> tuple[str, ...]:
     trials = ", ".join(f"{story.trials} {label}" for story, label in zip(stories, story_labels(stories), strict=True))
+    findings = [Finding(id="sources", parameters={"trials": trials})]
     query_times_s = [story.series.at_s for story in stories if story.series]
-    gaps = sorted(later - earlier for times_s in query_times_s for earlier, later in pairwise(times_s))
-    query_note = (
-        f" Queries of the primary's state are {figures.number(gaps[len(gaps) // 2])} s apart (median)." if gaps else ""
-    )
-    return [
-        f"Trials: {trials}. Commits are counted from the clients' logs, states by querying the primary.{query_note}"
-    ]
+    if gaps_s := [later - earlier for times_s in query_times_s for earlier, later in pairwise(times_s)]:
+        findings.append(Finding(id="queries", parameters={"apart_s": sorted(gaps_s)[len(gaps_s) // 2]}))
+    return tuple(sentence([finding], TEXTS) for finding in findings)
 
 
 # ---------------------------------------------------------------- records
@@ -294,4 +327,4 @@ most_behind share_unprotected"""
 
 
 def records(stories: Sequence[FallbackStory]) -> dict[str, Record]:
-    return {story.arm: columns(story, _COLUMNS, censored="censored_trials") for story in stories}
+    return {story.arm: csv_columns(story, _COLUMNS, censored="censored_trials") for story in stories}

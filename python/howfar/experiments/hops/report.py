@@ -5,26 +5,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
 
+from howfar.analysis.answer import UNRESOLVED, Finding, fill
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors
 from howfar.analysis.published import PublishedCell, published_sets
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.answer import floor_clause
 from howfar.experiments.experiment import Experiment, Keys
+from howfar.experiments.hops.texts import (
+    COSTS_NOTE,
+    OPPOSITE,
+    POOLERS_CAPTION,
+    POOLERS_NOTE,
+    PUBLISHED_NOTE,
+    TEXTS,
+)
 from howfar.experiments.latency.analysis import Latency
-from howfar.experiments.latency.report import chart_blocks, main_table, with_limits
+from howfar.experiments.latency.report import chart_blocks, labelled_lines, main_table, with_limits
+from howfar.experiments.paths.report import compared_cells, ratio_chart
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, LOAD, THREADS, level_of, offered_per_s
 from howfar.report import figures
-from howfar.report.document import Block, Cell, Column, Details, Document, Fields, Table, table_of
+from howfar.report.charts import PHONE, Drawable, axis
+from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Fields, Table, make_table
+from howfar.report.drawing import alt
 from howfar.report.frame import frame
-from howfar.report.sections import Record, cell_records, cell_table, columns, confirmations, trials, written
+from howfar.report.sections import (
+    Record,
+    cell_records,
+    cell_table,
+    confirmation_blocks,
+    csv_columns,
+    csv_value,
+    trial_blocks,
+)
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, judge_ratio, mean_interval
-from howfar.stats.resample import Derived, within
-from howfar.stats.trials import ONE, TrialTable, quantile_ms, rest_of
+from howfar.stats.resample import PositiveInterval
+from howfar.stats.trials import SINGULAR, TrialTable, other_factors, quantile_ms
 from howfar.store.records import Arm, ArmRole, Measured
 from howfar.store.server_metrics import server_metrics
 
@@ -70,7 +90,7 @@ class PoolerPays(Part):
     always: Always | None
     """Whether the pooler pays at each number of clients, costs throughput at each, or is not resolved. If `pays_from` is not None
     either, no number of clients is resolved. None: `pays_from` is the answer."""
-    pays_from_interval: Derived = None
+    pays_from_interval: PositiveInterval = None
 
 
 class HopCost(Part):
@@ -114,33 +134,31 @@ class HopCosts(Part):
 
 class Hops(Experiment):
     name = "hops"
+    texts = TEXTS
     findings: ClassVar[Keys] = {"hops": HopCosts}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"hops": hop_costs(evidence)}
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         costs = findings["hops"]
-        if not isinstance(costs, HopCosts):
-            return ""
-        unit = ONE[evidence.table.unit]
-        clauses = "; ".join(_hop_clause(hop, costs.per_s, unit) for hop in costs.hops)
-        comparison = f"Against {costs.baseline}: {clauses}{floor_clause(evidence)}."
-        return " ".join([*map(pooler_sentence, costs.poolers), comparison])
+        return conclude(costs) if isinstance(costs, HopCosts) else ()
 
     def document(self, summary: Summary) -> Document:
-        costs, latency = summary.the(HopCosts), summary.found(Latency)
+        costs, latency = summary.require_findings(HopCosts), summary.find_findings(Latency)
+        has_answer = not summary.answer.is_missing
         first_blocks: tuple[Block, ...] = (
-            *([poolers_table(costs)] if costs.poolers else []),
-            costs_table(costs, ONE[summary.operation_unit]),
+            *(pooler_chart(summary, costs) if costs.poolers else ratio_chart(summary, hop_cells(summary))),
+            *([poolers_table(costs, has_answer)] if costs.poolers else []),
+            costs_table(costs, SINGULAR[summary.operation_unit], figures.noise_note(summary)),
         )
         below: tuple[Block, ...] = (Details("All cells", (cell_table(summary, main=False),)),)
         if latency is not None:
             first_blocks, below = (*first_blocks, main_table(latency)), (*chart_blocks(latency), *below)
         if costs.elsewhere:
             first_blocks = (*first_blocks, elsewhere_table(costs))
-        below = (*below, *trials(summary), *confirmations(summary))
-        return frame(summary, first_blocks, below=below, records=records(summary, costs))
+        below = (*below, *trial_blocks(summary), *confirmation_blocks(summary))
+        return frame(summary, first_blocks, more_blocks=below, records=records(summary, costs))
 
 
 _COLUMNS = "throughput_ratio added_p50_us added_p99_us cpu_us_per_query connect_us to_server"
@@ -149,9 +167,9 @@ _COLUMNS = "throughput_ratio added_p50_us added_p99_us cpu_us_per_query connect_
 def records(summary: Summary, costs: HopCosts) -> list[Record]:
     """The cells' records, with the costs of the hops of a cell's path, and the number of clients from which its pooler pays."""
     costs_by_path: dict[object, dict[str, object]] = {
-        hop.path: {f"hops_{name}": value for name, value in columns(hop, _COLUMNS).items()} for hop in costs.hops
+        hop.path: {f"hops_{name}": value for name, value in csv_columns(hop, _COLUMNS).items()} for hop in costs.hops
     }
-    pays_from = {(pooler.path, pooler.connect): written(pooler.pays_from) for pooler in costs.poolers}
+    pays_from = {(pooler.path, pooler.connect): csv_value(pooler.pays_from) for pooler in costs.poolers}
     return [
         record
         | costs_by_path.get(record.get("path"), {})
@@ -174,9 +192,9 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     hop_paths = [path for path in paths if PATHS[path].hops]
     if PATHS[baseline_path].hops or not hop_paths:
         return None
-    clients = next(THREADS.of(arm.factors) for arm in arms if arm.role is ArmRole.BASELINE)
-    arms = [arm for arm in _comparable_arms(table, arms) if THREADS.of(arm.factors) == clients]
-    sustained_arms = [arm for arm in arms if table.sustains(arm)]
+    clients = next(THREADS.level_in(arm.factors) for arm in arms if arm.role is ArmRole.BASELINE)
+    arms = [arm for arm in _comparable_arms(table, arms) if THREADS.level_in(arm.factors) == clients]
+    sustained_arms = [arm for arm in arms if table.keeps_up(arm)]
     rates = [
         {offered_per_s(arm.factors) for arm in sustained_arms if arm.factors.get("path") == path} for path in paths
     ]
@@ -197,7 +215,11 @@ def _comparable_arms(table: TrialTable, arms: Sequence[Arm]) -> list[Arm]:
     """Arms that differ from the baseline only in the factors that this report compares, not in link, server or TLS version."""
     varied = ("path", CONNECT.name, LOAD.name, THREADS.name)
     baseline = table.baseline
-    return [arm for arm in arms if baseline and rest_of(arm.factors, *varied) == rest_of(baseline.factors, *varied)]
+    return [
+        arm
+        for arm in arms
+        if baseline and other_factors(arm.factors, *varied) == other_factors(baseline.factors, *varied)
+    ]
 
 
 def _hop_cost(
@@ -209,7 +231,7 @@ def _hop_cost(
     closed_loop_arm = next((arm for arm in kept_arms if offered_per_s(arm.factors) is None), None)
     closed_loop_cell = None if closed_loop_arm is None else cells_by_arm.get(closed_loop_arm.name)
     paced_arm = next((arm for arm in kept_arms if per_s is not None and offered_per_s(arm.factors) == per_s), None)
-    reference_arm = None if paced_arm is None else table.compared(paced_arm)
+    reference_arm = None if paced_arm is None else table.compared_reference(paced_arm)
     return HopCost(
         path=path,
         programs=PATHS[path].hops,
@@ -228,7 +250,7 @@ def _hop_cost(
 
 def _keeps_connections(arm: Arm) -> bool:
     """Whether an arm keeps its connections."""
-    return CONNECT.of(arm.factors) == "persistent"
+    return CONNECT.level_in(arm.factors) == "persistent"
 
 
 def _connect_us(table: TrialTable, arms: list[Arm]) -> Estimate | None:
@@ -243,7 +265,7 @@ def _connect_us(table: TrialTable, arms: list[Arm]) -> Estimate | None:
     extra_us = _differences_within_blocks(
         table, connecting_arm, kept_arm, lambda trial: trial.elapsed_ns / trial.transactions / 1e3
     )
-    threads = THREADS.of(kept_arm.factors)
+    threads = THREADS.level_in(kept_arm.factors)
     return mean_interval([threads * extra for extra in extra_us]) if extra_us else None
 
 
@@ -251,10 +273,10 @@ def _differences_within_blocks(
     table: TrialTable, arm: Arm, reference: Arm, figure: Callable[[Measured], float | None]
 ) -> list[float]:
     """Differences of a figure from the reference in the same block."""
-    trials, reference_trials = table.trials[arm.name], table.trials[reference.name]
+    arm_trials, reference_trials = table.trials[arm.name], table.trials[reference.name]
     pairs = (
-        (trials[block].measured, reference_trials[block].measured)
-        for block in sorted(trials.keys() & reference_trials.keys())
+        (arm_trials[block].measured, reference_trials[block].measured)
+        for block in sorted(arm_trials.keys() & reference_trials.keys())
     )
     value_pairs = [
         (figure(value), figure(reference_value))
@@ -276,52 +298,60 @@ def _added_us(table: TrialTable, arm: Arm | None, reference: Arm | None, share: 
     return mean_interval([ms * 1e3 for ms in added]) if added else None
 
 
-def _hop_clause(hop: HopCost, per_s: float | None, unit: str) -> str:
-    """The verdict's clause about one path."""
-    clauses = []
-    if hop.throughput_ratio is not None:
-        clauses.append(
-            f"leaves {with_limits(hop.throughput_ratio)} of the throughput{_unresolved_note(hop.resolution)}"
-        )
-    if hop.added_p50_us is not None and per_s is not None:
-        clauses.append(
-            f"adds {with_limits(hop.added_p50_us)} µs to the p50 at {per_s:,.0f}/s{_unresolved_note(hop.p50_resolution)}"
-        )
-    if hop.cpu_us_per_query is not None:
-        clauses.append(f"takes {with_limits(hop.cpu_us_per_query)} µs of CPU per {unit}")
-    *others, last = clauses or ["was not measured"]
-    return f"{hop.path} {', '.join(others)}{' and ' if others else ''}{last}"
+def conclude(costs: HopCosts) -> tuple[Finding, ...]:
+    """From how many clients poolers pay off, then the costs of other paths: those with a difference first."""
+    pooled_paths = {pooler.path for pooler in costs.poolers}
+    hops = [hop_finding(hop, costs) for hop in costs.hops if hop.path not in pooled_paths]
+    order = ("slower", "delay", UNRESOLVED, "unmeasured")
+    return (
+        *map(pooler_finding, costs.poolers),
+        *sorted(hops, key=lambda finding: order.index(finding.id)),
+    )
 
 
-def _unresolved_note(resolution: Resolution | None) -> str:
-    return "" if resolution and resolution.is_difference else f" ({Resolution.NOT_RESOLVED.value})"
+def hop_finding(hop: HopCost, costs: HopCosts) -> Finding:
+    """The finding about one path: its throughput; where that is not resolved, its added p50, if that is."""
+    parameters: dict[str, str | int | float] = {"baseline": costs.baseline}
+    figure, resolution, finding_id = hop.throughput_ratio, hop.resolution, "slower"
+    is_faster = resolution is not None and resolution.is_difference
+    if not is_faster and hop.p50_resolution is not None and hop.p50_resolution.is_difference and costs.per_s:
+        figure, resolution, finding_id = hop.added_p50_us, hop.p50_resolution, "delay"
+        parameters = {"per_s": costs.per_s}
+    elif figure is None:
+        finding_id = "unmeasured" if hop.added_p50_us is None else UNRESOLVED
+    elif not is_faster:
+        finding_id = UNRESOLVED
+    return Finding(id=finding_id, subject=hop.path, estimate=figure, verdict=resolution, parameters=parameters)
 
 
-def costs_table(costs: HopCosts, unit: str) -> Table:
+def hop_cells(summary: Summary) -> list[CellSummary]:
+    """The cells whose ratio to the baseline is what a hop costs: they differ from it in nothing but the path."""
+    baseline = next(cell for cell in summary.cells if cell.role is ArmRole.BASELINE)
+    others = other_factors(baseline.factors, "path")
+    return [cell for cell in compared_cells(summary) if other_factors(cell.factors, "path") == others]
+
+
+def costs_table(costs: HopCosts, unit: str, noise_note: str) -> Table:
     rate_text = "" if costs.per_s is None else f"at {costs.per_s:,.0f}/s"
     clients = costs.clients or figures.UNKNOWN
     fields: Fields[HopCost] = {
         "path": lambda hop: hop.path,
-        Column("programs", left=True): lambda hop: ", ".join(hop.programs),
+        Column("programs", left_aligned=True): lambda hop: ", ".join(hop.programs),
         "connections\nclients / server": lambda hop: f"{clients} / {hop.to_server or figures.UNKNOWN}",
-        f"throughput\nof {costs.baseline}'s": _throughput_cell,
-        f"added p50 µs\n{rate_text}": lambda hop: with_limits(hop.added_p50_us),
+        f"throughput\nof {costs.baseline}'s": lambda hop: _marked(hop.throughput_ratio, hop.resolution),
+        f"added p50 µs\n{rate_text}": lambda hop: _marked(hop.added_p50_us, hop.p50_resolution),
         f"added p99 µs\n{rate_text}": lambda hop: with_limits(hop.added_p99_us),
         f"hop CPU µs\nper {unit}": lambda hop: with_limits(hop.cpu_us_per_query),
-        f"a connect µs\n{costs.baseline}: {with_limits(costs.connect_us)}": lambda hop: with_limits(hop.connect_us),
+        "a connect µs": lambda hop: with_limits(hop.connect_us),
     }
-    note = (
-        f"Against {costs.baseline}, within blocks, with 95 % intervals (below four blocks their own values instead). *: a difference "
-        "from the baseline's throughput that is resolved. Throughput and CPU time: in a closed loop. CPU time is that "
-        "of all programs of the path; on the same CPUs it is taken from the client or the server. Per connect: the extra time of a "
-        "transaction that opens its own connection."
-    )
-    return table_of("", costs.hops, fields, (note,), main=True, stack=True)
+    note = fill(COSTS_NOTE, baseline=costs.baseline, connect=f"{with_limits(costs.connect_us)} µs")
+    notes = tuple(text for text in (note, noise_note) if text)
+    return make_table("", costs.hops, fields, notes, main=True, stack=True)
 
 
-def _throughput_cell(hop: HopCost) -> str:
-    resolved = " *" if hop.resolution and hop.resolution.is_difference else ""
-    return f"{with_limits(hop.throughput_ratio)}{resolved}"
+def _marked(estimate: Estimate | None, resolution: Resolution | None) -> str:
+    """An estimate, with a star if its difference is resolved."""
+    return with_limits(estimate) + (" *" if resolution and resolution.is_difference else "")
 
 
 # ---------------------------------------------------------------- from how many clients a pooler pays
@@ -337,7 +367,7 @@ def find_pooler_payoffs(table: TrialTable, baseline_path: str, floors: NoiseFloo
     closed_loop_arms: dict[tuple[str, str, int], Arm] = {}
     for arm in _comparable_arms(table, table.run.info.arms):
         if offered_per_s(arm.factors) is None:
-            key = (str(arm.factors.get("path")), CONNECT.of(arm.factors), THREADS.of(arm.factors))
+            key = (str(arm.factors.get("path")), CONNECT.level_in(arm.factors), THREADS.level_in(arm.factors))
             closed_loop_arms.setdefault(key, arm)
     payoffs = []
     for path, connect in dict.fromkeys(key[:2] for key in closed_loop_arms):
@@ -363,7 +393,7 @@ def find_pooler_payoffs(table: TrialTable, baseline_path: str, floors: NoiseFloo
         if len(measured) > 1:
             payoffs.append(
                 _summarise_pooler(
-                    path, connect, measured, floors.of(closed_loop_arms[path, connect, numbers[0]].factors)
+                    path, connect, measured, floors.threshold(closed_loop_arms[path, connect, numbers[0]].factors)
                 )
             )
     return tuple(payoffs)
@@ -416,54 +446,64 @@ def connections_to_server(table: TrialTable, arm: Arm) -> int | None:
     return max(counts, default=None)
 
 
-def pooler_sentence(pooler: PoolerPays) -> str:
-    subject = f"{pooler.path}, with clients that {_CONNECT_CLAUSES[pooler.connect]},"
-    span = f"{pooler.ratios[0].threads} to {pooler.ratios[-1].threads} clients"
-    if pooler.always == "not told apart":
-        return (
-            f"The number of clients from which {pooler.path} pays, if clients {_CONNECT_CLAUSES[pooler.connect]}, is not "
-            f"resolved ({span})."
-        )
-    if pooler.pays_from is not None:
-        doubt = "" if pooler.pays_from_interval else " (no interval)"
-        return (
-            f"{subject} pays from {within(pooler.pays_from, pooler.pays_from_interval, figures.number)}{doubt} clients."
-        )
-    return (
-        f"{subject} {pooler.always} throughput at {span}." if pooler.always == "costs" else f"{subject} pays at {span}."
-    )
+def pooler_finding(pooler: PoolerPays) -> Finding:
+    kinds: dict[Always | None, str] = {"pays": "pays", "costs": "costs", "not told apart": "unclear"}
+    kind = kinds.get(pooler.always, "pays-from")
+    parameters: dict[str, str | int | float] = {"connect": pooler.connect}
+    parameters |= {"fewest": pooler.ratios[0].threads, "most": pooler.ratios[-1].threads}
+    estimate = None
+    if kind == "pays-from" and pooler.pays_from is not None:
+        low, high = pooler.pays_from_interval or (None, None)
+        estimate = Estimate(value=pooler.pays_from, low=low, high=high)
+    return Finding(id=f"{kind}/{pooler.connect}", subject=pooler.path, estimate=estimate, parameters=parameters)
 
 
-_CONNECT_LABELS = {"persistent": "connected", "per-transaction": "connect each time"}
-_CONNECT_CLAUSES = {"persistent": "keep their connections", "per-transaction": "connect for each transaction"}
+_PAYOFFS = {"pays": "always", "costs": "never", "unclear": "unclear"}
+"""Fields of a pooler whose ratio does not rise through 1, by its finding."""
+_CONNECT_LABELS = {"persistent": "kept connections", "per-transaction": "one per transaction"}
 
 
-def poolers_table(costs: HopCosts) -> Table:
+def poolers_table(costs: HopCosts, has_answer: bool = True) -> Table:
+    """Throughput by the number of clients. Without an answer, the number from which a pooler pays off is left out."""
     numbers = sorted({point.threads for pooler in costs.poolers for point in pooler.ratios})
     columns = (
-        Column("path", left=True),
-        Column("clients", left=True),
-        Column("pays from", "clients"),
+        Column("path", left_aligned=True),
+        Column("clients with", left_aligned=True),
+        *([Column("pays off from", "clients")] if has_answer else []),
         *(Column(f"{clients} clients", f"of {costs.baseline}'s; connections") for clients in numbers),
     )
     rows = []
     for pooler in costs.poolers:
         point_by_clients = {point.threads: point for point in pooler.ratios}
-        pays_from = (
-            f"({pooler.always})"
-            if pooler.pays_from is None or pooler.always is not None
-            else within(pooler.pays_from, pooler.pays_from_interval, figures.number)
-        )
+        finding = pooler_finding(pooler)
+        pays_from = _PAYOFFS.get(finding.id.split("/")[0]) or with_limits(finding.estimate)
         cells = [
             Cell("" if clients not in point_by_clients else _ratio_cell(point_by_clients[clients]))
             for clients in numbers
         ]
-        rows.append((Cell(pooler.path), Cell(_CONNECT_LABELS[pooler.connect]), Cell(pays_from), *cells))
-    note = (
-        f"Throughput over {costs.baseline}'s with as many clients, within blocks, and the connections to the server. A pooler pays "
-        "from where the ratio rises through 1, on straight lines between the logarithms."
-    )
-    return Table("From how many clients a pooler pays", columns, tuple(rows), (note,), main=True, stack=True)
+        payoff = [Cell(pays_from)] if has_answer else []
+        rows.append((Cell(pooler.path), Cell(_CONNECT_LABELS[pooler.connect]), *payoff, *cells))
+    note = fill(POOLERS_NOTE, baseline=costs.baseline)
+    return Table("Poolers, by the number of clients", columns, tuple(rows), (note,), main=True, stack=True)
+
+
+def pooler_chart(summary: Summary, costs: HopCosts) -> list[Block]:
+    """The picture of the answer. Empty without an answer."""
+    if summary.answer.is_missing:
+        return []
+    return [Chart("poolers", summary.answer.sentence, POOLERS_CAPTION, partial(draw_poolers, costs))]
+
+
+def draw_poolers(costs: HopCosts, width: int) -> Drawable:
+    """The ratio of throughputs against the number of clients, a line for each pooler and kind of client."""
+    lines = {
+        f"{pooler.path}, {_CONNECT_LABELS[pooler.connect]}": [(float(at.threads), at.ratio) for at in pooler.ratios]
+        for pooler in costs.poolers
+    }
+    numbers = sorted({at.threads for pooler in costs.poolers for at in pooler.ratios})
+    domain = numbers[0] / 1.3, numbers[-1] * (2 if width < PHONE else 8)
+    x = axis(alt.X, "x", "clients (log scale)", domain, 2, values=numbers, format="d", grid=False)
+    return labelled_lines(lines, x, f"throughput, {costs.baseline} = 1 (log scale)", width, reference=1)
 
 
 def _ratio_cell(point: PoolerRatio) -> str:
@@ -479,7 +519,7 @@ def published_hops(table: TrialTable, arms: Sequence[Arm]) -> tuple[HopElsewhere
     closed_loop_arms = [arm for arm in arms if offered_per_s(arm.factors) is None]
     published_ratios = []
     for entry in published_sets():
-        if entry.plan != PLAN or entry.differs(info.stored_plan.workload, info.server_kind):
+        if entry.plan != PLAN or entry.has_other_load(info.stored_plan.workload, info.server_kind):
             continue
         (baseline_cell,) = (cell for cell in entry.cells if cell.factors == entry.baseline)
         reference = _matching_arm(baseline_cell, closed_loop_arms)
@@ -492,7 +532,7 @@ def published_hops(table: TrialTable, arms: Sequence[Arm]) -> tuple[HopElsewhere
                     HopElsewhere(
                         path=str(arm.factors["path"]),
                         over=str(reference.factors["path"]),
-                        connect=CONNECT.of(arm.factors),
+                        connect=CONNECT.level_in(arm.factors),
                         theirs=cell.tps / baseline_cell.tps,
                         ours=judge_ratio(ratios).quoted,
                         source=entry.source,
@@ -510,20 +550,17 @@ def _matching_arm(cell: PublishedCell, arms: Sequence[Arm]) -> Arm | None:
 def elsewhere_table(costs: HopCosts) -> Table:
     fields: Fields[HopElsewhere] = {
         "path": lambda row: row.path,
-        Column("over", left=True): lambda row: row.over,
-        Column("clients", left=True): lambda row: _CONNECT_LABELS[row.connect],
+        Column("over", left_aligned=True): lambda row: row.over,
+        Column("clients with", left_aligned=True): lambda row: _CONNECT_LABELS[row.connect],
         "published": lambda row: figures.number(row.theirs),
         "here\n[95 % interval]": lambda row: with_limits(row.ours),
-        Column("source", left=True): lambda row: row.source,
+        Column("source", left_aligned=True): lambda row: row.source,
     }
     setups = dict.fromkeys(f"{row.source}: {row.setup}." for row in costs.elsewhere)
     opposite = [
-        f"{row.path}, clients {_CONNECT_LABELS[row.connect]}: the published ratio and ours lie on opposite sides of 1. The "
-        "set-ups differ, and "
-        "this run does not tell which difference is the cause."
+        fill(OPPOSITE, path=row.path, connect=_CONNECT_LABELS[row.connect])
         for row in costs.elsewhere
         if excludes_one(row.ours) and (row.ours.value > 1) != (row.theirs > 1)
     ]
-    note = "Throughput over that of the other path. Published: not our measurement, single runs on other machines, links and versions."
-    notes = (note, *setups, *opposite)
-    return table_of("Published elsewhere", costs.elsewhere, fields, notes, main=True, stack=True)
+    notes = (PUBLISHED_NOTE, *setups, *opposite)
+    return make_table("Published elsewhere", costs.elsewhere, fields, notes, main=True, stack=True)

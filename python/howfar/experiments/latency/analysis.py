@@ -7,15 +7,16 @@ during it, so the response times include the stall.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from howfar.analysis.answer import Finding
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.plan.factors import LOAD, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint
 from howfar.stats.intervals import Resolution, exponential, judge_ratio, mean_interval
-from howfar.stats.trials import KEEPS_UP, TrialTable, p99_ms, quantile_ms, rest_of
+from howfar.stats.trials import KEEPS_UP, TrialTable, other_factors, p99_ms, quantile_ms
 from howfar.store.records import Arm, Measured
 
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
@@ -33,7 +34,7 @@ class AtRate(Part):
     answered: Estimate
     """Share of the transactions due that were answered within the window; the mean of the blocks."""
     keeps_up: bool
-    """Whether `answered` is at least `KEEPS_UP`. Its interval may allow the opposite: see `sure`."""
+    """Whether `answered` is at least `KEEPS_UP`. Its interval may allow the opposite: see `is_certain`."""
     p50_ms: Estimate | None
     """Geometric mean of the trials' quantiles. None: too few transactions for the quantile, or the path does not keep up."""
     p99_ms: Estimate | None
@@ -45,7 +46,7 @@ class AtRate(Part):
     curve: tuple[CurvePoint, ...]
 
     @property
-    def sure(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether the interval of `answered` leaves no doubt that the path keeps up, or that it does not."""
         low, high = self.answered.low, self.answered.high
         return low is not None and high is not None and (low >= KEEPS_UP or high < KEEPS_UP)
@@ -59,6 +60,11 @@ class PathLatency(Part):
     """Throughput in a closed loop with the plan's connections; the path cannot keep up with a higher rate. None: not measured."""
     rates: tuple[AtRate, ...]
     """Results by rate, ascending."""
+
+    @property
+    def lowest_too_high(self) -> AtRate | None:
+        """The lowest rate with which the path certainly does not keep up."""
+        return next((result for result in self.rates if not result.keeps_up and result.is_certain), None)
 
 
 class Latency(Part):
@@ -77,13 +83,13 @@ def summarise_latency(evidence: RunEvidence) -> Latency | None:
         return None
     cells = {cell.arm: cell for cell in evidence.cells}
     closed_loop_arms = {
-        rest_of(arm.factors, LOAD.name): arm for arm in reversed(arms) if offered_per_s(arm.factors) is None
+        other_factors(arm.factors, LOAD.name): arm for arm in reversed(arms) if offered_per_s(arm.factors) is None
     }
     arms_by_path: dict[object, list[Arm]] = {}
     for arm in paced_arms:
-        arms_by_path.setdefault(rest_of(arm.factors, LOAD.name), []).append(arm)
+        arms_by_path.setdefault(other_factors(arm.factors, LOAD.name), []).append(arm)
     baseline = table.baseline
-    reader = _RateSummary(table, cells, evidence.floors, _baseline_capacity(table, baseline))
+    rate_summary = _RateSummary(table, cells, evidence.floors, _baseline_capacity(table, baseline))
     return Latency(
         baseline="" if baseline is None else _name_without_load(baseline),
         paths=tuple(
@@ -91,7 +97,7 @@ def summarise_latency(evidence: RunEvidence) -> Latency | None:
                 name=_name_without_load(path_arms[0]),
                 capacity_per_s=_closed_loop_per_s(table, closed_loop_arms.get(other_levels)),  # type: ignore[call-overload]
                 rates=tuple(
-                    reader.summarise_rate(arm)
+                    rate_summary.summarise_rate(arm)
                     for arm in sorted(path_arms, key=lambda arm: offered_per_s(arm.factors) or 0.0)
                 ),
             )
@@ -118,7 +124,7 @@ def _baseline_capacity(table: TrialTable, baseline: Arm | None) -> float | None:
 
 def _name_without_load(arm: Arm) -> str:
     """The cell's name without its load."""
-    label = LOAD.label(LOAD.of(arm.factors))
+    label = LOAD.label(LOAD.level_in(arm.factors))
     return ", ".join(part for part in arm.name.split(", ") if part != label)
 
 
@@ -130,10 +136,10 @@ class _RateSummary:
 
     def summarise_rate(self, arm: Arm) -> AtRate:
         per_s = offered_per_s(arm.factors) or 0.0
-        answered = mean_interval(self.table.answered(arm) or [0.0])
+        answered = mean_interval(self.table.answered_shares(arm) or [0.0])
         keeps_up = answered.value >= KEEPS_UP
         ratio = self._ratio(arm) if keeps_up else None
-        throughput_sense = self.floors.of(arm.factors, Metric.P99).resolve(ratio)
+        throughput_sense = self.floors.threshold(arm.factors, Metric.P99).resolve(ratio)
         inverted = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
         return AtRate(
             arm=arm.name,
@@ -152,8 +158,8 @@ class _RateSummary:
         return exponential(mean_interval([math.log(ms) for ms in values_ms])) if values_ms else None
 
     def _ratio(self, arm: Arm) -> Estimate | None:
-        reference = self.table.compared(arm)
-        if reference is None or not self.table.sustains(reference):
+        reference = self.table.compared_reference(arm)
+        if reference is None or not self.table.keeps_up(reference):
             return (
                 None  # it is itself the reference; or the reference queues, and its p99 grows with the trial's length
             )
@@ -167,42 +173,31 @@ def _transactions_per_s(measured: Measured) -> float:
 
 # ---------------------------------------------------------------- the answer
 
-
-def verdict(latency: Latency, format_estimate: Callable[[Estimate], str]) -> str:
-    """The answer: the p99 at the highest rate with which every path keeps up, and the capacity of each path."""
-    max_common_rate = _max_common_rate(latency)
-    clauses = []
-    if max_common_rate is not None:
-        results = [
-            (path.name, at) for path in latency.paths for at in path.rates if at.per_s == max_common_rate and at.p99_ms
-        ]
-        share = next(
-            (
-                f" ({at.share * 100:.0f} % of what {latency.baseline} can do)"
-                for _, at in results
-                if at.share is not None
-            ),
-            "",
-        )
-        results_text = ", ".join(
-            f"{name} {format_estimate(at.p99_ms)} ms" for name, at in results if at.p99_ms is not None
-        )
-        unsure_names = [name for name, at in results if not at.sure]
-        doubt = f" (whether {' and '.join(unsure_names)} can keep up with that is not resolved)" if unsure_names else ""
-        clauses.append(
-            f"At {max_common_rate:,.0f} transactions/s{share}, 99 of 100 are answered within: {results_text}{doubt}"
-        )
-    capacities = [(path.name, path.capacity_per_s) for path in latency.paths if path.capacity_per_s is not None]
-    if capacities:
-        clauses.append(
-            "the most in a closed loop, beyond which transactions queue: "
-            + ", ".join(f"{name} {format_estimate(capacity)}/s" for name, capacity in capacities)
-        )
-    return "; ".join(clauses) + "." if clauses else ""
+ORDER = ("too-high", "unclear", "sustained")
+"""Ids of the findings about rates, the most important first."""
 
 
-def _max_common_rate(latency: Latency) -> float | None:
-    """The highest rate at which every path has a p99."""
-    rates = [{at.per_s for at in path.rates if at.p99_ms is not None} for path in latency.paths]
-    shared = set.intersection(*rates) if rates else set()
-    return max(shared, default=None)
+def conclude(latency: Latency) -> tuple[Finding, ...]:
+    """Whether a rate is too high for each path, then the p99 of each at the highest rate at which all have one."""
+    findings = [_rate_finding(path) for path in latency.paths]
+    return (*sorted(findings, key=lambda finding: ORDER.index(finding.id)), *_p99_findings(latency))
+
+
+def _rate_finding(path: PathLatency) -> Finding:
+    """The lowest rate that is too high for a path; or the lowest of which that is unclear; or the highest, which it sustains."""
+    too_high = path.lowest_too_high
+    unclear = next((result for result in path.rates if not result.is_certain), None)
+    result = too_high or unclear or path.rates[-1]
+    finding_id = "too-high" if too_high else "unclear" if unclear else "sustained"
+    return Finding(id=finding_id, subject=path.name, estimate=result.answered, parameters={"per_s": result.per_s})
+
+
+def _p99_findings(latency: Latency) -> list[Finding]:
+    rates = [{result.per_s for result in path.rates if result.p99_ms is not None} for path in latency.paths]
+    per_s = max(set.intersection(*rates), default=None)
+    return [
+        Finding(id="p99", subject=path.name, estimate=result.p99_ms, parameters={"per_s": per_s})
+        for path in latency.paths
+        for result in path.rates
+        if per_s is not None and result.per_s == per_s
+    ]

@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
+from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, summarise_latency, verdict
+from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, conclude, summarise_latency
+from howfar.experiments.latency.texts import ANSWERED, CAPACITIES, HEADROOM, KEEP_BELOW, TEXTS
 from howfar.report import figures, palette
-from howfar.report.charts import Drawable, percentiles, pick
-from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, table_of
+from howfar.report.charts import (
+    PHONE,
+    Drawable,
+    Rows,
+    axis,
+    by_style,
+    clip_limits,
+    data,
+    interval_layers,
+    layer,
+    legend,
+    log_axis,
+    percentile_chart,
+    styles,
+)
+from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, make_table
+from howfar.report.drawing import alt
 from howfar.report.frame import frame
-from howfar.report.sections import cell_table, columns, confirmations, trials
+from howfar.report.sections import cell_table, confirmation_blocks, csv_columns, trial_blocks
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import in_brackets
-from howfar.stats.resample import within
+from howfar.stats.intervals import estimate_text
+from howfar.stats.resample import figure_text
 
 MAX_CAPACITY_SHARE = 0.8
 """Share of a path's capacity that advice permits. The rest is for bursts, which even a steady stream of users has."""
-_HEADROOM_TEXT = f", of which {MAX_CAPACITY_SHARE * 100:.0f} % leaves room for bursts"
 
 
 class LatencyExperiment(Experiment):
     name = "latency"
+    texts = TEXTS
     findings: ClassVar[Keys] = {"latency": Latency}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"latency": summarise_latency(evidence)}
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         latency = findings["latency"]
-        return verdict(latency, with_limits) if isinstance(latency, Latency) else ""
+        return conclude(latency) if isinstance(latency, Latency) else ()
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         latency = findings["latency"]
         return _advice(latency) if isinstance(latency, Latency) else None
 
     def document(self, summary: Summary) -> Document:
-        latency = summary.the(Latency)
+        latency = summary.require_findings(Latency)
         all_cells = Details("All cells", (cell_table(summary, main=False),))
-        below = (*chart_blocks(latency), all_cells, *trials(summary), *confirmations(summary))
-        return frame(summary, (main_table(latency),), below=below, records=records(latency))
+        below = (*chart_blocks(latency), all_cells, *trial_blocks(summary), *confirmation_blocks(summary))
+        first_blocks = (*answer_chart(summary, latency), main_table(latency, capacity_notes(latency)))
+        return frame(summary, first_blocks, more_blocks=below, records=records(latency))
 
 
 def with_limits(estimate: Estimate | None) -> str:
@@ -50,13 +69,13 @@ def with_limits(estimate: Estimate | None) -> str:
     if estimate is None:
         return figures.UNKNOWN
     points = f"({', '.join(map(figures.number, sorted(estimate.points)))})" if len(estimate.points) > 1 else ""
-    return in_brackets(estimate, figures.number, points)
+    return estimate_text(estimate, figures.number, points)
 
 
-def main_table(latency: Latency) -> Table:
+def main_table(latency: Latency, notes: tuple[str, ...] = ()) -> Table:
     fields: Fields[tuple[PathLatency, AtRate]] = {
         "path": lambda row: row[0].name,
-        "due/s": lambda row: f"{row[1].per_s:,.4g}" if row[1].per_s < 1000 else f"{row[1].per_s:,.0f}",
+        "due/s": lambda row: f"{row[1].per_s:,g}",
         "load": lambda row: figures.UNKNOWN if row[1].share is None else f"{row[1].share * 100:.0f} %",
         "p50 ms\n[95 % interval]": lambda row: _p50_cell(row[1]),
         "p99 ms\n[95 % interval]": lambda row: with_limits(row[1].p99_ms),
@@ -69,11 +88,17 @@ def main_table(latency: Latency) -> Table:
         "the trial, so none is given; nor is a quantile that fewer than 10 transactions of a trial exceed. Load: relative to the "
         "baseline in a closed loop. *: resolved. ?: whether it keeps up is not resolved."
     )
-    return table_of("", rows, fields, (note,), main=True, stack=True)
+    return make_table("", rows, fields, (note, *notes), main=True, stack=True)
+
+
+def capacity_notes(latency: Latency) -> tuple[str, ...]:
+    """The throughput of each path in a closed loop. Empty: not measured."""
+    capacities = [f"{path.name} {with_limits(path.capacity_per_s)}/s" for path in latency.paths if path.capacity_per_s]
+    return (fill(CAPACITIES, capacities=", ".join(capacities)),) if capacities else ()
 
 
 def _p50_cell(result: AtRate) -> str:
-    doubt = "" if result.sure else " ?"
+    doubt = "" if result.is_certain else " ?"
     if result.keeps_up:
         return f"{with_limits(result.p50_ms)}{doubt}"
     return f"answers {result.answered.value * 100:.1f} %, queues{doubt}"
@@ -84,10 +109,98 @@ def _p99_ratio_cell(result: AtRate) -> str:
     return figures.UNKNOWN if result.p99_ratio is None else f"{with_limits(result.p99_ratio)}{resolved}"
 
 
+LABEL_GAP = 15
+"""Least distance of two labels in pixels."""
+
+
+def spread_labels(values: Sequence[float], domain: tuple[float, float], height: int) -> list[float]:
+    """Positions of labels on a logarithmic axis: those of their marks, moved up where they would cover each other."""
+    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
+    positions: dict[int, float] = {}
+    lowest = 0.0
+    for index in sorted(range(len(values)), key=values.__getitem__):
+        positions[index] = max(values[index], lowest)
+        lowest = positions[index] * gap
+    return [positions[index] for index in range(len(values))]
+
+
+def answer_chart(summary: Summary, latency: Latency) -> list[Block]:
+    """The picture of the answer: the p99 at each rate. Empty without an answer, or if no trial is long enough for a p99."""
+    if summary.answer.is_missing or not any(result.p99_ms for path in latency.paths for result in path.rates):
+        return []
+    caption = (
+        "99 of 100 transactions were answered within this time, counted from when they were due; with 95 % intervals. A path stands "
+        "at the top of the first rate at which its queue grows."
+    )
+    return [Chart("rates", summary.answer.sentence, caption, partial(draw_rates, latency))]
+
+
+def draw_rates(latency: Latency, width: int) -> Drawable:
+    """A line of p99 against rate for each path; at the top, the paths that do not keep up."""
+    lines = {
+        path.name: [(result.per_s, result.p99_ms) for result in path.rates if result.p99_ms is not None]
+        for path in latency.paths
+    }
+    queueing = {path.name: [result.per_s for result in path.rates if not result.keeps_up] for path in latency.paths}
+    tops = [(name, rates[0], f"{name} queues") for name, rates in queueing.items() if rates]
+    rates = sorted({result.per_s for path in latency.paths for result in path.rates})
+    domain = 0, rates[-1] * 1.25
+    x = axis(alt.X, "x", "transactions due per second", domain, values=rates, format=",.6~r", grid=False)
+    return labelled_lines(lines, x, "p99, ms", width, tops=tops)
+
+
+def labelled_lines(
+    lines: Mapping[str, Sequence[tuple[float, Estimate]]],
+    x: alt.X,
+    title: str,
+    width: int,
+    *,
+    tops: Sequence[tuple[str, float, str]] = (),
+    reference: float | None = None,
+) -> Drawable:
+    """A line of estimates for each name, with its values at the marks and its name at the last; on a phone, names in a legend. The
+    vertical axis is logarithmic. `tops`: texts at the top, with the line they belong to. `reference`: height of a dashed line."""
+    narrow, height = width < PHONE, 230
+    points = [(name, x_value, estimate) for name, line in lines.items() for x_value, estimate in line]
+    limits = [limit or estimate.value for *_, estimate in points for limit in (estimate.low, estimate.high)]
+    limits += [reference] if reference else []
+    domain = min(limits) / 1.3, max(limits) * (2.2 if tops else 1.3)
+    rows: Rows = [
+        {"name": name, "x": x_value, "value": estimate.value, **clip_limits(estimate, domain)}
+        for name, x_value, estimate in points
+    ]
+    labels: Rows = []
+    for x_value in {row["x"]: None for row in rows}:
+        here = [row for row in rows if row["x"] == x_value]
+        positions = spread_labels([row["value"] for row in here], domain, height)
+        for row, position in zip(here, positions, strict=True):
+            is_named = not narrow and x_value == lines[row["name"]][-1][0]
+            text = f"{row['name']} {figures.number(row['value'])}" if is_named else figures.number(row["value"])
+            labels.append({"name": row["name"], "x": x_value, "place": position, "text": text})
+    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
+    for index, (name, x_value, text) in enumerate(tops):
+        labels.append({"name": name, "x": x_value, "place": domain[1] / gap**index, "text": text})
+    key = legend(2, symbolOpacity=1) if narrow else None
+    colour = by_style(alt.Color, "name", styles(list(lines), palette.SERIES), key)
+    y, low, place = (log_axis(alt.Y, field, title, domain) for field in ("value", "low", "place"))
+    shown = data(labels).mark_text(align="left", dx=8, fontSize=11 if narrow else 13)
+    shown = shown.encode(x=x, y=place, text="text:N")
+    halo = alt.value(palette.HALO)
+    dashed = data([{"value": reference}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)
+    return layer(
+        *([dashed] if reference else []),
+        data(rows).mark_line(strokeWidth=1.5, opacity=0.5).encode(x=x, y=y, color=colour),
+        *interval_layers(rows, x, y, low, colour=colour, shape=alt.Undefined, size=60),
+        shown.encode(color=halo, stroke=halo, strokeWidth=alt.value(5)),
+        shown.encode(color=colour),
+        width=width,
+        height=height,
+    )
+
+
 def chart_blocks(latency: Latency) -> list[Block]:
     """One panel per rate, one line per path."""
-    names = [path.name for path in latency.paths]
-    colours = dict(zip(names, pick(palette.SERIES, len(names)), strict=True))
+    colours = styles([path.name for path in latency.paths], palette.SERIES)
     panels: dict[str, list[dict[str, object]]] = {}
     for path in latency.paths:
         for result in path.rates:
@@ -96,11 +209,11 @@ def chart_blocks(latency: Latency) -> list[Block]:
             panels.setdefault(f"{result.per_s:,.0f}/s{share}", []).extend(rows)
 
     def draw(width: int) -> Drawable | None:
-        return percentiles(panels, colours, titles=("share of transactions", "response time, ms"), width=width)
+        return percentile_chart(panels, colours, titles=("share of transactions", "response time, ms"), width=width)
 
     chart = Chart(
         "latency",
-        "",
+        "Response times by percentile, a panel per rate",
         "Response times from when a transaction was due, all blocks merged; a line ends where ten transactions lie beyond it. A path "
         "that does not keep up with a rate is left out there.",
         draw,
@@ -109,26 +222,22 @@ def chart_blocks(latency: Latency) -> list[Block]:
 
 
 def _advice(latency: Latency) -> tuple[Advice, ...]:
-    overloaded_paths = [
-        (path, overloaded) for path in latency.paths if (overloaded := _first_overloaded_rate(path)) is not None
-    ]
     advice = []
-    for path, overloaded in overloaded_paths:
-        capacity = path.capacity_per_s
-        if capacity is None:
+    for path in latency.paths:
+        overloaded, capacity = path.lowest_too_high, path.capacity_per_s
+        if overloaded is None or capacity is None:
             continue
-        doubt = "" if overloaded.sure else ", so whether it keeps up there is not resolved"
-        max_rate = capacity.times(MAX_CAPACITY_SHARE)
-        has_capacity = max_rate.value < overloaded.per_s  # else it queued below what a closed loop does
-        max_text = with_limits(max_rate) if has_capacity else f"{overloaded.per_s:,.0f}"
-        advice.append(
-            Advice(
-                action=f"On {path.name}, keep below {max_text} transactions/s, or give it more connections or fewer round trips.",
-                because=f"At {overloaded.per_s:,.0f}/s, it answered {_percent_text(overloaded.answered)} in time{doubt}; in a "
-                "closed loop with as "
-                f"many connections, it does {with_limits(capacity)}/s{_HEADROOM_TEXT if has_capacity else ''}.",
-            )
+        most = capacity.scaled(MAX_CAPACITY_SHARE)
+        has_headroom = most.value < overloaded.per_s  # else it queued below what a closed loop does
+        reason = fill(
+            ANSWERED,
+            per_s=overloaded.per_s,
+            answered=_percent_text(overloaded.answered),
+            capacity=with_limits(capacity),
         )
+        most_text = with_limits(most) if has_headroom else f"{overloaded.per_s:,g}"
+        because = fill(HEADROOM, reason=reason, share=MAX_CAPACITY_SHARE) if has_headroom else f"{reason}."
+        advice.append(Advice(action=fill(KEEP_BELOW, path=path.name, most=most_text), because=because))
     return tuple(advice)
 
 
@@ -136,11 +245,7 @@ def _percent_text(share: Estimate) -> str:
     """`97.1 [96.4, 97.8] %`; limits are cut at 100 %."""
     low, high = ((None if limit is None else min(limit, 1.0) * 100) for limit in (share.low, share.high))
     limits = None if low is None or high is None else (low, high)
-    return f"{within(share.value * 100, limits, '{:.1f}'.format)} %"
-
-
-def _first_overloaded_rate(path: PathLatency) -> AtRate | None:
-    return next((result for result in path.rates if not result.keeps_up), None)
+    return f"{figure_text(share.value * 100, limits, '{:.1f}'.format)} %"
 
 
 def records(latency: Latency) -> list[dict[str, object]]:
@@ -150,6 +255,8 @@ def records(latency: Latency) -> list[dict[str, object]]:
         for result in path.rates:
             record: dict[str, object] = {"path": path.name, "arm": result.arm, "per_s": result.per_s}
             record |= {"share": "" if result.share is None else result.share, "keeps_up": result.keeps_up}
-            record |= columns(result, "answered p50_ms p99_ms p999_ms p99_ratio") | columns(path, "capacity_per_s")
+            record |= csv_columns(result, "answered p50_ms p99_ms p999_ms p99_ratio") | csv_columns(
+                path, "capacity_per_s"
+            )
             lines.append(record | {"resolution": result.resolution.value})
     return lines

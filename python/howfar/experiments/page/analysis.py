@@ -36,12 +36,11 @@ from howfar.experiments.page.findings import (
 )
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS
 from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisect, predictors
-from howfar.experiments.page.sentences import page_sentences
 from howfar.plan.types import StoredPlan, Workload
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS, Resolution, Threshold, judge_ratio, mean_interval
-from howfar.stats.resample import of_blocks
+from howfar.stats.resample import interval_over_blocks
 from howfar.stats.trials import TrialTable
 
 PLAN = "page"
@@ -73,19 +72,18 @@ def page_findings(table: TrialTable, floors: NoiseFloors) -> PageFindings | None
         key_choices, key_crossings = _compare_machines(key_arms, models.get(key), floors)
         choices += key_choices
         crossings += key_crossings
-    findings = PageFindings(
+    return PageFindings(
         arms=arms,
         choices=tuple(choices),
         crossings=tuple(crossings),
         model=_page_model(arms, impossible),
         scripts=_describe_scripts(table.run.info.stored_plan),
-        noise_floor=floors.floor(),
-        link_noise_floor=floors.floor(over_link=True),
+        noise_floor=floors.noise_floor(),
+        link_noise_floor=floors.noise_floor(over_link=True),
         claims=floors.comparisons,
         published=_published_rows(choices) if table.run.info.plan_name == PLAN else (),
         sentences=(),
     )
-    return findings.model_copy(update={"sentences": page_sentences(findings)})
 
 
 def _key_without_connect(arm: ArmTrials) -> tuple[object, ...]:
@@ -111,15 +109,17 @@ def _page_arm(arm: ArmTrials, predictor: Predictor | None, same_arm_kept: ArmTri
         p50_ms=arm.p50_s * 1e3,
         p95_ms=latency.p95,
         p99_ms=latency.p99,
-        over_noticed=histograms.share_over(merged, NOTICED_MS * 10**6),
-        over_degraded=histograms.share_over(merged, DEGRADED_MS * 10**6),
+        over_noticed=histograms.share_above(merged, NOTICED_MS * 10**6),
+        over_degraded=histograms.share_above(merged, DEGRADED_MS * 10**6),
         cpu_ms={role: seconds * 1e3 for role, seconds in arm.cpu_s.items()},
         own_cpu_ms=_to_ms(arm.own_cpu_s),
         turns=arm.round_trip_costs(),
         busy={machine.name: min(machine.busy, 1.0) for machine in arm.machine_uses},
         rtt_ms=_to_ms(arm.rest_rtt_s),
         predicted_p50_ms=predicted_ms,
-        predicted_p50_ms_interval=of_blocks(predicted_ms or 0.0, [1e3 * seconds for seconds in block_p50s_s]),
+        predicted_p50_ms_interval=interval_over_blocks(
+            predicted_ms or 0.0, [1e3 * seconds for seconds in block_p50s_s]
+        ),
         predicted_error=None if predicted_s is None else predicted_s / arm.p50_s - 1,
         allowed_per_s=arm.allowed_per_s,
         over_kept=_paired_ratio(arm, kept_arm) if kept_arm is not None else None,
@@ -161,7 +161,7 @@ def _page_model(arms: Sequence[PageArm], impossible: tuple[str, ...]) -> PageMod
 def _describe_scripts(plan: StoredPlan) -> dict[str, str]:
     """Each page's round trips in a line, by the page's name; empty for a page of a later version."""
     range_size = (plan.workload or Workload()).range_size
-    return {name: shape.described(range_size) if shape else "" for name, shape in (plan.pages or {}).items()}
+    return {name: shape.describe(range_size) if shape else "" for name, shape in (plan.pages or {}).items()}
 
 
 def _published_rows(choices: Sequence[PageChoice]) -> tuple[tuple[str, float, float, float | None], ...]:
@@ -203,7 +203,7 @@ def _compare_machines(
             ratio = _paired_ratio(two, one)
             if ratio is None:
                 continue
-            better: Better = _WINNERS.get(floors.of(two.arm.factors).resolve(ratio), "not resolved")
+            better: Better = _WINNERS.get(floors.threshold(two.arm.factors).resolve(ratio), "not resolved")
             model_ratio = predictor.ratio(two.route, one.threads) if predictor is not None else None
             predicted_ratios = (
                 model_ratio.ratios_with_extra_cpu(predictor.extra_cpu_s(one)) if predictor and model_ratio else ()
@@ -219,7 +219,7 @@ def _compare_machines(
                     longer_ms=extra_page_ms(two, one),
                     better=better,
                     predicted=predicted,
-                    predicted_interval=of_blocks(predicted or 0.0, predicted_ratios),
+                    predicted_interval=interval_over_blocks(predicted or 0.0, predicted_ratios),
                 )
             )
             pairs_by_series.setdefault((two.route, one.threads), []).append((one, two))
@@ -240,7 +240,7 @@ def _summarise_crossing(
     levels = [CpuLevel(one.application_cpu_s * 1e3, paired_ratios(two, one)) for one, two in pairs]
     swept_ms = min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels)
     two = pairs[0][1]
-    measured = MeasuredCurve(levels, floors.of(two.arm.factors)).find_crossing()
+    measured = MeasuredCurve(levels, floors.threshold(two.arm.factors)).find_crossing()
     crossing = partial(
         Crossing, **dict(two.on_route), measured_ms=measured.crossing, always=measured.always, swept_ms=swept_ms
     )
@@ -356,8 +356,9 @@ class MeasuredCurve:
         return mean_interval(block_logs)
 
 
-def _is_resolved(judged: Estimate) -> bool:
-    return judged.low is not None and judged.high is not None and not judged.low <= 0 <= judged.high
+def _is_resolved(log_ratio: Estimate) -> bool:
+    """Whether an interval excludes 0."""
+    return log_ratio.low is not None and log_ratio.high is not None and not log_ratio.low <= 0 <= log_ratio.high
 
 
 def _interval_end(

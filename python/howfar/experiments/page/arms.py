@@ -10,6 +10,7 @@ from functools import cached_property
 from statistics import median
 
 from howfar.analysis.link_facts import link_facts
+from howfar.contract.receipt_messages import Histogram
 from howfar.experiments.page.findings import Application, Machines, OnRoute, RoundTripCost, Route
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY, Level
@@ -18,7 +19,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
-from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Trial
+from howfar.store.records import Arm, ArmRole, Measured, Trial
 
 NO_PAGE = "none"
 _SERVER_ROLES = ("server", "redis", "memcached")
@@ -108,7 +109,7 @@ class ArmTrials:
             rate_bps=self.route.rate_bps,
         )
 
-    def only(self, block: int) -> ArmTrials | None:
+    def in_block(self, block: int) -> ArmTrials | None:
         """This arm in one block. None: it has no good trial there."""
         return replace(self, trials={block: self.trials[block]}) if block in self.trials else None
 
@@ -153,10 +154,12 @@ class ArmTrials:
     def allowed_per_s(self) -> Estimate | None:
         """Pages per second that the busier machine's processors would allow: the rate divided by their utilisation. None: no
         utilisation is known."""
-        single_blocks = {block: one_block for block in self.by_block if (one_block := self.only(block)) is not None}
+        single_blocks = {
+            block: block_trials for block in self.by_block if (block_trials := self.in_block(block)) is not None
+        }
         busiest_share = {
-            block: max(min(side.busy, 1.0) for side in one_block.machine_uses)
-            for block, one_block in single_blocks.items()
+            block: max(min(side.busy, 1.0) for side in block_trials.machine_uses)
+            for block, block_trials in single_blocks.items()
         }
         allowed = [rate / busiest_share[block] for block, rate in self.by_block.items() if busiest_share.get(block)]
         return mean_interval(allowed) if allowed else None
@@ -167,7 +170,7 @@ class ArmTrials:
         return self.threads * self.elapsed_s / self.pages
 
     @cached_property
-    def histograms(self) -> list[HistogramRecord]:
+    def histograms(self) -> list[Histogram]:
         """Page latency of each trial."""
         return [histogram for load in self.measured if (histogram := transaction_histogram(load)) is not None]
 
@@ -256,7 +259,7 @@ class ArmTrials:
         trials, pages_per_s = list(self.trials.values()), self.pages / self.elapsed_s
         link_cpus = host.link_cpus(trials) if self.machines == 2 else 0.0
         other_cpus = median(host.others_cpus(trial, self._own_cpus(trial, roles)) for trial in trials)
-        busy = host.busy(trials)
+        busy = host.busy_share(trials)
         return MachineUse(
             name=name,
             cpus=host.count,
@@ -323,8 +326,8 @@ class ArmTrials:
                     mean_us=round_trip_ns / 1e3,
                     connects=connects,
                     connect_us=connect_ns / 1e3 if connects else None,
-                    bytes_to_server=sum(record.bytes_to_server for record in counted) / self.pages if counted else None,
-                    bytes_to_client=sum(record.bytes_to_client for record in counted) / self.pages if counted else None,
+                    bytes_to_server=sum(record.bytes.to_server for record in counted) / self.pages if counted else None,
+                    bytes_to_client=sum(record.bytes.to_client for record in counted) / self.pages if counted else None,
                 )
             )
         return tuple(costs)
@@ -347,7 +350,9 @@ def has_page(arm: Arm) -> bool:
 
 def page_arms(table: TrialTable) -> list[ArmTrials]:
     """Arms with a page and a good trial, in the order of the plan, without the A/A arm."""
-    application, database = (HostCpus.of(table.run.info.environment, host, machine=2) for host in ("client", "server"))
+    application, database = (
+        HostCpus.from_environment(table.run.info.environment, host, machine_cpus=2) for host in ("client", "server")
+    )
     return [
         ArmTrials(arm, table.trials[arm.name], application, database)
         for arm in table.run.info.arms

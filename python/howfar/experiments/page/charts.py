@@ -9,10 +9,10 @@ from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice,
 from howfar.experiments.page.labels import (
     DEGRADED_MS,
     NOTICED_MS,
-    format_ms,
     in_flight_text,
     location_text,
     series_labels,
+    service_label,
 )
 from howfar.report import palette
 from howfar.report.charts import (
@@ -20,19 +20,19 @@ from howfar.report.charts import (
     Drawable,
     Rows,
     VegaLite,
+    arrange_in_rows,
     axis,
-    by_name,
+    by_style,
+    clip_limits,
     data,
-    ends,
-    intervals,
+    interval_layers,
     layer,
     legend,
     log_axis,
     log_ticks,
-    percentiles,
-    rows_of,
+    percentile_chart,
     series_styles,
-    stacked,
+    stacked_bars,
 )
 from howfar.report.drawing import alt
 from howfar.report.figures import number
@@ -146,11 +146,11 @@ class _CrossingChart:
     def _measured_points(self) -> list[Any]:
         rows: Rows = [
             {"series": self.series[choice.series], "cpu": choice.app_cpu_total_ms, "ratio": choice.two_over_one.value}
-            | ends(choice.two_over_one, self.y_domain)
+            | clip_limits(choice.two_over_one, self.y_domain)
             for choice in self.choices
         ]
         size = 50 if self.narrow else 80
-        return intervals(rows, self.x(), self.y(), self.y("low"), colour=self.colour, shape=self.shape, size=size)
+        return interval_layers(rows, self.x(), self.y(), self.y("low"), colour=self.colour, shape=self.shape, size=size)
 
     def _crossing_marks(self) -> list[Any]:
         """Marks on the line of equality: each measured crossing with its interval and figure. An open end of the interval is drawn to
@@ -163,7 +163,7 @@ class _CrossingChart:
                 "low": low if measured.low is None else max(measured.low, low),
                 "high": high if measured.high is None else min(measured.high, high),
                 "ratio": 1.0,
-                "text": f"{format_ms(measured.value)} ms",
+                "text": f"{number(measured.value)} ms",
                 "low open": measured.low is None,
                 "high open": measured.high is None,
             }
@@ -197,27 +197,27 @@ class _CrossingChart:
 
 PARTS = {
     "requested computing": palette.PARTS[4],
-    "MySQL": palette.PARTS[0],
+    "SQL": palette.PARTS[0],
     "Redis": palette.PARTS[3],
     "Memcached": palette.PARTS[1],
     "connecting": palette.PARTS[2],
     "application, waiting": palette.PARTS[5],
 }
+_REQUESTED, *SERVICE_PARTS, _CONNECTING, _REST = PARTS
 
 
 def time_parts(arm: PageArm) -> dict[str, float]:
     """Parts of a page's time in milliseconds by its own clock; they add up to the page. A service's part is its complete round trips,
     including the application's work to send and read them. If the parts are longer than the page, the last is 0 and the others are cut
     in proportion."""
-    requested_part, *services, connecting, rest = PARTS
-    parts = {requested_part: arm.app_cpu_ns / 1e6}
-    for name in services:
-        parts[name] = sum(cost.turns * cost.mean_us for cost in arm.turns if cost.service == name.lower()) / 1e3
-    parts[connecting] = sum(cost.connects * cost.connect_us for cost in arm.turns if cost.connect_us is not None) / 1e3
+    parts = {_REQUESTED: arm.app_cpu_ns / 1e6}
+    for name in SERVICE_PARTS:
+        parts[name] = sum(cost.turns * cost.mean_us for cost in arm.turns if service_label(cost.service) == name) / 1e3
+    parts[_CONNECTING] = sum(cost.connects * cost.connect_us for cost in arm.turns if cost.connect_us is not None) / 1e3
     sum_ms, page_ms = sum(parts.values()), arm.page_ms.value
     if sum_ms > page_ms:
         parts = {name: ms * page_ms / sum_ms for name, ms in parts.items()}
-    return parts | {rest: max(page_ms - sum_ms, 0.0)}
+    return parts | {_REST: max(page_ms - sum_ms, 0.0)}
 
 
 def split_arms(findings: PageFindings) -> dict[str, list[PageArm]]:
@@ -250,9 +250,11 @@ def split_chart(findings: PageFindings, width: int) -> Drawable | None:
         ]
         title = alt.TitleParams(f"{page}, {in_flight_text(arms[0].threads)}", anchor="start")
         names, unit = list(arms_by_label), "ms per page (mean)"
-        panel = stacked(rows, names, present, unit, width, size=19, ends=lengths, with_legend=not panels, title=title)
+        panel = stacked_bars(
+            rows, names, present, unit, width, size=19, ends=lengths, with_legend=not panels, title=title
+        )
         panels.append(panel)
-    return rows_of(panels, 1) if panels else None
+    return arrange_in_rows(panels, 1) if panels else None
 
 
 # ---------------------------------------------------------------- latency, and the model's errors
@@ -270,7 +272,7 @@ def latency_chart(findings: PageFindings, latencies: Latencies, width: int) -> D
     }
     titles = "this share of pages was faster", "ms per page"
     thresholds = NOTICED_MS, DEGRADED_MS
-    return percentiles(panels, path_colours(findings), titles=titles, width=width, thresholds=thresholds)
+    return percentile_chart(panels, path_colours(findings), titles=titles, width=width, thresholds=thresholds)
 
 
 def prediction_chart(findings: PageFindings, width: int) -> Drawable | None:
@@ -298,7 +300,10 @@ def prediction_chart(findings: PageFindings, width: int) -> Drawable | None:
         data([{"off": -BAR, "to": BAR}]).mark_rect(color=palette.BAND).encode(y=y, y2="to:Q"),
         zero_line.encode(y=y),
         points.encode(
-            x=x, y=y, color=by_name(alt.Color, "series", colours, key), shape=by_name(alt.Shape, "series", shapes, key)
+            x=x,
+            y=y,
+            color=by_style(alt.Color, "series", colours, key),
+            shape=by_style(alt.Shape, "series", shapes, key),
         ),
         width=width,
         height=200,

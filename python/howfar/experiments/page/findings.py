@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Literal, NamedTuple
 
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Threshold
+from howfar.stats.intervals import Resolution, Threshold
 from howfar.stats.resample import Interval
 
 Application = Literal["php", "engine"]
@@ -27,7 +27,7 @@ BEYOND = 8.0
 """Factor beyond the measured range up to which the model is evaluated."""
 BAR = 0.1
 """The largest error of a predicted p50 that the model should have."""
-_PLAINEST = ("socket", "tcp", "remote", "forwarded-socket")
+_PATHS_BY_SIMPLICITY = ("socket", "tcp", "remote", "forwarded-socket")
 
 
 class Route(NamedTuple):
@@ -40,7 +40,7 @@ class Route(NamedTuple):
     @property
     def rank(self) -> tuple[int, int, int]:
         """Sort key. The headline route comes first: the simplest path, then the shortest link, then the fastest."""
-        path = _PLAINEST.index(self.path) if self.path in _PLAINEST else len(_PLAINEST)
+        path = _PATHS_BY_SIMPLICITY.index(self.path) if self.path in _PATHS_BY_SIMPLICITY else len(_PATHS_BY_SIMPLICITY)
         return path, self.rtt_ns or 0, -(self.rate_bps or 0)
 
 
@@ -175,6 +175,11 @@ class PageArm(AtCpu):
     """How much longer a page takes than with kept connections, paired by block."""
 
     @property
+    def application_cpu_ms(self) -> float:
+        """CPU per page of the application: as it reports itself, or else as measured of its processes."""
+        return self.own_cpu_ms if self.own_cpu_ms is not None else self.cpu_ms.get("application", 0.0)
+
+    @property
     def path_cpu_ms(self) -> float:
         """CPU per page of all roles except the link's emulator, which is part of the instrument."""
         return sum(cpu for role, cpu in self.cpu_ms.items() if role != "link")
@@ -200,6 +205,12 @@ class PageChoice(AtCpu):
     predicted: float | None
     """`two_over_one` by the model."""
     predicted_interval: Interval | None = None
+
+    @property
+    def resolution(self) -> Resolution:
+        """What two machines are, compared with one."""
+        winners = {"one": Resolution.SLOWER, "two": Resolution.FASTER}
+        return winners.get(self.better, Resolution.NOT_RESOLVED)
 
 
 class Crossing(OnRoute):
@@ -273,7 +284,7 @@ class PageFindings(Part):
     published: tuple[tuple[str, float, float, float | None], ...]
     """Rows published for set-up C: the page, its ms on two machines and on one, and our ratio of two machines to one for that page."""
     sentences: tuple[str, ...]
-    """The findings in text; the first sentence answers "one machine or two?"."""
+    """The findings in text; the first sentence is the answer."""
 
     def threshold(self, machines: Machines) -> Threshold:
         return Threshold(self.link_noise_floor if machines == 2 else self.noise_floor, self.claims)
@@ -291,67 +302,69 @@ class PageFindings(Part):
 
     def crossing(self, choice: PageChoice) -> Crossing | None:
         """The crossing of the series to which a choice belongs."""
-        return next((each for each in self.crossings if each.series == choice.series), None)
+        return next((crossing for crossing in self.crossings if crossing.series == choice.series), None)
 
     def fewest_in_flight(self, setting: PageSetting) -> PageSetting:
         """The same setting with the fewest pages in flight that were measured."""
-        same = setting.subject, setting.app_cpu_ns
+        compared_levels = setting.subject, setting.app_cpu_ns
         return min(
-            (arm.setting for arm in self.arms if (arm.subject, arm.app_cpu_ns) == same), key=lambda each: each.threads
+            (arm.setting for arm in self.arms if (arm.subject, arm.app_cpu_ns) == compared_levels),
+            key=lambda candidate: candidate.threads,
         )
 
     def headline_choices(self, threads: int | None = None) -> list[PageChoice]:
         """One choice for each page, in the order of the plan. `threads`: only choices with this number of pages in flight."""
-        found: dict[str, PageChoice] = {}
-        for choice in (each for each in self.choices if threads in (None, each.threads)):
-            found[choice.page] = min(found.get(choice.page, choice), choice, key=_rank)
-        return list(found.values())
+        choices_by_page: dict[str, PageChoice] = {}
+        for choice in self.choices:
+            if threads in (None, choice.threads):
+                choices_by_page[choice.page] = min(choices_by_page.get(choice.page, choice), choice, key=_rank)
+        return list(choices_by_page.values())
 
     def headline_settings(self) -> list[PageSetting]:
         """One setting for each page: that of its headline choice; without one, the first by rank, preferably a setting that was
         measured on one machine and on two."""
-        chosen = {choice.setting for choice in self.headline_choices()}
+        headline_settings = {choice.setting for choice in self.headline_choices()}
         machines: dict[PageSetting, set[int]] = {}
         for arm in self.arms:
             machines.setdefault(arm.setting, set()).add(arm.machines)
-        found: dict[str, PageSetting] = {}
-        for setting in sorted(machines, key=lambda each: (each not in chosen, len(machines[each]) < 2, each.rank)):
-            found.setdefault(setting.subject.page, setting)
-        return [found[page] for page in dict.fromkeys(arm.page for arm in self.arms)]
+        settings_by_page: dict[str, PageSetting] = {}
+        for setting in sorted(machines, key=lambda s: (s not in headline_settings, len(machines[s]) < 2, s.rank)):
+            settings_by_page.setdefault(setting.subject.page, setting)
+        return [settings_by_page[page] for page in dict.fromkeys(arm.page for arm in self.arms)]
 
     def headline_arms(self) -> list[PageArm]:
         return [arm for setting in self.headline_settings() for arm in self.arms_of(setting)]
 
     def headline_levels(self) -> list[PageChoice]:
         """Choices with each page's headline application and connections, at any application CPU and any number of pages in flight."""
-        wanted = {setting.subject for setting in self.headline_settings()}
-        return [choice for choice in self.choices if choice.subject in wanted]
+        subjects = {setting.subject for setting in self.headline_settings()}
+        return [choice for choice in self.choices if choice.subject in subjects]
 
     def swept_levels(self) -> list[PageChoice]:
         """Headline levels of the series that have at least two, because one point is no curve."""
-        found = self.headline_levels()
-        swept = Counter(choice.series for choice in found)
-        return [choice for choice in found if swept[choice.series] > 1]
+        choices = self.headline_levels()
+        levels_by_series = Counter(choice.series for choice in choices)
+        return [choice for choice in choices if levels_by_series[choice.series] > 1]
 
     def headline_crossings(self) -> list[Crossing]:
         """For each page and route, the crossing of the headline setting. If none has its number of pages in flight, the one with the
         most."""
-        found: dict[tuple[Subject, Route], Crossing] = {}
+        crossings: dict[tuple[Subject, Route], Crossing] = {}
         for setting in self.headline_settings():
-            for each in (each for each in self.crossings if each.subject == setting.subject):
-                best = found.get((each.subject, each.route), each)
-                found[each.subject, each.route] = max(
-                    best, each, key=lambda c: (c.threads == setting.threads, c.threads)
+            for crossing in (c for c in self.crossings if c.subject == setting.subject):
+                best = crossings.get((crossing.subject, crossing.route), crossing)
+                crossings[crossing.subject, crossing.route] = max(
+                    best, crossing, key=lambda c: (c.threads == setting.threads, c.threads)
                 )
-        return list(found.values())
+        return list(crossings.values())
 
     def least_loaded_settings(self) -> dict[Subject, PageSetting]:
         """For each page, application and kind of connections, the setting with the least additional CPU and then the fewest pages in
         flight."""
-        found: dict[Subject, PageSetting] = {}
+        settings: dict[Subject, PageSetting] = {}
         for arm in self.arms:
-            found[arm.subject] = min(found.get(arm.subject, arm.setting), arm.setting)
-        return found
+            settings[arm.subject] = min(settings.get(arm.subject, arm.setting), arm.setting)
+        return settings
 
 
 def _rank(choice: PageChoice) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from howfar.experiments.page.findings import (
     BEYOND,
@@ -13,9 +13,10 @@ from howfar.experiments.page.findings import (
     PageFindings,
     Route,
 )
-from howfar.stats.estimate import Estimate
-from howfar.stats.resample import SUFFIX, within
-from howfar.units import format_duration_ns, format_rate_bps
+from howfar.report.figures import UNKNOWN, number
+from howfar.services import SERVICES
+from howfar.stats.resample import SUFFIX
+from howfar.units import format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
 """Delays from which people notice a delay (published with set-up C), and from which the experience is degraded."""
@@ -29,34 +30,27 @@ def has_several(values: Iterable[object]) -> bool:
 
 
 def location_text(arm: PageArm, findings: PageFindings) -> str:
-    """Machines and route of an arm: `one, sockets`; `two, network`; if the run has several links `two, network 2ms`."""
-    remote_routes = (
-        [other_arm.route for other_arm in findings.arms if other_arm.machines == 2] if arm.machines == 2 else []
-    )
-    return f"{MACHINES[arm.machines]}, {route_name(arm.route, remote_routes)}"
+    """Machines and route of an arm: `one, sockets`; `two, network`; if the run has several links `two, network 2 ms`."""
+    routes = [other.route for other in findings.arms if other.machines == 2 == arm.machines]
+    return f"{MACHINES[arm.machines]}, {route_name(arm.route, routes)}"
 
 
 def route_name(route: Route, routes: Sequence[Route]) -> str:
-    """Name of a route, `network`; among several links with what distinguishes it: `network 1ms`, `network 2ms 100mbit`."""
-    rtt = (
-        f" {format_duration_ns(route.rtt_ns)}" if route.rtt_ns and has_several(other.rtt_ns for other in routes) else ""
-    )
-    rate = (
-        f" {format_rate_bps(route.rate_bps)}"
-        if route.rate_bps and has_several(other.rate_bps for other in routes)
-        else ""
-    )
+    """Name of a route, `network`; among several links with what distinguishes it: `network 1 ms`, `network 2 ms 100mbit`."""
+    rtt = f" {format_ns(route.rtt_ns)}" if route.rtt_ns and has_several(other.rtt_ns for other in routes) else ""
+    rates = {other.rate_bps for other in routes}
+    rate = f" {format_rate_bps(route.rate_bps)}" if route.rate_bps and len(rates) > 1 else ""
     return _PATH_NAMES.get(route.path, route.path) + rtt + rate
 
 
 def setting_labels(settings: Sequence[OnRoute]) -> list[str]:
-    """Labels that distinguish settings, the page first: `heavy, 4 in flight, PHP`; for arms also `+10ms CPU`."""
+    """Labels that distinguish settings, the page first: `heavy, 4 in flight, PHP`; for arms also `+10 ms CPU`."""
     parts_of_labels = [[setting.page for setting in settings]]
     if has_several(setting.threads for setting in settings):
         parts_of_labels.append([in_flight_text(setting.threads) for setting in settings])
     requested = [setting.app_cpu_ns for setting in settings if isinstance(setting, PageArm)]
     if has_several(requested):
-        parts_of_labels.append([f"+{format_duration_ns(cpu_ns)} CPU" if cpu_ns else "+0 CPU" for cpu_ns in requested])
+        parts_of_labels.append([f"+{format_ns(cpu_ns)} CPU" if cpu_ns else "+0 CPU" for cpu_ns in requested])
     if has_several(setting.application for setting in settings):
         parts_of_labels.append([APPLICATIONS[setting.application] for setting in settings])
     if has_several(setting.connect for setting in settings):
@@ -68,7 +62,7 @@ def setting_labels(settings: Sequence[OnRoute]) -> list[str]:
 
 def series_labels(settings: Sequence[AtCpu | Crossing]) -> list[str]:
     """Labels that distinguish series, without the application's CPU: `heavy, 4 in flight`; with several routes `heavy, network
-    1ms`."""
+    1 ms`."""
     names, routes = setting_labels(settings), [setting.route for setting in settings]
     if not has_several(routes):
         return names
@@ -85,30 +79,29 @@ def share_of_pages(share: float) -> str:
     return f"{percent:.1f} %" if percent < 10 else f"{min(percent, 99):.0f} %"
 
 
-def format_ms(value: float) -> str:
-    """Milliseconds as text with at most three digits: `9.1`, `0.24`, `152`."""
-    size = abs(value)
-    return f"{value:.0f}" if size >= 100 else f"{value:.2g}" if size < 10 else f"{value:.3g}"
+def format_ns(ns: float) -> str:
+    """A duration in milliseconds: `0.2 ms`."""
+    return f"{ns / 1e6:g} ms"
 
 
-def with_interval(estimate: Estimate, format_value: Callable[[float], str] = format_ms) -> str:
-    """`38 [36, 40]`; `38 (no interval)`."""
-    if estimate.low is None or estimate.high is None:
-        return f"{format_value(estimate.value)} (no interval)"
-    return within(estimate.value, (estimate.low, estimate.high), format_value)
+def service_label(name: str) -> str:
+    """A service by its name: `SQL` for every database, whose own name is in the run's context."""
+    return "SQL" if SERVICES[name].php else SERVICES[name].label
 
 
 def prediction_text(crossing: Crossing, figure: str) -> str:
-    """The model's value of a field of a crossing, which must not be None. `12 [10, 14.5] ms`; `12 [< 4.9, > 519] ms` if an end is
-    open; `4.9 ms or less`; `90 [80, 110] ms, beyond what was measured`."""
+    """The model's value of a field of a crossing. `12.0 [10.0, 14.5] ms`; `12.0 [< 4.90, > 519] ms` if an end is open; `4.90 ms or
+    less`; `90.0 [80.0, 110] ms, beyond what was measured`."""
     value, interval = getattr(crossing, figure), getattr(crossing, f"{figure}{SUFFIX}")
     min_ms, max_ms = crossing.swept_ms[0], crossing.swept_ms[1] * BEYOND
+    if value is None:
+        return UNKNOWN
     if interval == (None, value) or (interval is None and value <= min_ms):
-        return f"{format_ms(value)} ms or less"
-    text = format_ms(value)
+        return f"{number(value)} ms or less"
+    text = number(value)
     if interval is not None:
-        low = f"< {format_ms(min(min_ms, value))}" if interval[0] is None else format_ms(interval[0])
-        high = f"> {format_ms(max_ms)}" if interval[1] is None else format_ms(interval[1])
+        low = f"< {number(min(min_ms, value))}" if interval[0] is None else number(interval[0])
+        high = f"> {number(max_ms)}" if interval[1] is None else number(interval[1])
         text += f" [{low}, {high}]"
     return f"{text} ms" + ("" if min_ms <= value <= crossing.swept_ms[1] else ", beyond what was measured")
 
@@ -117,35 +110,23 @@ def in_flight_text(threads: int) -> str:
     return f"{threads} in flight"
 
 
-def join_clauses(clauses: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join(part for part in (", ".join(clauses[:-1]), clauses[-1]) if part)
-
-
 def crossing_text(crossing: Crossing) -> str:
-    """The application CPU from which a second machine pays: `38 [31, 45] ms`; `38 [31, > 64.9] ms` if no measurement closes the
-    interval. Without a crossing, what is known instead: `none up to 64.9 ms`."""
-    min_ms, max_ms = (format_ms(bound) for bound in crossing.swept_ms)
+    """The application CPU from which a second machine pays: `38.0 [31.0, 45.0] ms`; `38.0 [31.0, > 64.9] ms` if no measurement closes
+    the interval. Without a crossing, what is known instead: `none up to 64.9 ms`."""
+    min_ms, max_ms = (number(bound) for bound in crossing.swept_ms)
     if (measured := crossing.measured_ms) is not None:
         if measured.low is None and measured.high is None:
-            return f"{format_ms(measured.value)} ms (no interval)"
-        low = f"< {min_ms}" if measured.low is None else format_ms(measured.low)
-        high = f"> {max_ms}" if measured.high is None else format_ms(measured.high)
-        return f"{format_ms(measured.value)} [{low}, {high}] ms"
+            return f"{number(measured.value)} ms (no interval)"
+        low = f"< {min_ms}" if measured.low is None else number(measured.low)
+        high = f"> {max_ms}" if measured.high is None else number(measured.high)
+        return f"{number(measured.value)} [{low}, {high}] ms"
     text_by_winner = {"one": f"none up to {max_ms} ms", "two": f"{min_ms} ms or less"}
     return text_by_winner.get(crossing.always or "", f"not resolved between {min_ms} and {max_ms} ms")
 
 
 def predicted_crossing_text(crossing: Crossing) -> str:
-    """The crossing by the model as text: `39 ms`, `none`, `4.9 ms or less`. Empty: no model, or it changes more than once."""
+    """The crossing by the model as text: `39.0 ms`, `none`, `4.90 ms or less`. Empty: no model, or it changes more than once."""
     if crossing.predicted_ms is not None:
         return prediction_text(crossing, "predicted_ms")
-    text_by_winner = {"one": "none", "two": f"{format_ms(crossing.swept_ms[0])} ms or less"}
+    text_by_winner = {"one": "none", "two": f"{number(crossing.swept_ms[0])} ms or less"}
     return text_by_winner.get(crossing.predicted_always or "", "")
-
-
-def prediction_note(crossing: Crossing) -> str:
-    """The model's crossing in brackets, to follow the measured one. Empty: no model, or it changes more than once."""
-    predicted = predicted_crossing_text(crossing)
-    same_answer = crossing.measured_ms is None and crossing.always and crossing.always == crossing.predicted_always
-    return " (as predicted)" if predicted and same_answer else f" (predicted: {predicted})" if predicted else ""

@@ -22,7 +22,7 @@ from typing import TypeVar
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey
 from howfar.experiments.page.findings import Route
 from howfar.model.fit import nearest_number
-from howfar.model.queueing import Station, processors, solve
+from howfar.model.queueing import Station, processor_stations, solve
 
 SOCKET = "socket"
 ON_SOCKETS = Route(SOCKET, None, None)
@@ -73,7 +73,7 @@ class PageNetwork:
         for index, host in enumerate(self.hosts):
             demand_s = host.own_s + host.link_s * link_share
             if demand_s > 0:
-                station, delay_s = processors(f"host {index}", 1, demand_s, host.cpus)
+                station, delay_s = processor_stations(f"host {index}", 1, demand_s, host.cpus)
                 stations.append(station)
                 delay += delay_s
         if not self.waking_s:
@@ -232,8 +232,8 @@ class _BlockModel:
     @cached_property
     def _waiting_s(self) -> float | None:
         """The waiting of the real page on sockets."""
-        fewest = self._bases[min(self._bases)]
-        return self._fit_waiting_s(fewest, fewest)
+        least_loaded = self._bases[min(self._bases)]
+        return self._fit_waiting_s(least_loaded, least_loaded)
 
     def _fit_waiting_s(self, arm: ArmTrials, on_sockets: ArmTrials) -> float | None:
         """The waiting time of a page. None: it is less than is possible. It may be negative by at most the time that the model counts
@@ -242,11 +242,11 @@ class _BlockModel:
         share = self._per_message_shares.get(arm.route, 0.0)
         network = PageNetwork(self._hosts(arm, on_sockets), arm.wire_s, 0.0, arm.waking_s, share)
         waiting_s = network.fit_waiting(arm.page_s, arm.threads).waiting_s
-        twice_s = sum(host.link_s / host.cpus for host in network.hosts)
-        twice_s += min(arm.application_host_s, arm.database_host_s) + max(
+        double_counted_s = sum(host.link_s / host.cpus for host in network.hosts)
+        double_counted_s += min(arm.application_host_s, arm.database_host_s) + max(
             arm.database_host_s - on_sockets.database_host_s, 0.0
         )
-        return waiting_s if waiting_s >= -twice_s / min(host.cpus for host in network.hosts) else None
+        return waiting_s if waiting_s >= -double_counted_s / min(host.cpus for host in network.hosts) else None
 
     def _hosts(self, arm: ArmTrials, on_sockets: ArmTrials) -> tuple[PageHost, ...]:
         """The hosts of an arm. The CPU share that other programs leave free is measured on sockets, where a page always needs a
@@ -262,8 +262,8 @@ class _BlockModel:
         if not engine_pairs:
             return None
         socket_arm, route_arm = _nearest_by_threads(engine_pairs, threads)
-        fewest = engine_pairs[min(engine_pairs)]
-        waits_s = [self._fit_waiting_s(arm, fewest[0]) for arm in fewest]
+        least_loaded = engine_pairs[min(engine_pairs)]
+        waits_s = [self._fit_waiting_s(arm, least_loaded[0]) for arm in least_loaded]
         if waits_s[0] is None or waits_s[1] is None:
             self.impossible.add(route)
             return None
@@ -369,7 +369,7 @@ class ModelRatio:
 
     @property
     def min_cpu_ms(self) -> float:
-        return max(least_s for least_s, _, _ in self.blocks) * 1e3
+        return max(min_cpu_s for min_cpu_s, _, _ in self.blocks) * 1e3
 
     def ratios_with_extra_cpu(self, extra_s: float) -> tuple[float, ...]:
         """The ratio in each block, with this much more application CPU."""
@@ -377,7 +377,7 @@ class ModelRatio:
 
     def ratios_at(self, cpu_ms: float) -> tuple[float, ...]:
         """The ratio in each block, at this total application CPU per page."""
-        return self._ratios([cpu_ms / 1e3 - least_s for least_s, _, _ in self.blocks])
+        return self._ratios([cpu_ms / 1e3 - min_cpu_s for min_cpu_s, _, _ in self.blocks])
 
     def ratio_at(self, cpu_ms: float) -> float:
         return median(self.ratios_at(cpu_ms))
@@ -389,11 +389,11 @@ class ModelRatio:
         )
 
     def without_link_cpu(self) -> ModelRatio:
-        return replace(self, blocks=[(least_s, one, two.without_link_cpu()) for least_s, one, two in self.blocks])
+        return replace(self, blocks=[(min_cpu_s, one, two.without_link_cpu()) for min_cpu_s, one, two in self.blocks])
 
 
 def _trials_of_block(arms: Sequence[ArmTrials], block: int) -> list[ArmTrials]:
-    return [one_block for arm in arms if (one_block := arm.only(block)) is not None]
+    return [block_trials for arm in arms if (block_trials := arm.in_block(block)) is not None]
 
 
 def predictors(arms_by_key: Mapping[ComparisonKey, Sequence[ArmTrials]]) -> dict[ComparisonKey, Predictor]:

@@ -15,28 +15,27 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from howfar.analysis.answer import Finding, sentence
 from howfar.analysis.published import published_sets
 from howfar.contract.receipt import Snapshot
 from howfar.experiments.replication.arms import (
     ALONE,
     ASYNC,
     ReplicationArm,
-    farthest,
     mode_name,
-    plural,
     quoted_distance,
-    rate,
-    rate_interval,
+    replication_name,
     server_kind,
+    thin_out_samples,
     typical_threads,
-    with_mode,
 )
+from howfar.experiments.replication.texts import TEXTS
 from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level
 from howfar.plan.types import Workload
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import in_brackets, judge_ratio, mean_interval
-from howfar.stats.resample import Interval, of_blocks, within
+from howfar.stats.intervals import judge_ratio, mean_interval
+from howfar.stats.resample import Interval, interval_over_blocks
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.records import Arm, Trial
 from howfar.units import format_duration_ns
@@ -146,8 +145,6 @@ _SHOWN_FACTORS = ("replicas", "wait_for", "replica_tls", "replica_compression")
 _GTID_INTERVAL = re.compile(r":(\d+)(?:-(\d+))?")
 
 Published = tuple[tuple[str, float, float | None], ...]
-IsFaster = Callable[[str, str], bool]
-"""Function of two arms' names: whether the first is significantly faster than the second."""
 
 
 class CommitCost(Part):
@@ -229,7 +226,7 @@ class ReplicationCost(Part):
     published: Published
     """Rows of mode, inserts/s published for set-up D, and our commits/s at the same distance with one connection."""
     sentences: tuple[str, ...]
-    """What a reader should know; the first is the answer."""
+    """What explains the figures."""
 
     @property
     def threads(self) -> list[int]:
@@ -237,9 +234,7 @@ class ReplicationCost(Part):
         return sorted({point.threads for curve in self.curves for point in curve.points})
 
 
-def replication_cost(
-    arms: Sequence[ReplicationArm], workload: Workload | None, is_faster: IsFaster
-) -> ReplicationCost | None:
+def replication_cost(arms: Sequence[ReplicationArm], workload: Workload | None) -> ReplicationCost | None:
     """The cost of acknowledgements in a run. None: `arms` is empty."""
     if not arms:
         return None
@@ -259,7 +254,7 @@ def replication_cost(
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
         published=published,
-        sentences=cost_sentences(curves, published, arms[0].kind, is_faster),
+        sentences=_cost_sentences(curves, published, arms[0].kind),
     )
 
 
@@ -287,9 +282,9 @@ class _LocalArms:
         keys = ((mode, arm.local_levels) for mode in (ALONE, ASYNC))
         return next((self._commit_s[key] for key in keys if key in self._commit_s), {})
 
-    def of_block(self, block: int) -> _LocalArms:
+    def in_block(self, block: int) -> _LocalArms:
         """The same arms, with only the trials of one block."""
-        return _LocalArms([arm.only(block) for arm in self._arms if block in arm.trials])
+        return _LocalArms([arm.in_block(block) for arm in self._arms if block in arm.trials])
 
     def local_commits(self, arm: ReplicationArm) -> LocalCommits:
         """Times of commits without a replica, or else of asynchronous ones. Empty: the run has neither."""
@@ -308,8 +303,8 @@ class _Curve:
         self._arms, self._unlabelled = arms, unlabelled
         self._first, self._top = arms[0], arms[-1]
         self._local, self._local_arms = local_arms.local_commits(self._first), local_arms
-        rests = [rest for arm in arms if (rest := arm.rest_rtt_ns) is not None]
-        self._rest_ns = median(rests) if rests else None
+        rtts_ns = [rtt_ns for arm in arms if (rtt_ns := arm.rest_rtt_ns) is not None]
+        self._rest_ns = median(rtts_ns) if rtts_ns else None
         self._waiting = self._commit_wait()
 
     def _commit_wait(self) -> CommitWait | None:
@@ -370,11 +365,13 @@ class _Curve:
             waiting_ms=(commit_s - local_work_s - rtt_s) * 1e3,
             rtts=self._rtts(arm, local_s, rtt_s),
             group=commits_per_group(arm),
-            local_ms_interval=of_blocks(
+            local_ms_interval=interval_over_blocks(
                 local_work_s * 1e3, [1e3 * load for block in block_curves if local_s and (load := block._local_s(arm))]
             ),
             predicted=predicted,
-            predicted_interval=of_blocks(predicted or 0.0, [block._predicted(arm) for block in block_curves]),
+            predicted_interval=interval_over_blocks(
+                predicted or 0.0, [block._predicted(arm) for block in block_curves]
+            ),
             predicted_error=predicted / per_s.value - 1 if predicted else None,
         )
 
@@ -390,8 +387,8 @@ class _Curve:
         """A curve for each block, from that block's trials only. Predictions need only its first arm and its local arms."""
         return [
             _Curve(
-                [arm.only(block) for arm in self._arms if block in arm.trials],
-                self._local_arms.of_block(block),
+                [arm.in_block(block) for arm in self._arms if block in arm.trials],
+                self._local_arms.in_block(block),
                 self._unlabelled,
             )
             for block in self._first.trials
@@ -405,8 +402,8 @@ class _Curve:
             return None
         blocks = self._local_arms.commit_s_by_block(arm) if local_s == self._local.commit_time_at(arm.threads) else {}
         rates = arm.by_block
-        both = [(arm.threads / rates[block] - blocks[block]) / rtt_s for block in rates if block in blocks]
-        return mean_interval(both or [(arm.threads / rate - local_s) / rtt_s for rate in rates.values()])
+        paired = [(arm.threads / rates[block] - blocks[block]) / rtt_s for block in rates if block in blocks]
+        return mean_interval(paired or [(arm.threads / rate - local_s) / rtt_s for rate in rates.values()])
 
     def _growth(self) -> tuple[Estimate, int] | None:
         """Throughput of many connections over that of one, paired by block. None: the curve does not have both."""
@@ -450,7 +447,7 @@ def lag_series(trials: Sequence[Trial], threads: int) -> LagSeries | None:
         return None
     number, window = windows[-1]
     farthest_replica = max(window.lag, key=lambda sample: sample.behind).replica
-    samples = farthest([sample for sample in window.lag if sample.replica == farthest_replica])
+    samples = thin_out_samples([sample for sample in window.lag if sample.replica == farthest_replica])
     return LagSeries(
         trial=number,
         threads=threads,
@@ -511,7 +508,7 @@ def published_rows(curves: Sequence[ReplicationCurve], workload: Workload | None
     """Rows of mode, published figure and our figure; empty for another workload. The published semi-synchronous mode is AFTER_COMMIT,
     so AFTER_SYNC has no row. If the run has several durabilities, our figure is that of the first; the published set-up flushed no
     commit, as the table states."""
-    entries = [entry for entry in published_sets() if entry.plan == PLAN and not entry.differs(workload, kind)]
+    entries = [entry for entry in published_sets() if entry.plan == PLAN and not entry.has_other_load(workload, kind)]
     cells = [cell for entry in entries for cell in entry.cells if cell.tps is not None]
     same_durability = [curve for curve in curves if curve.durability == curves[0].durability]
     rows = []
@@ -535,7 +532,7 @@ def _is_same_distance(our_rtt_ns: int | None, published_rtt_ns: Level | None) ->
     return abs(our_rtt_ns / float(published_rtt_ns) - 1) <= _PUBLISHED_TOLERANCE
 
 
-# ---------------------------------------------------------------- sentences
+# ---------------------------------------------------------------- what the figures show
 
 MAX_MODEL_ERROR = 0.1
 """Maximum error of the model for which a sentence may explain a number of round trips by it."""
@@ -543,19 +540,58 @@ MIN_EXTRA_ROUND_TRIPS = 1.25
 """Round trips of a commit from which it waits for more than its own acknowledgement."""
 
 
-def cost_sentences(
-    curves: Sequence[ReplicationCurve], published: Published, kind: str, is_faster: IsFaster
-) -> tuple[str, ...]:
-    """Sentences about the cost; the first is the answer."""
-    quoted_curves = _curves_to_quote(curves)
-    best_curve = _best_curve(quoted_curves, is_faster) if quoted_curves else None
-    sentences = [
-        _answer_sentence(curves, best_curve),
-        _one_connection_sentence(best_curve, published),
-        _round_trips_sentence(quoted_curves, kind),
-        _model_sentence(curves),
-    ]
-    return tuple(sentence for sentence in sentences if sentence)
+def conclude(cost: ReplicationCost, differ: Callable[[str, str], bool]) -> tuple[Finding, ...]:
+    """The answer: the wait of one connection, and what many make of it, first in the mode that is advised. Others are named if they
+    differ from it. `differ`: whether the rates of two arms do."""
+    quoted = sorted(_curves_to_quote(cost.curves), key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
+    if not quoted:
+        return _asynchronous_finding(cost.curves)
+    advised = quoted[0]
+    single, many = advised.points[0], _typical_point(advised)
+    points = [(curve, _typical_point(curve)) for curve in quoted]
+    named = [(curve, point) for curve, point in points if curve is advised or differ(point.arm, many.arm)]
+    if single.threads > 1 or len(advised.points) == 1 < len(named):
+        return tuple(_finding("connections", curve, point.commits_per_s, point) for curve, point in named)
+    unreplicated = next((c for c in cost.curves if c.mode == ALONE and c.durability == advised.durability), None)
+    alone = point_at(unreplicated, 1) if unreplicated else None
+    first = _finding("slowed-connection" if alone else "one-connection", advised, single.commits_per_s, single)
+    if alone:
+        first.parameters["alone"] = alone.commits_per_s.value
+    many_findings = (_finding("many", curve, point.commits_per_s, point) for curve, point in named)
+    return (first, *(many_findings if many is not single else ()))
+
+
+def _asynchronous_finding(curves: Sequence[ReplicationCurve]) -> tuple[Finding, ...]:
+    """The answer of a run in which no commit waits."""
+    asynchronous = next((curve for curve in curves if curve.mode == ASYNC and curve.points), None)
+    if asynchronous is None:
+        return ()
+    point = asynchronous.points[-1]
+    return (_finding("asynchronous", asynchronous, point.commits_per_s, point),)
+
+
+def _finding(
+    name: str, curve: ReplicationCurve, estimate: Estimate | None, point: CommitCost, **parameters: float
+) -> Finding:
+    """A finding about one point of a curve."""
+    rtt_ns = curve.rest_rtt_ns if curve.replica_rtt_ns is None else curve.replica_rtt_ns
+    parameters = {"threads": point.threads, "rtt_ns": rtt_ns or 0, **parameters}
+    return Finding(id=name, subject=replication_name(curve.mode), estimate=estimate, parameters=parameters)
+
+
+def _cost_sentences(curves: Sequence[ReplicationCurve], published: Published, kind: str) -> tuple[str, ...]:
+    """What explains the figures."""
+    quoted = sorted(_curves_to_quote(curves), key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
+    single = one_connection_findings(quoted[0], published) if quoted else []
+    others = [sentence([finding], TEXTS) for finding in (*single, *model_findings(curves))]
+    return (*others, *round_trip_sentences(curves, kind))
+
+
+def round_trip_sentences(curves: Sequence[ReplicationCurve], kind: str) -> tuple[str, ...]:
+    """Why a commit takes longer than one round trip. Empty: none does."""
+    findings = round_trip_findings(curves, kind)
+    groups = [[finding for finding in findings if finding.id == name] for name in ("round-trips", "two-groups")]
+    return tuple(sentence(group, TEXTS) for group in groups if group)
 
 
 def point_at(curve: ReplicationCurve, threads: int) -> CommitCost | None:
@@ -572,122 +608,61 @@ def _curves_to_quote(curves: Sequence[ReplicationCurve]) -> list[ReplicationCurv
     return [curve for curve in at_distance if curve.durability == at_distance[0].durability]
 
 
-def _best_curve(quoted: Sequence[ReplicationCurve], is_faster: IsFaster) -> ReplicationCurve:
-    """The curve with the most commits at a typical number of connections, where that is resolved; else the safest."""
-    best = max(quoted, key=lambda curve: _typical_point(curve).commits_per_s.value)
-    other_arms = [_typical_point(curve).arm for curve in quoted if curve is not best]
-    is_resolved = all(is_faster(_typical_point(best).arm, other) for other in other_arms)
-    return best if is_resolved else min(quoted, key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
-
-
 def _typical_point(curve: ReplicationCurve) -> CommitCost:
     point = point_at(curve, typical_threads(point.threads for point in curve.points))
-    assert point is not None, "one of its own numbers of connections"
+    assert point is not None, "the curve has a point at each of its numbers of connections"
     return point
 
 
-def _answer_sentence(curves: Sequence[ReplicationCurve], best: ReplicationCurve | None) -> str:
-    if best is None:
-        return _asynchronous_sentence(curves)
-    single, many = best.points[0], _typical_point(best)
-    text = f"With a replica {_distance_text(best)} away, {_throughput_clause(single)} {with_mode(best.mode)}"
-    unreplicated = next((c for c in curves if c.mode == ALONE and c.durability == best.durability), None)
-    if unreplicated is not None and (local := point_at(unreplicated, single.threads)) is not None:
-        text += f" ({rate(local.commits_per_s.value)} without a replica)"
-    if many is single:
-        return text + "."
-    text += f"; {_throughput_clause(many)}"
-    why = {
-        "delay station": ": each waits for its acknowledgement, and they wait together",
-        "serial": ": they queue for their acknowledgements",
-    }
-    return text + why.get(best.regime or "", "") + "."
-
-
-def _throughput_clause(point: CommitCost) -> str:
-    verb = "makes" if point.threads == 1 else "make"
-    return f"{plural(point.threads, 'connection')} {verb} {rate_interval(point.commits_per_s)} commits/s"
-
-
-def _asynchronous_sentence(curves: Sequence[ReplicationCurve]) -> str:
-    """The answer of a run in which no commit waits."""
-    found = next((curve for curve in curves if curve.mode == ASYNC and curve.points), None)
-    return (
-        f"{_throughput_clause(found.points[-1])} with asynchronous replication: no commit waits for the replica."
-        if found
-        else ""
-    )
-
-
-def _one_connection_sentence(curve: ReplicationCurve | None, published: Published) -> str:
-    """Sentence on why one connection makes so few commits."""
-    if curve is None:
-        return ""
+def one_connection_findings(curve: ReplicationCurve, published: Published) -> list[Finding]:
+    """Why one connection makes so few commits."""
     single = curve.points[0]
     if single.threads != 1 or not single.wire_ms:
-        return ""
-    text = f"{rate(single.commits_per_s.value)} commits/s is what one connection can make at {_distance_text(curve)}: "
-    if single.predicted is None:
-        text += f"a round trip of {single.wire_ms:.3g} ms allows {rate(1e3 / single.wire_ms)} at most"
-    else:
-        local = within(single.local_ms, single.local_ms_interval, "{:.2g}".format)
-        limits = single.local_ms_interval
-        prediction_interval = (
-            None if limits is None else (1e3 / (limits[1] + single.wire_ms), 1e3 / (limits[0] + single.wire_ms))
-        )
-        text += f"1 / ({local} ms local work + {single.wire_ms:.3g} ms round trip) = "
-        text += within(1e3 / (single.local_ms + single.wire_ms), prediction_interval, rate)
-    published_row = next(
-        ((mode, per_s) for mode, per_s, ours in published if mode in SEMI_SYNC and ours is not None), None
-    )
-    if published_row is not None:
-        text += f". Published for one connection: {rate(published_row[1])} ({SEMI_SYNC[published_row[0]]})"
-    return text + "."
-
-
-def _round_trips_sentence(quoted: Sequence[ReplicationCurve], kind: str) -> str:
-    """Sentence on commits that wait for more than their own acknowledgement."""
-    curves_and_points = [(curve, point) for curve in quoted if (point := _typical_point(curve)).rtts is not None]
-    beyond_one_trip = [
-        (c, p)
-        for c, p in curves_and_points
-        if p.rtts and p.threads > 1 and (p.rtts.low or p.rtts.value) > MIN_EXTRA_ROUND_TRIPS
+        return []
+    is_explained = single.predicted is not None
+    sum_ms = single.wire_ms + (single.local_ms if is_explained else 0.0)
+    figures = {"local_ms": single.local_ms, "wire_ms": single.wire_ms, "sum": 1e3 / sum_ms}
+    name = "one-connection-sum" if is_explained else "one-connection-limit"
+    rows = [row for row in published if row[0] in SEMI_SYNC and row[2] is not None]
+    return [
+        _finding(name, curve, single.commits_per_s, single, **figures),
+        *(
+            Finding(id="published", subject=mode_name(mode), estimate=Estimate(value=per_s, low=None, high=None))
+            for mode, per_s, _ in rows[:1]
+        ),
     ]
-    if not beyond_one_trip:
-        return ""
-    curve, point = beyond_one_trip[0]
-    text = f"With {plural(point.threads, 'connection')} a commit takes {_count_text(point.rtts)} round trips {with_mode(curve.mode)}"
-    other_point = next((p for c, p in curves_and_points if c is not curve and p.threads == point.threads), None)
-    if other_point is not None:
-        text += f", {_count_text(other_point.rtts)} with the other wait point"
+
+
+def round_trip_findings(curves: Sequence[ReplicationCurve], kind: str) -> list[Finding]:
+    """Commits that wait for more than their own acknowledgement, and why. Empty: none does."""
+    points = [(curve, point) for curve in _curves_to_quote(curves) if (point := _typical_point(curve)).rtts is not None]
+    points.sort(key=lambda pair: -pair[1].rtts.value if pair[1].rtts else 0.0)
+    beyond = [
+        (curve, point)
+        for curve, point in points
+        if point.rtts and point.threads > 1 and (point.rtts.low or point.rtts.value) > MIN_EXTRA_ROUND_TRIPS
+    ]
+    if not beyond:
+        return []
+    curve, point = beyond[0]
     model_fits = point.predicted_error is not None and abs(point.predicted_error) <= MAX_MODEL_ERROR
-    if kind == "mariadb" and curve.mode == "after-sync" and model_fits:
-        text += (
-            ". MariaDB has two groups of commits in flight: the second holds the binary log, so further commits wait until the first "
-            "is acknowledged"
-        )
-    return text + "."
+    is_explained = kind == "mariadb" and curve.mode == "after-sync" and model_fits
+    return [
+        *(
+            _finding("round-trips", curve, point.rtts, point)
+            for curve, point in points
+            if point.threads == beyond[0][1].threads
+        ),
+        *([Finding(id="two-groups")] if is_explained else []),
+    ]
 
 
-def _model_sentence(curves: Sequence[ReplicationCurve]) -> str:
+def model_findings(curves: Sequence[ReplicationCurve]) -> list[Finding]:
     points = [
         (point, abs(point.predicted_error)) for c in curves for point in c.points if point.predicted_error is not None
     ]
     if not points:
-        return ""
+        return []
     worst, max_error = max(points, key=lambda pair: pair[1])
     mean = sum(error for _, error in points) / len(points)
-    return (
-        f"The model predicts {plural(len(points), 'cell')} with a mean error of {mean * 100:.1f} %, at most {max_error * 100:.1f} % "
-        f"({worst.arm}), from the commits without a replica, the round trip at rest, and the remaining time of a single connection's "
-        "commit."
-    )
-
-
-def _distance_text(curve: ReplicationCurve) -> str:
-    return format_duration_ns(curve.replica_rtt_ns or 0)
-
-
-def _count_text(value: Estimate | None) -> str:
-    assert value is not None, "only points with a count of round trips were kept"
-    return in_brackets(value, "{:.2f}".format, "(no interval)")
+    return [Finding(id="model", subject=worst.arm, parameters={"cells": len(points), "mean": mean, "worst": max_error})]

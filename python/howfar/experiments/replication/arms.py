@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from howfar.contract.receipt import TrialReceipt
 from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import in_brackets, mean_interval
+from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, closed_loop_per_s
 from howfar.store.records import Arm, ArmRole, FallbackSample, LagRecord, RunInfo, Trial
 
@@ -84,7 +84,7 @@ class ReplicationArm:
         measured = {block: trial.measured for block, trial in self.trials.items() if trial.measured is not None}
         return {block: closed_loop_per_s(load, self.threads) for block, load in measured.items()}
 
-    def only(self, block: int) -> ReplicationArm:
+    def in_block(self, block: int) -> ReplicationArm:
         """This arm with the trial of one block; without a trial if it has no good one in that block."""
         return replace(
             self, trials={trial_block: trial for trial_block, trial in self.trials.items() if trial_block == block}
@@ -149,7 +149,7 @@ def is_same_distance(rtt_ns: int | None, other_rtt_ns: int | None) -> bool:
     )
 
 
-def farthest(samples: Sequence[Sample]) -> list[Sample]:
+def thin_out_samples(samples: Sequence[Sample]) -> list[Sample]:
     """At most `MAX_POINTS` samples: of each group of neighbours, the one that was farthest behind, so that no peak is lost."""
     step = max(-(-len(samples) // MAX_POINTS), 1)
     groups = (samples[start : start + step] for start in range(0, len(samples), step))
@@ -164,10 +164,14 @@ def mode_name(mode: str) -> str:
     return MODE_LABELS.get(mode, mode)
 
 
+def replication_name(mode: str) -> str:
+    """The mode as a noun: `asynchronous replication`, `semi-sync AFTER_SYNC`."""
+    return "asynchronous replication" if mode == ASYNC else mode_name(mode)
+
+
 def with_mode(mode: str) -> str:
     """The mode inside a sentence: `without a replica`, `with asynchronous replication`, `with semi-sync AFTER_SYNC`."""
-    phrases = {ALONE: "without a replica", ASYNC: "with asynchronous replication"}
-    return phrases.get(mode, f"with {mode_name(mode)}")
+    return "without a replica" if mode == ALONE else f"with {replication_name(mode)}"
 
 
 def rate(per_s: float) -> str:
@@ -175,14 +179,3 @@ def rate(per_s: float) -> str:
     if per_s >= 1000:
         return f"{float(f'{per_s:.3g}'):,.0f}"
     return f"{per_s:.3g}" if per_s < 100 else f"{per_s:.0f}"
-
-
-def rate_interval(per_s: Estimate) -> str:
-    """`11.7 [11.6, 11.8]`."""
-    return in_brackets(per_s, lambda value: rate(max(0.0, value)), "(no interval)")
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 connection`, `20 crashes`."""
-    ending = "es" if noun.endswith("sh") else "s"
-    return f"{count:,} {noun}{'' if count == 1 else ending}"

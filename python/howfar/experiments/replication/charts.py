@@ -18,16 +18,16 @@ from howfar.report.charts import (
     Drawable,
     Point,
     Rows,
+    arrange_in_rows,
     axis,
-    by_name,
+    by_style,
+    clip_limits,
     data,
-    ends,
-    intervals,
+    interval_layers,
     layer,
     legend,
     log_axis,
-    rows_of,
-    stacked,
+    stacked_bars,
     styles,
 )
 from howfar.report.drawing import alt
@@ -74,7 +74,9 @@ CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
 PARTS = {"local work": palette.PARTS[1], "wire": palette.PARTS[0], "waiting": palette.PARTS[4]}
 
 
-def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[dict[str, str], dict[str, str]]:
+def series_styles_by_name(
+    names: Sequence[str], curves: Sequence[ReplicationCurve]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Colours and shapes of series, by name. The first series of a mode has the mode's own; further series of it have other ones."""
     colours, shapes, series_per_mode = dict[str, str](), dict[str, str](), dict[str, int]()
     for name in names:
@@ -124,7 +126,7 @@ def draw_throughput(cost: ReplicationCost, width: int) -> Drawable | None:
     threads = cost.threads
     if len(threads) < 2:
         return None  # for one number of connections, the table suffices
-    rtts = distances(cost.curves)
+    rtts = sorted_distances(cost.curves)
     quoted = quoted_distance(rtts)
     rtts.sort(key=lambda rtt: (rtt != quoted, rtt or 0))
     total_width = width if width < PHONE else width + EXTRA_WIDTH
@@ -132,7 +134,7 @@ def draw_throughput(cost: ReplicationCost, width: int) -> Drawable | None:
     panels = _ThroughputPanels(
         cost, threads, width if width < PHONE else (total_width - 64 * columns) // columns, width
     )
-    return rows_of([panels.panel(rtt, index % columns == 0) for index, rtt in enumerate(rtts)], columns)
+    return arrange_in_rows([panels.panel(rtt, index % columns == 0) for index, rtt in enumerate(rtts)], columns)
 
 
 class _ThroughputPanels:
@@ -140,16 +142,16 @@ class _ThroughputPanels:
 
     def __init__(self, cost: ReplicationCost, threads: list[int], panel_width: int, width: int) -> None:
         self.cost, self.width, self.height = cost, panel_width, 210 if width < PHONE else PANEL_HEIGHT
-        self.named = named(cost.curves)
+        self.named = name_curves(cost.curves)
         self.names = list(dict.fromkeys(name for name, _ in self.named))
         points = [point for curve in cost.curves for point in curve.points]
         per_s = [value for point in points for value in (point.commits_per_s.value, point.predicted) if value]
         per_s += [published_per_s for _, published_per_s, _ in cost.published if 1 in threads]
         self.y_domain = (min(per_s) / 1.3, max(per_s) * 1.3)
-        colours, shapes = scales(self.names, cost.curves)
+        colours, shapes = series_styles_by_name(self.names, cost.curves)
         key = legend_of_series(self.names, width, symbolOpacity=1)
-        self.colour = by_name(alt.Color, "series", colours, key)
-        self.shape = by_name(alt.Shape, "series", shapes, key)
+        self.colour = by_style(alt.Color, "series", colours, key)
+        self.shape = by_style(alt.Shape, "series", shapes, key)
         self.threads, x_domain = threads, (threads[0] / 1.15, threads[-1] * 1.15)
         options = {"values": threads, "format": "d", "grid": False, "labelOverlap": True}
         self.x = axis(alt.X, "threads", "connections", x_domain, log=2, **options)
@@ -171,7 +173,7 @@ class _ThroughputPanels:
                 x=self.x, y=model, color=self.colour
             ),
             data(rows).mark_line(strokeWidth=1.9).encode(x=self.x, y=y, color=self.colour),
-            *intervals(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60),
+            *interval_layers(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60),
             published_points.encode(x=self.x, y=y, color=self.colour),
         ]
         title_options = (
@@ -181,10 +183,10 @@ class _ThroughputPanels:
 
     def _row(self, series: str, point: CommitCost) -> Point:
         values = {"tps": point.commits_per_s.value, "predicted": point.predicted}
-        return {"series": series, "threads": point.threads} | values | ends(point.commits_per_s, self.y_domain)
+        return {"series": series, "threads": point.threads} | values | clip_limits(point.commits_per_s, self.y_domain)
 
 
-def parts(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, float]:
+def split_commit_ms(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, float]:
     """Milliseconds of local work, wire and waiting, which add up to the commit. A part that noise made larger than the commit is
     cut."""
     wire_ms = min(point.wire_ms, point.commit_ms) if curve.mode in SEMI_SYNC else 0.0
@@ -194,28 +196,33 @@ def parts(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, flo
 
 def draw_split(cost: ReplicationCost, width: int) -> Drawable | None:
     """A bar for each mode and number of connections, at the quoted distance: the parts of a commit's time in milliseconds."""
-    rtt = quoted_distance(distances(cost.curves))
+    rtt = quoted_distance(sorted_distances(cost.curves))
     rows: Rows = []
     bar_ends: Rows = []
-    for name, curve in named(cost.curves):
+    for name, curve in name_curves(cost.curves):
         for point in curve.points if curve.replica_rtt_ns in (None, rtt) else ():
             label = f"{MODE_STYLES[curve.mode].short}{name.removeprefix(mode_name(curve.mode))}, {point.threads}"
             rows += [
-                {"arm": label, "part": part, "value": ms} for part, ms in zip(PARTS, parts(curve, point), strict=True)
+                {"arm": label, "part": part, "value": ms}
+                for part, ms in zip(PARTS, split_commit_ms(curve, point), strict=True)
             ]
             rtts = f", {point.rtts.value:.2f} RTT" if point.rtts else ""
             text = f"{figures.number(point.commit_ms)} ms{rtts}"
             bar_ends.append({"arm": label, "value": point.commit_ms, "text": text})
     labels = [row["arm"] for row in bar_ends]
     chart_width = width - (0 if width < PHONE else 110)
-    return stacked(rows, labels, PARTS, "ms per commit (mean)", chart_width, size=13, ends=bar_ends) if rows else None
+    return (
+        stacked_bars(rows, labels, PARTS, "ms per commit (mean)", chart_width, size=13, ends=bar_ends) if rows else None
+    )
 
 
 def draw_lag(cost: ReplicationCost, width: int) -> Drawable | None:
     """Transactions that a replica was behind, over one trial of each mode at the quoted distance."""
-    rtt = quoted_distance(distances(cost.curves))
+    rtt = quoted_distance(sorted_distances(cost.curves))
     lag_curves = [
-        (name, curve, curve.lag) for name, curve in named(cost.curves) if curve.lag and curve.replica_rtt_ns == rtt
+        (name, curve, curve.lag)
+        for name, curve in name_curves(cost.curves)
+        if curve.lag and curve.replica_rtt_ns == rtt
     ]
     if not lag_curves:
         return None
@@ -225,7 +232,7 @@ def draw_lag(cost: ReplicationCost, width: int) -> Drawable | None:
         for name, _, series in lag_curves
         for at, behind in zip(series.at_s, series.behind, strict=True)
     ]
-    colours, _ = scales(names, [curve for _, curve, _ in lag_curves])
+    colours, _ = series_styles_by_name(names, [curve for _, curve, _ in lag_curves])
     key = legend_of_series(names, width)
     max_behind = max(row["behind"] for row in rows)
     chart = (
@@ -234,8 +241,8 @@ def draw_lag(cost: ReplicationCost, width: int) -> Drawable | None:
         .encode(
             x=alt.X("at:Q", title="seconds of the trial", axis=alt.Axis(grid=False, tickCount=6)),
             y=symlog_channel(alt.Y, "behind", "transactions behind", max_behind, 10, max(max_behind, 1)),
-            color=by_name(alt.Color, "series", colours, key),
-            strokeDash=by_name(alt.StrokeDash, "series", styles(names, [list(dash) for dash in palette.DASHES]), key),
+            color=by_style(alt.Color, "series", colours, key),
+            strokeDash=by_style(alt.StrokeDash, "series", styles(names, [list(dash) for dash in palette.DASHES]), key),
         )
     )
     return chart.properties(width=width, height=130)
@@ -244,13 +251,13 @@ def draw_lag(cost: ReplicationCost, width: int) -> Drawable | None:
 # ---------------------------------------------------------------- names of curves
 
 
-def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
+def sorted_distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
     """Distances of the links to replicas, ascending. `[None]`: no curve has a replica."""
     rtts_ns = {curve.replica_rtt_ns for curve in curves if curve.replica_rtt_ns is not None}
     return [*sorted(rtts_ns)] if rtts_ns else [None]
 
 
-def named(curves: Sequence[ReplicationCurve]) -> list[tuple[str, ReplicationCurve]]:
+def name_curves(curves: Sequence[ReplicationCurve]) -> list[tuple[str, ReplicationCurve]]:
     """Every curve with a name that is unique at its distance. A name is the mode, such as `semi-sync AFTER_SYNC`, and the levels in
     which curves differ. Where these are not enough, as with several paths of the clients, parts of the arms' names replace the
     levels."""

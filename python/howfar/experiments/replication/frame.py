@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from howfar.analysis.advice import capital
+from howfar.analysis.answer import Finding, fill, sentence
 from howfar.analysis.summary import Summary
 from howfar.contract.receipt import TrialReceipt
-from howfar.experiments.crash.analysis import FAULTS, max_loss_share, upper_percent
-from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name, plural
+from howfar.experiments.crash.analysis import FAULTS, max_loss_share
+from howfar.experiments.replication.analysis import point_at, round_trip_sentences
+from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name
+from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
-from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, table_of
+from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, make_table
 from howfar.report.frame import frame
 from howfar.report.sections import cell_records
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import brackets
-from howfar.units import format_duration_ns
+from howfar.stats.intervals import limits_text
 
-TRADE_TITLE = "What an acknowledgement costs, what a crash loses"
 Record = dict[str, object]
 
-NO_CRASHES = "What a crash loses was not measured in this run: howfar run crash measures it."
 MEMORY_FSYNC_NS = 20_000
 """Time of an fsync below which it must have gone to memory: no disk writes and flushes a block in less."""
 
@@ -35,7 +35,8 @@ def document(
         update={"advice": tuple(advice.model_copy(update={"lines": ()}) for advice in summary.advice)}
     )
     below = [*_configuration(summary), *sections, *_evidence(summary)]
-    return frame(shortened, main, cards=cards(summary), below=below, records=_records(summary, by_arm))
+    shown_cards = () if summary.answer.is_missing else cards(summary)
+    return frame(shortened, main, cards=shown_cards, more_blocks=below, records=_records(summary, by_arm))
 
 
 def _configuration(summary: Summary) -> list[Block]:
@@ -48,103 +49,130 @@ def _configuration(summary: Summary) -> list[Block]:
 # ---------------------------------------------------------------- the table of modes
 
 
-def trade_tables(findings: ReplicationFindings) -> list[Table]:
+def trade_tables(findings: ReplicationFindings, summary: Summary) -> list[Table]:
     """Tables of each mode's cost and loss, one per distance. The first and main table is that of the quoted distance."""
     rest: list[ModeComparison] = list(findings.trade)
     tables: list[Table] = []
     table_rows = quoted_rows(rest)
     while table_rows:
-        tables.append(trade_table(table_rows, main=not tables))
+        tables.append(_trade_table(table_rows, findings, summary, main=not tables))
         rest = [row for row in rest if row not in table_rows]
         table_rows = [row for row in rest if is_same_distance(row.replica_rtt_ns, rest[0].replica_rtt_ns)]
     return tables
 
 
-def trade_table(rows: Sequence[ModeComparison], main: bool = True) -> Table:
-    """The table of modes at one distance, without columns on crashes if there were none."""
+def _trade_table(
+    rows: Sequence[ModeComparison], findings: ReplicationFindings, summary: Summary, main: bool = True
+) -> Table:
+    """The table of modes at one distance, without columns on crashes if there were none, and with the rate of one connection if the
+    main one is that of many."""
     has_crashes = any(row.lost_per_crash for row in rows)
     ratio_head = "of no\nreplica" if rows[0].mode == ALONE else "of the\nfirst"
+    single_rates = _single_rates(findings, rows)
     fields: dict[str | Column, Callable[[ModeComparison], str | Cell]] = {
         "mode": lambda row: mode_name(row.mode),
-        "commits\nper s": lambda row: figures.number(row.commits_per_s.value),
+        **({"commits/s\nfrom 1": lambda row: figures.number(single_rates.get(row.mode))} if single_rates else {}),
+        f"commits/s\nfrom {rows[0].threads}" if single_rates else "commits\nper s": lambda row: figures.number(
+            row.commits_per_s.value
+        ),
         "ms per\ncommit": lambda row: figures.number(row.commit_ms),
-        ratio_head: lambda row: Cell(figures.point(row.cost), figures.limits(row.cost)) if row.cost else "1",
+        ratio_head: lambda row: (
+            Cell(figures.ratio_value(row.cost), figures.ratio_limits(row.cost)) if row.cost else "1"
+        ),
     }
     if has_crashes:
         fields["lost per\ncrash"] = lambda row: lost_cell(row.lost_per_crash, row.crashes)
         fields[Column("seen,", "then gone", optional=True)] = _phantoms_text
-    title = (
-        f"{TRADE_TITLE}: RTT {distance(rows[0].replica_rtt_ns)}" if rows[0].replica_rtt_ns is not None else TRADE_TITLE
-    )
-    return table_of(title, rows, fields, trade_notes(rows), main=main)
+    title = TEXTS["losses" if findings.cost is None else "costs-and-losses" if has_crashes else "costs"]
+    title += f": RTT {distance(rows[0].replica_rtt_ns)}" if rows[0].replica_rtt_ns is not None else ""
+    notes = [
+        *trade_notes(rows, is_memory(summary.environment.fsync_ns)),
+        *(_main_notes(findings, rows, summary) if main else ()),
+    ]
+    return make_table(title, rows, fields, notes, main=main)
+
+
+def _single_rates(findings: ReplicationFindings, rows: Sequence[ModeComparison]) -> dict[str, float]:
+    """Commits/s of one connection by mode, at the distance and durability of these rows. Empty: the rows are about it, or none was
+    measured."""
+    if findings.cost is None or {row.threads for row in rows} == {1}:
+        return {}
+    return {
+        curve.mode: point.commits_per_s.value
+        for curve in findings.cost.curves
+        if not curve.held
+        and curve.durability == rows[0].durability
+        and curve.replica_rtt_ns in (None, rows[0].replica_rtt_ns)
+        and (point := point_at(curve, 1)) is not None
+    }
+
+
+def _main_notes(findings: ReplicationFindings, rows: Sequence[ModeComparison], summary: Summary) -> Iterator[str]:
+    """Why waiting costs more than a round trip, and a mode without waiting something; that there are further crashes."""
+    if findings.cost is not None and not summary.answer.is_missing:
+        yield from round_trip_sentences(findings.cost.curves, summary.server["kind"])
+        if not figures.on_hosts(summary):
+            yield _text("shared-cpus")
+    if findings.crash is not None and {loss.fault for loss in findings.crash.losses} - {row.fault for row in rows}:
+        yield _text("other-crashes")
 
 
 def _phantoms_text(row: ModeComparison) -> str:
     return figures.UNKNOWN if row.phantoms is None else "yes" if row.phantoms else "no"
 
 
-def trade_notes(rows: Sequence[ModeComparison]) -> tuple[str, ...]:
-    threads = sorted({row.threads for row in rows})
-    notes = [f"{' or '.join(map(str, threads))} connection{'' if threads == [1] else 's'}; 95 % intervals in brackets."]
+def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False) -> tuple[str, ...]:
+    notes = [_text("connections-noted", threads=threads) for threads in sorted({row.threads for row in rows})]
+    notes += [_text(level, memory=int(flushes_to_memory)) for level in dict.fromkeys(row.durability for row in rows)]
     notes += [
-        f"{capital(mode_name(row.mode))}: the ratio is from the {row.blocks} blocks in which both were measured, the rate from "
-        f"{row.trials}."
+        _text("fewer-blocks", mode_name(row.mode), blocks=row.blocks, trials=row.trials)
         for row in rows
         if 0 < row.blocks < row.trials
     ]
     if all(row.lost_per_crash is None for row in rows):
-        return (*notes, NO_CRASHES)
+        return (*notes, _text("no-crashes"))
     faults = dict.fromkeys(row.fault for row in rows if row.fault is not None)
     texts = [
         f"{fault_name(fault)} ({FAULTS[fault].text})" if FAULTS[fault].text else fault_name(fault) for fault in faults
     ]
     notes += [f"Crashes: {'; '.join(texts)}."] if texts else []
     lossless_row = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
-    return (*notes, *([no_loss_note(lossless_row.crashes)] if lossless_row else []))
+    return (*notes, *([_text("little-proof", crashes=lossless_row.crashes)] if lossless_row else []))
 
 
-def no_loss_note(crashes: int) -> str:
-    prove = "proves" if crashes == 1 else "prove"
-    return f"{plural(crashes, 'crash')} without a loss {prove} little: in brackets, the share of crashes that may lose some (95 %)."
+def _text(name: str, subject: str = "", **parameters: str | int | float) -> str:
+    """The sentence of a finding."""
+    return sentence([Finding(id=name, subject=subject, parameters=parameters)], TEXTS)
 
 
-def mode_verdicts(findings: ReplicationFindings) -> list[Block]:
-    """When to use each mode, and the table of modes at the other distances."""
-    rows = quoted_rows(findings.trade)
+def mode_verdicts(findings: ReplicationFindings, summary: Summary) -> list[Block]:
+    """The tables of modes at the other distances, and, if the run has an answer, when to use each mode."""
+    rows, tables = quoted_rows(findings.trade), trade_tables(findings, summary)[1:]
+    if summary.answer.is_missing:
+        return [Details("Other distances", tuple(tables), open=True)] if tables else []
     lines = dict.fromkeys(f"{capital(mode_name(row.mode))}: {row.verdict}." for row in rows if row.verdict)
-    blocks: list[Block] = [Bullets(tuple(lines)), *trade_tables(findings)[1:]]
-    return [Details("When to use each mode", tuple(blocks), open=True)] if lines else []
+    return [Details("When to use each mode", (Bullets(tuple(lines)), *tables), open=True)] if lines else []
 
 
 def cards(summary: Summary) -> tuple[Card, ...]:
     """A card per mode at one distance, with both sides of the trade-off."""
-    findings = summary.the(ReplicationFindings)
+    findings = summary.require_findings(ReplicationFindings)
     return tuple(_card(row, findings.cost is None) for row in quoted_rows(findings.trade))
 
 
 def _card(row: ModeComparison, lost_first: bool) -> Card:
-    rate = figures.number(row.commits_per_s.value)
-    commit_text = f"{figures.number(row.commit_ms)} ms each{f', x {figures.point(row.cost)}' if row.cost else ''}"
-    lost_per_crash = row.lost_per_crash
-    phantom_lines = ["others saw rows that were then gone"] if row.phantoms else []
-    if lost_per_crash is None:
-        return Card(mode_name(row.mode), rate, "commits/s", (commit_text,))
-    cell = lost_cell(lost_per_crash, row.crashes)
-    if lost_per_crash.value > 0:
-        details = [part for part in (cell.below, plural(row.crashes, "crash")) if part]
-    else:
-        details = [f"in {plural(row.crashes, 'crash')} {cell.below}".strip()]
-    lost = (count(lost_per_crash.value), "commits lost per crash")
-    if lost_first:
-        return Card(
-            mode_name(row.mode), *lost, (", ".join(details), f"{rate} commits/s, {commit_text}", *phantom_lines)
-        )
-    return Card(
-        mode_name(row.mode),
-        rate,
-        "commits/s",
-        (commit_text, f"{lost[0]} {lost[1]}, {', '.join(details)}", *phantom_lines),
+    ratio = f", x {figures.ratio_value(row.cost)}" if row.cost else ""
+    costs = figures.number(row.commits_per_s.value), "commits/s", f"{figures.number(row.commit_ms)} ms each{ratio}"
+    if row.lost_per_crash is None:
+        return Card(mode_name(row.mode), *costs[:2], costs[2:])
+    cell, crashes = lost_cell(row.lost_per_crash, row.crashes), fill("{n:of crash crashes}", n=row.crashes)
+    details = (
+        f"{cell.below}, {crashes}".removeprefix(", ") if row.lost_per_crash.value else f"in {crashes} {cell.below}"
     )
+    losses = count(row.lost_per_crash.value), "commits lost per crash", details.strip()
+    first, second = (losses, costs) if lost_first else (costs, losses)
+    phantom_lines = ["others saw rows that were then gone"] if row.phantoms else []
+    return Card(mode_name(row.mode), *first[:2], (first[2], f"{second[0]} {second[1]}, {second[2]}", *phantom_lines))
 
 
 # ---------------------------------------------------------------- figures as text
@@ -152,17 +180,17 @@ def _card(row: ModeComparison, lost_first: bool) -> Card:
 
 def count(value: float) -> str:
     """A number of commits as text, without decimals if it is an integer."""
-    return f"{value:,.0f}" if value == int(value) else figures.number(value)
+    return fill("{value:count}", value=value)
 
 
-def limits(estimate: Estimate | None) -> str:
+def count_limits(estimate: Estimate | None) -> str:
     """`[463, 481]`; empty where there is no interval."""
-    return "" if estimate is None else brackets(estimate, lambda value: count(max(value, 0.0)))
+    return "" if estimate is None else limits_text(estimate, lambda value: count(max(value, 0.0)))
 
 
 def with_limits(estimate: Estimate | None) -> str:
     """`472 [463, 481]`."""
-    return figures.UNKNOWN if estimate is None else f"{count(estimate.value)} {limits(estimate)}".strip()
+    return figures.UNKNOWN if estimate is None else f"{count(estimate.value)} {count_limits(estimate)}".strip()
 
 
 def lost_cell(per_crash: Estimate | None, crashes: int) -> Cell:
@@ -171,13 +199,13 @@ def lost_cell(per_crash: Estimate | None, crashes: int) -> Cell:
     if per_crash is None:
         return Cell(figures.UNKNOWN)
     if per_crash.value > 0:
-        return Cell(count(per_crash.value), limits(per_crash))
-    return Cell(f"0 of {crashes}", f"(< {upper_percent(max_loss_share(crashes))} %)" if crashes else "")
+        return Cell(count(per_crash.value), count_limits(per_crash))
+    return Cell(f"0 of {crashes}", fill("(< {share:upper})", share=max_loss_share(crashes)) if crashes else "")
 
 
 def distance(rtt_ns: int | None) -> str:
-    """`85ms`, measured `85.1ms`; empty without a link."""
-    return "" if rtt_ns is None else format_duration_ns(float(f"{rtt_ns:.3g}"))
+    """`85 ms`, measured `85.1 ms`; empty without a link."""
+    return "" if rtt_ns is None else fill("{ns:time}", ns=float(f"{rtt_ns:.3g}"))
 
 
 def fault_name(fault: str) -> str:
@@ -203,7 +231,7 @@ def _evidence(summary: Summary) -> list[Block]:
 
 
 def _has_semi_sync(summary: Summary) -> bool:
-    findings = summary.the(ReplicationFindings)
+    findings = summary.require_findings(ReplicationFindings)
     modes = {row.mode for row in findings.trade} | {story.mode for story in findings.fallback}
     modes |= {loss.mode for loss in (findings.crash.losses if findings.crash else ())}
     return bool(modes & set(SEMI_SYNC))
@@ -218,10 +246,7 @@ def _acknowledgements_line(summary: Summary) -> str:
     if not counts:
         return ""
     acknowledged, without = map(sum, zip(*counts, strict=True))
-    return (
-        f"In the last good trials of {plural(len(counts), 'semi-sync cell')} the primary counted {acknowledged:,} acknowledgements "
-        f"(some servers count groups) and {without:,} commits without one; one such commit makes a trial void."
-    )
+    return _text("counted", cells=len(counts), acknowledged=acknowledged, without=without)
 
 
 def _acknowledged_and_not(receipt: TrialReceipt) -> tuple[int, int] | None:
@@ -236,18 +261,14 @@ def _acknowledged_and_not(receipt: TrialReceipt) -> tuple[int, int] | None:
 
 def _fastest_commit_line(summary: Summary) -> str:
     """Evidence from measured times, independent of the server's counters: round trips of the fastest semi-synchronous commits."""
-    cost = summary.the(ReplicationFindings).cost
+    cost = summary.require_findings(ReplicationFindings).cost
     round_trips = [
         point.p50_ms / (curve.rest_rtt_ns / 1e6)
         for curve in (cost.curves if cost else ())
         if curve.mode in SEMI_SYNC and curve.rest_rtt_ns and curve.replica_rtt_ns
         for point in curve.points
     ]
-    return (
-        f"Independent of counters: no median semi-sync commit took less than {min(round_trips):.2f} round trips."
-        if round_trips
-        else ""
-    )
+    return _text("fastest", round_trips=min(round_trips)) if round_trips else ""
 
 
 _NOT_AS_CONFIGURED = (
@@ -272,7 +293,7 @@ def _void_trials_line(summary: Summary) -> str:
         for reason, count in summary.void_reasons.items()
         if any(mark in reason for mark in _NOT_AS_CONFIGURED) and not any(mark in reason for mark in _LOAD_FAILED)
     )
-    return f"Trials void because replication was not as configured: {void}."
+    return _text("not-as-configured", void=void)
 
 
 def flush_line(summary: Summary) -> str:
@@ -284,9 +305,14 @@ def flush_line(summary: Summary) -> str:
         return f"The cost of a flush to disk is unknown.{durability}"
     took = f"{fsync_ns / 1e3:.0f} µs" if fsync_ns < 1e6 else f"{fsync_ns / 1e6:.1f} ms"
     text = f"Writing and flushing 512 bytes{f' on {system}' if isinstance(system, str) else ''} took {took} (median)"
-    if fsync_ns < MEMORY_FSYNC_NS:
+    if is_memory(fsync_ns):
         text += ": that is memory. On a disk every commit, or group of commits, costs one more flush on each server"
     return f"{text}.{durability}"
+
+
+def is_memory(fsync_ns: float | None) -> bool:
+    """Whether a flush goes to memory only. False: it does not, or is unknown."""
+    return fsync_ns is not None and fsync_ns < MEMORY_FSYNC_NS
 
 
 # ---------------------------------------------------------------- records

@@ -6,14 +6,15 @@ If a run also has crashes or fallbacks, this report includes their sections.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice, advise, capital
+from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash import report as crash_report
-from howfar.experiments.crash.analysis import CrashLoss
+from howfar.experiments.crash.analysis import FAULTS, CrashLoss
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.fallback import report as fallback_report
 from howfar.experiments.replication import charts, frame
@@ -22,6 +23,7 @@ from howfar.experiments.replication.analysis import (
     ReplicationCost,
     ReplicationCurve,
     acknowledgement_wait_s,
+    conclude,
     point_at,
 )
 from howfar.experiments.replication.arms import (
@@ -29,48 +31,37 @@ from howfar.experiments.replication.arms import (
     ASYNC,
     PUBLISHED_RTT_NS,
     mode_name,
-    plural,
     quoted_distance,
-    rate,
-    rate_interval,
+    replication_name,
     server_kind,
     with_mode,
 )
 from howfar.experiments.replication.frame import Record, distance, mode_verdicts, trade_tables, with_limits
-from howfar.experiments.replication.trade import (
-    ModeComparison,
-    ReplicationFindings,
-    replication_findings,
-    replication_verdict,
-)
+from howfar.experiments.replication.texts import TEXTS
+from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, replication_findings
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import (
     Block,
     Bullets,
+    Cell,
     Chart,
     Column,
     Details,
     Document,
     Fields,
     Table,
-    plain,
-    table_of,
+    make_table,
+    plain_cells,
 )
-from howfar.report.sections import columns
+from howfar.report.sections import csv_columns
 from howfar.stats.estimate import Part
-from howfar.stats.intervals import interval_text
+from howfar.stats.intervals import excludes_one
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm
-from howfar.units import format_duration_ns
 
 _MIN_GROWTH_FOR_ADVICE = 4.0
 """Growth of throughput from one connection to many from which the report advises to use more connections."""
-
-_VISIBILITY_CLAUSES = {
-    "after-commit": ", but shows commits before they are safe",
-    "after-sync": ", and shows none before it is safe",
-}
 
 
 def replication_advice(findings: ReplicationFindings, kind: str) -> tuple[Advice, ...]:
@@ -98,16 +89,13 @@ def _safe_mode_advice(findings: ReplicationFindings, kind: str) -> Advice | None
     mode = lossless_modes[0]
     reasons = [_cost_reason(rows[mode], findings), *_crash_reasons(mode, losses)]
     if rows[mode].durability != "strict":
-        reasons.append(f"measured with durability {rows[mode].durability}, but the advice flushes each commit")
+        reasons.append(fill(TEXTS["not-strict"], durability=rows[mode].durability))
     other = next((row for name, row in rows.items() if name != mode), None)
     if other is not None and not losses:
-        shown = _VISIBILITY_CLAUSES.get(other.mode, "")
-        reasons.append(f"{SEMI_SYNC[other.mode]} makes {rate_interval(other.commits_per_s)}{shown}")
-    return Advice(
-        action=f"Where no acknowledged commit may be lost, replicate {configuration(kind).waiting(mode)}.",
-        because=_sentence(reasons),
-        lines=configuration(kind).lines(mode),
-    )
+        clause = TEXTS.get(f"{other.mode}-shows", "")
+        reasons.append(fill(TEXTS["other-mode"], mode=SEMI_SYNC[other.mode], rate=other.commits_per_s, clause=clause))
+    action = fill(TEXTS["safe-mode"], how=configuration(kind).waiting(mode))
+    return Advice(action=action, because=_sentence(reasons), lines=configuration(kind).lines(mode))
 
 
 def _asynchronous_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
@@ -118,18 +106,13 @@ def _asynchronous_advice(findings: ReplicationFindings, kind: str) -> Advice | N
     worst = max(losses, key=lambda loss: loss.lost_per_crash.value, default=None)
     reasons = [_cost_reason(row, findings)]
     if worst is not None and not worst.lost:
-        crashes = sum(loss.crashes for loss in losses)
-        reasons.append(f"none was lost in {plural(crashes, 'crash')}, which does not prove that none can be")
+        reasons.append(fill(TEXTS["no-proof"], crashes=sum(loss.crashes for loss in losses)))
     elif worst is not None:
-        reasons.append(f"the worst fault ({worst.arm}) lost {rate_interval(worst.lost_per_crash)} per crash")
+        reasons.append(fill(TEXTS["worst-fault"], fault=FAULTS[worst.fault].name, lost=worst.lost_per_crash))
     elif row.replica_rtt_ns:
-        in_flight = row.commits_per_s.times(row.replica_rtt_ns / 2e9)
-        reasons.append(f"so {rate_interval(in_flight)} commits are always in flight to the replica")
-    return Advice(
-        action="Where a crash may lose the last commits, replicate asynchronously.",
-        because=_sentence(reasons),
-        lines=configuration(kind).lines(ASYNC),
-    )
+        in_flight = row.commits_per_s.value * row.replica_rtt_ns / 2e9
+        reasons.append(fill(TEXTS["always-in-flight"], commits=in_flight))
+    return Advice(action=TEXTS["asynchronous-mode"], because=_sentence(reasons), lines=configuration(kind).lines(ASYNC))
 
 
 def _more_connections_advice(cost: ReplicationCost | None) -> Advice | None:
@@ -138,12 +121,14 @@ def _more_connections_advice(cost: ReplicationCost | None) -> Advice | None:
     curve = max(curves, key=lambda candidate: candidate.rest_rtt_ns or 0.0, default=None)
     if curve is None or curve.growth is None or (curve.growth.low or curve.growth.value) < _MIN_GROWTH_FOR_ADVICE:
         return None
-    return Advice(
-        action="Before giving up acknowledgements, use more connections or more rows per transaction.",
-        because=f"Over {format_duration_ns(curve.replica_rtt_ns or 0)}, one connection makes "
-        f"{rate(curve.points[0].commits_per_s.value)} commits/s; {curve.growth_threads} make {interval_text(curve.growth)} times as "
-        "many, because they wait together.",
+    because = fill(
+        TEXTS["waits-together"],
+        rtt_ns=curve.replica_rtt_ns or 0,
+        rate=curve.points[0].commits_per_s,
+        threads=curve.growth_threads,
+        growth=curve.growth,
     )
+    return Advice(action=TEXTS["more-connections"], because=because)
 
 
 def _monitoring_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
@@ -151,13 +136,9 @@ def _monitoring_advice(findings: ReplicationFindings, kind: str) -> Advice | Non
     if not stories:
         return None
     worst = max(stories, key=lambda story: story.unprotected.value)
-    least = "at least " if worst.censored else ""
-    return Advice(
-        action="Let a semi-synchronous primary wait instead of falling back silently, and monitor its status.",
-        because=f"{capital(with_mode(worst.mode))}, it acknowledged {least}{rate_interval(worst.unprotected)} commits without a "
-        "replica.",
-        lines=configuration(kind).timeout_lines(),
-    )
+    mode, bound = replication_name(worst.mode), worst.lasts_to_end_of_load
+    because = fill(TEXTS["without-replica"], mode=mode, bound=bound, commits=worst.unprotected)
+    return Advice(action=TEXTS["monitor"], because=because, lines=configuration(kind).timeout_lines())
 
 
 def _second_replica_advice(findings: ReplicationFindings, kind: str) -> Advice | None:
@@ -166,12 +147,9 @@ def _second_replica_advice(findings: ReplicationFindings, kind: str) -> Advice |
     if not stories:
         return None
     longest = max(stories, key=lambda story: story.stall_ms.value)
-    return Advice(
-        action="Let a commit wait for any one of two replicas, so that the loss of one of them stops no commit.",
-        because=f"{capital(with_mode(longest.mode))} and {plural(longest.replicas, 'replica')}, nothing was acknowledged for "
-        f"{longest.stall_ms.value / 1e3:.1f} s, until the one that had left was back.",
-        lines=configuration(kind).second_lines(longest.mode),
-    )
+    mode, stall_s = replication_name(longest.mode), longest.stall_ms.value / 1e3
+    because = fill(TEXTS["stood-still"], mode=mode, replicas=longest.replicas, stall_s=stall_s)
+    return Advice(action=TEXTS["second-replica"], because=because, lines=configuration(kind).second_lines(longest.mode))
 
 
 def _quoted_rows(findings: ReplicationFindings) -> list[ModeComparison]:
@@ -181,29 +159,21 @@ def _quoted_rows(findings: ReplicationFindings) -> list[ModeComparison]:
 
 
 def _cost_reason(row: ModeComparison, findings: ReplicationFindings) -> str:
-    verb = "makes" if row.threads == 1 else "make"
-    text = f"{plural(row.threads, 'connection')} {verb} {rate_interval(row.commits_per_s)} commits/s"
+    text = fill(TEXTS["rate"], threads=row.threads, rate=row.commits_per_s)
     if row.replica_rtt_ns:
-        text += f" over {format_duration_ns(row.replica_rtt_ns)}"
-    if row.cost is not None:
-        reference = next((each.mode for each in findings.trade if each.cost is None), ALONE)
-        text += f", {interval_text(row.cost)} of the rate {with_mode(reference)}"
+        text += fill(TEXTS["over"], rtt_ns=row.replica_rtt_ns)
+    if row.cost is not None and excludes_one(row.cost):
+        reference = next((other.mode for other in findings.trade if other.cost is None), ALONE)
+        text += fill(TEXTS["relative"], ratio=row.cost, reference=with_mode(reference))
     return text
 
 
 def _crash_reasons(mode: str, losses: tuple[CrashLoss, ...]) -> list[str]:
     mode_losses = [loss for loss in losses if loss.mode == mode]
-    reasons = []
-    if mode_losses:
-        acknowledged, crashes = (
-            sum(loss.acknowledged for loss in mode_losses),
-            sum(loss.crashes for loss in mode_losses),
-        )
-        reasons.append(f"none of {acknowledged:,} acknowledged commits was lost in {plural(crashes, 'crash')}")
+    acknowledged, crashes = (sum(getattr(loss, name) for loss in mode_losses) for name in ("acknowledged", "crashes"))
+    reasons = [fill(TEXTS["none-lost"], acknowledged=acknowledged, crashes=crashes)] if mode_losses else []
     phantoms = sum(loss.phantoms for loss in losses if loss.mode == "after-commit")
-    if mode == "after-sync" and phantoms:
-        reasons.append(f"with AFTER_COMMIT, others saw {phantoms:,} commits that a crash undid")
-    return reasons
+    return [*reasons, *([fill(TEXTS["phantoms"], phantoms=phantoms)] if mode == "after-sync" and phantoms else [])]
 
 
 def _sentence(reasons: list[str]) -> str:
@@ -215,6 +185,7 @@ class ReplicationExperiment(Experiment):
     the costs and losses of all modes."""
 
     name = "replication"
+    texts = TEXTS
     findings: ClassVar[Keys] = {"replication": ReplicationFindings}
     own_model = True
 
@@ -222,90 +193,115 @@ class ReplicationExperiment(Experiment):
         return acknowledgement_wait_s(table, arm)
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"replication": replication_findings(evidence.table, evidence.floors)}
+        return {"replication": replication_findings(evidence.table)}
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+    def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        """The answer about the cost; empty if the run also has crashes or fallbacks, and so asks about these."""
         found = findings["replication"]
-        return replication_verdict(found) if isinstance(found, ReplicationFindings) else ""
+        if not isinstance(found, ReplicationFindings) or found.cost is None or found.crash or found.fallback:
+            return ()
+        return conclude(
+            found.cost, lambda arm, other: evidence.floors.compare(evidence.table, arm, other).is_difference
+        )
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
-        found = findings["replication"]
-        if not isinstance(found, ReplicationFindings):
+        replication = findings["replication"]
+        if not isinstance(replication, ReplicationFindings):
             return None
         info = evidence.table.run.info
-        mine = replication_advice(found, server_kind(info, info.arms[0]))
-        if found.cost is None:
-            return mine
-        return (*mine, *advise(evidence.cells, evidence.table, evidence.floors, limits=False))
+        own_advice = replication_advice(replication, server_kind(info, info.arms[0]))
+        if replication.cost is None:
+            return own_advice
+        return (*own_advice, *advise(evidence.cells, evidence.table, evidence.floors, limits=False))
 
     def applies(self, summary: Summary) -> bool:
         """Whether commits without a fault were measured."""
-        found = summary.found(ReplicationFindings)
-        return found is not None and found.cost is not None
+        findings = summary.find_findings(ReplicationFindings)
+        return findings is not None and findings.cost is not None
 
     def document(self, summary: Summary) -> Document:
-        findings = summary.the(ReplicationFindings)
-        assert findings.cost is not None, "only then it applies"
-        cost, crash = findings.cost, findings.crash
-        main: list[Block] = [*_throughput_section(cost), *trade_tables(findings)[:1]]
-        blocks = [*mode_verdicts(findings), *_model_section(summary, cost), *_split_section(cost)]
+        findings = summary.require_findings(ReplicationFindings)
+        assert findings.cost is not None, "the experiment applies only to runs with costs"
+        cost, crash, answered = findings.cost, findings.crash, not summary.answer.is_missing
+        cost = cost if answered else _without_model(cost)
+        main: list[Block] = [*_throughput_section(cost, answered), *trade_tables(findings, summary)[:1]]
+        blocks = [*mode_verdicts(findings, summary), *_model_section(summary, cost, main), *_split_section(cost)]
         if crash is not None and crash.losses:
-            blocks += [crash_report.dot_chart(crash), *crash_report.sections(crash, summary.verdict)]
+            crash = crash if answered else crash_report.without_predictions(crash)
+            blocks += [crash_report.dot_chart(crash), *crash_report.sections(crash)]
         blocks += [*fallback_report.sections(findings.fallback), *_lag_section(cost)]
-        records = _records(cost)
+        records = _records(findings.cost)
         for records_by_arm in (
-            crash_report.records(crash) if crash else {},
+            crash_report.records(findings.crash) if findings.crash else {},
             fallback_report.records(findings.fallback),
         ):
             records |= {arm: records.get(arm, {}) | record for arm, record in records_by_arm.items()}
         return frame.document(summary, main, blocks, records)
 
 
-def _throughput_section(cost: ReplicationCost) -> list[Block]:
+def _without_model(cost: ReplicationCost) -> ReplicationCost:
+    """The measured figures only."""
+    nothing = {"predicted": None, "predicted_error": None}
+    curves = tuple(
+        curve.model_copy(update={"points": tuple(point.model_copy(update=nothing) for point in curve.points)})
+        for curve in cost.curves
+    )
+    return cost.model_copy(update={"curves": curves, "mean_error": None, "worst_error": None, "sentences": ()})
+
+
+def _throughput_section(cost: ReplicationCost, answered: bool) -> list[Block]:
     """The chart of throughput. Empty with one number of connections, for which the table suffices."""
     points = [point for curve in cost.curves for point in curve.points]
     if len({point.threads for point in points}) < 2:
         return []
-    has_published = PUBLISHED_RTT_NS in charts.distances(cost.curves) and bool(cost.published)
+    has_published = PUBLISHED_RTT_NS in charts.sorted_distances(cost.curves) and bool(cost.published)
     caption = (
-        "Points: measured, with 95 % intervals; both axes are logarithmic."
+        "Points: measured, with 95 % intervals where there are enough blocks; both axes are logarithmic."
         + (" Dashed: predicted." if any(point.predicted for point in points) else "")
         + (" Crosses: published figures, one connection." if has_published else "")
     )
-    title = "Commits/s against connections, by mode of replication and distance"
-    return [Chart("commits", title, caption, partial(charts.draw_throughput, cost), throughput_matrix(cost))]
+    title = _growth_title(cost) if answered else TEXTS["growth-unknown"]
+    return [Chart("commits", capital(title), caption, partial(charts.draw_throughput, cost), throughput_matrix(cost))]
 
 
-def _model_section(summary: Summary, cost: ReplicationCost) -> list[Block]:
-    further_sentences = tuple(sentence for sentence in cost.sentences if sentence not in summary.verdict)
+def _growth_title(cost: ReplicationCost) -> str:
+    """What connections make of the wait, in the mode that is advised at the quoted distance."""
+    quoted = quoted_distance(charts.sorted_distances(cost.curves))
+    curves = [curve for curve in cost.curves if curve.regime and curve.replica_rtt_ns == quoted]
+    curve = min(curves, key=lambda curve: tuple(SEMI_SYNC).index(curve.mode), default=None)
+    if curve is None:
+        return TEXTS["growth-unknown"]
+    return fill(TEXTS[str(curve.regime)], threads=curve.growth_threads, estimate=curve.growth)
+
+
+def _model_section(summary: Summary, cost: ReplicationCost, main: Sequence[Block]) -> list[Block]:
+    notes = [note for block in main if isinstance(block, Table) for note in block.notes]
+    sentences = tuple(sentence for sentence in cost.sentences if sentence not in notes)
     tables = [
         throughput_matrix(cost),
         *([published_table(cost, figures.published_sources(summary))] if cost.published else []),
     ]
-    return [Details("Model and published figures", (Bullets(further_sentences), *tables))]
+    return [Details("Model and published figures" if sentences else "Further figures", (Bullets(sentences), *tables))]
 
 
 def throughput_matrix(cost: ReplicationCost) -> Table:
     """Commits/s by number of connections (rows), and by mode and distance (columns). The model's error follows each figure."""
     threads = cost.threads
-    heads = [Column("connections", left=True)]
-    for label, curve in charts.named(cost.curves):
+    heads = [Column("connections", left_aligned=True)]
+    for label, curve in charts.name_curves(cost.curves):
         extra = label.removeprefix(mode_name(curve.mode)).removeprefix(", ")
         lower = " ".join(part for part in (distance(curve.replica_rtt_ns), extra) if part)
         heads.append(Column(charts.MODE_STYLES[curve.mode].short, lower))
     rows = tuple(
-        plain(str(threads_count), *(_with_error(point_at(curve, threads_count)) for curve in cost.curves))
+        plain_cells(str(threads_count), *(_with_error(point_at(curve, threads_count)) for curve in cost.curves))
         for threads_count in threads
     )
-    note = "Too few arms for the model."
-    if cost.mean_error is not None and cost.worst_error is not None:
-        predicted = sum(point.predicted is not None for curve in cost.curves for point in curve.points)
-        mean, most = figures.percent(cost.mean_error), figures.percent(abs(cost.worst_error))
-        note = (
-            f"In percent: the error of the prediction; mean {mean}, at most {most}. "
-            f"{predicted} of {sum(len(curve.points) for curve in cost.curves)} figures are predicted; the model uses the others."
-        )
-    return Table("Commits/s and the model's error", tuple(heads), rows, (note,))
+    points = [point for curve in cost.curves for point in curve.points]
+    predicted = sum(point.predicted is not None for point in points)
+    notes = (
+        f"In percent: the error of the prediction. {predicted} of {len(points)} figures are predicted; the model uses the others.",
+    )
+    return Table("Commits/s by connections", tuple(heads), rows, notes if predicted else ())
 
 
 def _with_error(point: CommitCost | None) -> str:
@@ -318,47 +314,64 @@ def _with_error(point: CommitCost | None) -> str:
 
 
 def _split_section(cost: ReplicationCost) -> list[Block]:
-    rtts = charts.distances(cost.curves)
+    rtts = charts.sorted_distances(cost.curves)
     quoted = quoted_distance(rtts)
     tables = [split_table(cost, rtt) for rtt in sorted(rtts, key=lambda rtt: (rtt != quoted, rtt or 0))]
     if not tables[0].rows:
         return []
-    at = f" at {distance(quoted)}" if quoted is not None else ""
+    distance_clause = f" at {distance(quoted)}" if quoted is not None else ""
     chart = Chart(
         "split",
-        f"What a commit's time is made of{at}, by mode and connections",
+        capital(_split_title(cost, quoted)),
         "Local work: a commit of as many connections without a replica; with MariaDB's AFTER_COMMIT, a commit at this rate. Wire: one "
         "round trip, as measured at rest. Waiting: the rest, which is queueing for the acknowledgement of others and the replica's "
         "own work. RTT: the cost of the acknowledgement in round trips.",
         partial(charts.draw_split, cost),
         tables[0],
     )
-    return [Details(f"Where does a commit's time go{at}?", (chart, *tables), open=True)]
+    return [Details(f"Where does a commit's time go{distance_clause}?", (chart, *tables), open=True)]
+
+
+def _split_title(cost: ReplicationCost, rtt_ns: int | None) -> str:
+    """The round trips of the commit that takes most of them."""
+    points = [
+        (point.rtts, point, curve)
+        for curve in cost.curves
+        for point in curve.points
+        if point.rtts is not None and curve.replica_rtt_ns == rtt_ns
+    ]
+    if not points:
+        return TEXTS["split-unknown"]
+    rtts, point, curve = max(points, key=lambda found: found[0].value)
+    return fill(TEXTS["split"], subject=mode_name(curve.mode), threads=point.threads, estimate=rtts)
 
 
 def split_table(cost: ReplicationCost, rtt_ns: int | None) -> Table:
     """The parts of a commit's time at one distance, including curves without a distance."""
     labelled_curves = [
-        (label, curve) for label, curve in charts.named(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)
+        (label, curve) for label, curve in charts.name_curves(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)
     ]
     number = figures.number
     labels = {point.arm: label for label, curve in labelled_curves for point in curve.points}
-    fields: Fields[CommitCost] = {
+    fields: dict[str | Column, Callable[[CommitCost], str | Cell]] = {
         "mode": lambda point: labels[point.arm],
         "connections": lambda point: str(point.threads),
         "commits/s [95 %]": lambda point: with_limits(point.commits_per_s),
         "ms per commit": lambda point: number(point.commit_ms),
         "p50 / p99": lambda point: f"{number(point.p50_ms)} / {number(point.p99_ms)}",
-        "local work": lambda point: number(point.local_ms),
+        "local work": lambda point: Cell(number(point.local_ms), figures.interval_line(point.local_ms_interval)),
         "wire": lambda point: number(point.wire_ms if point.rtts else None),
         "waiting": lambda point: number(point.waiting_ms if point.rtts else None),
         "round trips [95 %]": lambda point: figures.ratio(point.rtts),
         "commits per group": lambda point: number(point.group),
-        "predicted": lambda point: number(point.predicted),
-        "error": lambda point: figures.percent(point.predicted_error, signed=True),
     }
+    if cost.mean_error is not None:
+        fields["predicted"] = lambda point: Cell(
+            number(point.predicted), figures.interval_line(point.predicted_interval)
+        )
+        fields["error"] = lambda point: figures.percent(point.predicted_error, signed=True)
     title = f"A commit at {distance(rtt_ns)}" if rtt_ns is not None else "A commit"
-    return table_of(title, [point for _, curve in labelled_curves for point in curve.points], fields)
+    return make_table(title, [point for _, curve in labelled_curves for point in curve.points], fields)
 
 
 def _lag_section(cost: ReplicationCost) -> list[Block]:
@@ -367,21 +380,21 @@ def _lag_section(cost: ReplicationCost) -> list[Block]:
         return []
     fields: Fields[ReplicationCurve] = {
         "mode": lambda curve: curve.label,
-        "transactions\nbehind, median": lambda curve: figures.whole(curve.lag_p50),
-        "most": lambda curve: figures.whole(curve.lag_max),
+        "transactions\nbehind, median": lambda curve: figures.whole_number(curve.lag_p50),
+        "most": lambda curve: figures.whole_number(curve.lag_max),
         "heartbeat\nage, ms": lambda curve: figures.number(curve.heartbeat_p50_ms),
     }
     note = "The last good trials with the most connections: transactions committed on the primary and not yet applied on the replica."
     title = "How far the replica was behind over one trial of each mode"
-    chart = Chart("lag", title, note, partial(charts.draw_lag, cost), table_of("", curves, fields))
-    return [Details("How far behind is the replica?", (chart, table_of("Lag", curves, fields, (note,))))]
+    chart = Chart("lag", title, note, partial(charts.draw_lag, cost), make_table("", curves, fields))
+    return [Details("How far behind is the replica?", (chart, make_table("Lag", curves, fields, (note,))))]
 
 
 def published_table(cost: ReplicationCost, sources: Sequence[str]) -> Table:
     published_unreplicated = next((per_s for mode, per_s, _ in cost.published if mode == ALONE), None)
     our_unreplicated = next((ours for mode, _, ours in cost.published if mode == ALONE), None)
     fields: Fields[tuple[str, float, float | None]] = {
-        "one connection, RTT 85ms": lambda row: mode_name(row[0]),
+        f"one connection, RTT {distance(PUBLISHED_RTT_NS)}": lambda row: mode_name(row[0]),
         "published inserts/s": lambda row: figures.number(row[1]),
         "of no replica": lambda row: _fraction_of(row[1], published_unreplicated),
         "ours": lambda row: figures.number(row[2]),
@@ -392,7 +405,7 @@ def published_table(cost: ReplicationCost, sources: Sequence[str]) -> Table:
         "On other machines: without an acknowledgement, compare the ratios, not the rates.",
         f"There, no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {cost.curves[0].durability}.",
     )
-    return table_of("Published figures", cost.published, fields, notes)
+    return make_table("Published figures", cost.published, fields, notes)
 
 
 def _fraction_of(value: float | None, base: float | None) -> str:
@@ -406,9 +419,9 @@ def _records(cost: ReplicationCost) -> dict[str, Record]:
     point_columns = "commit_ms local_ms wire_ms waiting_ms rtts group predicted predicted_error"
     renamed = {"rtts": "round_trips", "group": "commits_per_group", "predicted": "predicted_commits_per_s"}
     return {
-        point.arm: columns(curve, "mode")
-        | columns(point, point_columns, **renamed)
-        | columns(curve, "lag_p50 lag_max heartbeat_p50_ms")
+        point.arm: csv_columns(curve, "mode")
+        | csv_columns(point, point_columns, **renamed)
+        | csv_columns(curve, "lag_p50 lag_max heartbeat_p50_ms")
         for curve in cost.curves
         for point in curve.points
     }

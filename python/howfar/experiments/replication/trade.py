@@ -8,9 +8,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.analysis.cells import NoiseFloors
-from howfar.experiments.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings, loss_verdict
-from howfar.experiments.fallback.analysis import FallbackStory, fallback_sentence, fallback_stories
+from howfar.analysis.answer import fill
+from howfar.experiments.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings
+from howfar.experiments.fallback.analysis import FallbackStory, fallback_stories
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
 from howfar.experiments.replication.arms import (
     ALONE,
@@ -20,13 +20,13 @@ from howfar.experiments.replication.arms import (
     is_same_distance,
     mode_name,
     quoted_distance,
-    rate,
     replication_arms,
     typical_threads,
 )
+from howfar.experiments.replication.texts import TEXTS
 from howfar.plan.factors import CLUSTERS, COMMIT_OFF, ORDINARY, SEMI_SYNC, Level
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, judge_ratio, welch_ratio
+from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm
 
@@ -81,27 +81,16 @@ class ReplicationFindings(Part):
     fallback: tuple[FallbackStory, ...]
 
 
-def replication_findings(table: TrialTable, floors: NoiseFloors) -> ReplicationFindings | None:
+def replication_findings(table: TrialTable) -> ReplicationFindings | None:
     """The findings of a run about replication. None: the run is about something else, or has no good trial yet."""
     arms, run = replication_arms(table), table.run
     if any(arm.mode in CLUSTERS for arm in arms):
         arms = ()  # in a run about clusters, the lone primary and the replicas serve only for comparison
-    cost = replication_cost(
-        arms, run.info.stored_plan.workload, lambda one, other: floors.compare(table, one, other) is Resolution.FASTER
-    )
+    cost = replication_cost(arms, run.info.stored_plan.workload)
     crash, stories = crash_findings(run), fallback_stories(run)
     if cost is None and crash is None and not stories:
         return None
     return ReplicationFindings(cost=cost, trade=trade_rows(arms, crash, run.info.arms), crash=crash, fallback=stories)
-
-
-def replication_verdict(found: ReplicationFindings) -> str:
-    """The answer of a run about replication. Empty: its figures show nothing yet."""
-    if found.crash is not None:
-        return " ".join(loss_verdict(found.crash.losses))
-    if found.fallback:
-        return " ".join(fallback_sentence(story) for story in found.fallback)
-    return " ".join(found.cost.sentences[:1]) if found.cost else ""
 
 
 def quoted_rows(rows: Sequence[ModeComparison]) -> list[ModeComparison]:
@@ -261,32 +250,20 @@ def _unpaired_ratio(rates: Sequence[float], reference_rates: Sequence[float]) ->
 
 def _verdict(mode: str, crash_group: _CrashGroup | None, per_s: float, distance: int | None) -> str:
     losses = crash_group.losses if crash_group else ()
-    if mode == ALONE:
-        return "where a lost machine may take all of its data"
-    if mode == ASYNC:
-        return f"where a crash may lose acknowledged commits: {_async_loss_clause(crash_group, per_s, distance)}"
-    if mode == COMMIT_OFF:
-        return f"where even a crash of the server's program may lose them: {_async_loss_clause(crash_group, per_s, distance)}"
+    if mode in (ALONE, ASYNC, COMMIT_OFF):
+        return fill(TEXTS[f"use {mode}"], loss=_async_loss_clause(crash_group, per_s, distance))
     if mode not in SEMI_SYNC:
         return ""
-    lost = sum(loss.lost for loss in losses)
-    loss_clause = (
-        f"{lost:,} acknowledged commits were lost, though none should be"
-        if lost
-        else "no acknowledged commit may be lost"
-    )
-    if mode == "after-commit":
-        saw = "saw" if any(loss.phantoms for loss in losses) else "may see"
-        return f"where {loss_clause}, and it does no harm that readers {saw} commits that a crash undoes"
-    if mode == "remote-write":
-        return f"where {loss_clause} unless both machines die at once"
-    return f"where {loss_clause}, and no reader may see a commit that a crash undoes"
+    lost, seen = sum(loss.lost for loss in losses), any(loss.phantoms for loss in losses)
+    safe = fill(TEXTS["not-safe" if lost else "safe"], lost=lost)
+    template = TEXTS.get(f"use {mode}", TEXTS["use safe"])
+    return fill(template, safe=safe, seen=seen, unseen=not seen)
 
 
 def _async_loss_clause(crash_group: _CrashGroup | None, per_s: float, distance: int | None) -> str:
     if crash_group is not None and crash_group.loss.lost:
-        return f"{rate(crash_group.loss.lost_per_crash.value)} per crash here"
+        return fill(TEXTS["lost-here"], lost=crash_group.loss.lost_per_crash)
     in_flight = per_s * (distance or 0) / 2e9
-    if crash_group is None and in_flight >= 1:
-        return f"at this rate {rate(in_flight)} are in flight to the replica at any moment"
-    return "those in flight when it happens"
+    return fill(
+        TEXTS["in-flight" if crash_group is None and in_flight >= 1 else "in-flight-unknown"], commits=in_flight
+    )

@@ -1,6 +1,6 @@
-"""A running link between both hosts: a back-end's link, and the echo server that measures it.
+"""A running link between two hosts: a back-end's link, and the echo server for measuring it.
 
-The link is at rest (no effects except rate and delay) during calibration and probes. `Link.arm` turns all effects on for a load.
+The link is at rest (without effects except rate and delay) during calibration and probes. `Link.arm` turns all effects on for a load.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from howfar.contract.receipt import ByDirection, CalibrationRound, LinkCalibrati
 from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import HowfarError, LabError, LinkFailed
 from howfar.lab import sandbox
-from howfar.lab.awake import awake
+from howfar.lab.awake import keep_cpus_awake
 from howfar.lab.link.backends import DEFAULT, Backend, BackendLink, backends, find_backend
 from howfar.lab.link.spec import DIRECTIONS, DirectionName, LinkSpec
 from howfar.lab.network import Host, Network, build_network, share_cpus, usable_cpus
 
 _MAX_ROUNDS = 4
 _MAX_ROUNDS_WITH_PREVIOUS = 2
-"""Maximum rounds of a calibration that starts from the result of a previous one."""
+"""Maximum number of rounds of a calibration that starts from the result of a previous one."""
 SIMILAR_RTT_SHARE = 0.1
 """Links whose RTTs differ by at most this share use the same correction, because the cost of hosts and emulator does not depend on the
-delay. So two such links, for example those of a control and its baseline, differ by exactly what was requested."""
+delay. So the difference of two such links, for example those of a control and its baseline, is exactly the requested one."""
 _DAMPING = 2
 """The first round of each calibration subtracts the full excess, so that calibration errors are independent and show in the scatter
 between blocks; each later round subtracts the remaining excess divided by this, so that one noisy round cannot undo the others."""
@@ -43,21 +43,21 @@ _PROBE_DURATION_NS = 100_000_000
 """Approximate duration of a probe of the RTT, which has between 10 and 400 pings."""
 _MAX_PROBES = 5
 _ROUND_DURATION_NS = 500_000_000
-"""Duration of a round. Its result is the median of up to five probes, each with its own connection and process. A long RTT gets fewer
-probes, because there the microseconds of waking up do not matter."""
+"""Approximate duration of a round. Its result is the median of up to five probes, each with its own connection and process. A long RTT
+gets fewer probes, because the microseconds that waking up takes do not matter there."""
 _WARMUP_NS, _MAX_PHASE_NS = 1_000_000_000, 10_000_000_000
 _WARMUP_RTTS = 70
 """Warm-up in RTTs, in addition to `_WARMUP_NS`. A congestion window grows from 10 segments, and cubic needs time to recover from the
-first loss. With 0.2 s of warm-up the goodput was up to 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s it was at 91 % with 3 s,
+first loss. With a warm-up of 0.2 s the goodput was up to 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s it was at 91 % with 3 s,
 but right with 8 s."""
 _GOODPUT_RTTS = 10
 _GOODPUT_SEGMENTS = 100
-"""Minimum number of full segments in a window. With fewer, one segment more or less at the window's ends changes the goodput by over
-1 %, and the first segment may be late."""
+"""Minimum number of full segments in a window. With fewer segments, one segment at the window's ends changes the goodput by over 1 %,
+and the first segment may be late."""
 _MAX_COMPENSATION_NS = 75_000
-"""Maximum time that is subtracted from the delay of each direction. The path to and from the emulator costs some tens of microseconds;
-any further excess comes from a machine that was busy at that moment. Subtracting that too would make the link's RTT too short once the
-machine is quiet."""
+"""Maximum time that is subtracted from the delay of each direction. The path to and from the emulator takes some tens of microseconds;
+any further excess comes from a machine that was busy during calibration. Subtracting it would make the RTT too short once the machine
+is idle."""
 
 
 def ping_count(rtt_ns: int) -> int:
@@ -82,32 +82,30 @@ def can_count_goodput(segment_ns: int) -> bool:
     return _GOODPUT_SEGMENTS * segment_ns <= _MAX_PHASE_NS
 
 
-class Calibrated(Protocol):
+class CalibratableLink(Protocol):
     """The part of `Link` that `calibrate` needs."""
 
     def set_without_effects(self, spec: LinkSpec, compensate_ns: int) -> None: ...
     def rest_rtt_ns(self, spec: LinkSpec) -> int: ...
     def ping(self) -> RttResult: ...
     def ping_from_idle(self) -> RttResult: ...
-    def goodput(self, to_server: bool) -> GoodputResult | None: ...
+    def goodput(self, direction: DirectionName) -> GoodputResult | None: ...
     def counters(self, *, reset: bool = False) -> LinkStats | None: ...
 
 
-def compensation_ns(spec: LinkSpec, present_ns: int, excess_ns: int) -> int:
+def compensation_ns(spec: LinkSpec, current_ns: int, excess_ns: int) -> int:
     """The new correction of each direction: the present one plus half of the RTT's excess, limited to 0, `_MAX_COMPENSATION_NS` and
     the delay."""
-    return min(max(present_ns + excess_ns // 2, 0), _MAX_COMPENSATION_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
+    return min(max(current_ns + excess_ns // 2, 0), _MAX_COMPENSATION_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
 
 
 def calibrate(
-    link: Calibrated, spec: LinkSpec, *, with_goodput: bool, previous: LinkCalibration | None = None
+    link: CalibratableLink, spec: LinkSpec, *, with_goodput: bool, previous: LinkCalibration | None = None
 ) -> LinkCalibration:
     """Calibrate a link: subtract half of the RTT's excess from the delay of each direction, until the RTT is right or no more may be
-    subtracted.
-
-    The last round measures the final setting. `with_goodput`: also run one bulk transfer per direction, which takes seconds.
-    `previous`: the result of an earlier calibration to start from; it also provides the results that are not measured again.
-    """
+    subtracted. The last round measures the final setting. `with_goodput`: also run one bulk transfer per direction, which takes
+    seconds. `previous`: the result of an earlier calibration, from which this one starts; results that are not measured again are
+    copied from it."""
     compensate_ns, rest_rtt_ns = previous.compensate_ns if previous else 0, link.rest_rtt_ns(spec)
     max_rounds = _MAX_ROUNDS_WITH_PREVIOUS if previous else _MAX_ROUNDS
     rounds: list[CalibrationRound] = []
@@ -117,7 +115,7 @@ def calibrate(
         rtt_ns = int(statistics.median(probe.p50_ns for probe in probes))
         rtts_ns = [probe.p50_ns for probe in probes]
         rounds.append(CalibrationRound(compensate_ns=compensate_ns, rtt_p50_ns=rtt_ns, rtt_p50s_ns=rtts_ns))
-        # Other activity can only lengthen a round trip, so the fastest probe is the best estimate of the path's own cost.
+        # Other activity can only lengthen a round trip, so the fastest probe estimates the path's own cost best.
         excess_ns = min(probe.p50_ns for probe in probes) - rest_rtt_ns
         next_compensate_ns = compensation_ns(
             spec, compensate_ns, excess_ns if len(rounds) == 1 else excess_ns // _DAMPING
@@ -139,11 +137,10 @@ def calibrate(
     return calibration.updated(measure_goodput(link, spec)) if with_goodput else calibration
 
 
-def measure_goodput(link: Calibrated, spec: LinkSpec) -> LinkCalibration:
-    """The part of a calibration about goodput, by bulk transfers over the link at rest, one direction after the other. A direction
-    whose rate is too low has no result."""
-    results = {name: link.goodput(name == "to_server") for name in DIRECTIONS}
-    measured = {name: result for name, result in results.items() if result is not None}
+def measure_goodput(link: CalibratableLink, spec: LinkSpec) -> LinkCalibration:
+    """Measure the goodput by bulk transfers over the link at rest, one direction after the other; returns a partial calibration. A
+    direction whose rate is too low has no result."""
+    measured = {name: result for name in DIRECTIONS if (result := link.goodput(name)) is not None}
     any_result = next(iter(measured.values()), None)
     expected = {name: spec.expected_goodput_bps(name) for name in DIRECTIONS}
     stats = link.counters(reset=True)
@@ -166,12 +163,12 @@ def _differ_only_in_rtt(first: LinkSpec, second: LinkSpec) -> bool:
 
 
 _PING_TIMEOUT_NS = 10_000_000_000
-"""Time allowed in addition to four times the measured round trips: the probe makes some before them, the first of which is slow."""
+"""Time allowed in addition to four times the measured round trips: the probe warms up first, and its first round trip is slow."""
 
 
 @dataclass
 class Link:
-    """A link in use, with its calibrations. Made by `open_link`."""
+    """A link in use, with its calibrations. Created by `open_link`."""
 
     backend_link: BackendLink
     network: Network
@@ -225,40 +222,38 @@ class Link:
         self.calibrated_in_batch.clear()
 
     def shape(self, spec: LinkSpec) -> LinkCalibration:
-        """Set the link to `spec`, at rest, and calibrate it if this batch has not done so yet. Returns the calibration.
-
-        Raises LinkFailed, EngineError.
-        """
-        at_rest = spec.without_effects()
-        if at_rest not in self.calibrated_in_batch:
-            similar = next((other for other in self.calibrated_in_batch if _differ_only_in_rtt(at_rest, other)), None)
+        """Set the link to `spec`, at rest, and calibrate it unless this batch has already done so; returns the calibration. Raises
+        LinkFailed, EngineError."""
+        rest_spec = spec.without_effects()
+        if rest_spec not in self.calibrated_in_batch:
+            similar = next((other for other in self.calibrated_in_batch if _differ_only_in_rtt(rest_spec, other)), None)
             if similar is None:
-                previous = self.calibrations.get(at_rest)
-                result = calibrate(self, at_rest, with_goodput=self.with_goodput, previous=previous)
+                previous = self.calibrations.get(rest_spec)
+                result = calibrate(self, rest_spec, with_goodput=self.with_goodput, previous=previous)
             else:
                 result = self.calibrations[similar].model_copy()
                 result.of_rtt_ns = similar.rtt_ns
-            self.calibrations[at_rest] = result
-            self.calibrated_in_batch.add(at_rest)
-        calibration = self.calibrations[at_rest]
+            self.calibrations[rest_spec] = result
+            self.calibrated_in_batch.add(rest_spec)
+        calibration = self.calibrations[rest_spec]
         self.set_without_effects(spec, calibration.compensate_ns)
         return calibration
 
     def rest_rtt_ns(self, spec: LinkSpec) -> int:
-        """Expected time of our ping over a link of this specification at rest. It includes the ping's transmission time, except with a
-        back-end that delays a lone packet by no transmission time."""
+        """Expected RTT of a ping over a link of this specification at rest. It includes the ping's transmission time, unless the
+        back-end does not delay a single packet by its transmission time."""
         return spec.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else spec.rtt_ns
 
     def queue_bytes(self, name: DirectionName) -> int:
-        """The actual length of the queue: the default is raised to the back-end's minimum, which refuses explicit requests below
-        it."""
+        """The actual length of the queue: a default below the back-end's minimum is raised to it; explicit requests below it are
+        refused."""
         return max(self.spec.queue_bytes(name), backends()[self.backend].MIN_QUEUE_BYTES)
 
     def measure_goodput(self) -> None:
         """Add the goodput to a calibration that was made without it. The link must be at rest."""
-        at_rest = self.spec.without_effects()
         if self.calibration.goodput_bps is None:
-            self.calibrations[at_rest] = self.calibration.updated(measure_goodput(self, at_rest))
+            rest_spec = self.spec.without_effects()
+            self.calibrations[rest_spec] = self.calibration.updated(measure_goodput(self, rest_spec))
 
     def arm(self) -> None:
         """Turn the effects on. Outages and rate traces begin now; random decisions continue their previous sequence."""
@@ -267,7 +262,7 @@ class Link:
 
     def change(self, spec: LinkSpec, elapsed_ns: int) -> None:
         """Switch to another specification now, `elapsed_ns` after `arm`, without losing a packet and without measuring. The correction
-        is that of the specification's calibration if it has one, else the present correction."""
+        comes from the specification's calibration if there is one; otherwise the present correction stays."""
         calibration = self.calibrations.get(spec.without_effects())
         compensate_ns = self.compensate_ns if calibration is None else calibration.compensate_ns
         self.backend_link.set(spec, min(compensate_ns, *(spec.delay_ns(name) for name in DIRECTIONS)), elapsed_ns)
@@ -278,12 +273,12 @@ class Link:
         self.spec, self.compensate_ns, self.armed = spec, compensate_ns, False
 
     def ping(self) -> RttResult:
-        """Measure the present RTT with the CPUs kept awake, so that it contains the link's time but no wake-ups."""
-        with awake(usable_cpus()):
+        """Measure the present RTT while the CPUs are kept awake, so that it includes no wake-ups."""
+        with keep_cpus_awake(usable_cpus()):
             return self.ping_from_idle()
 
     def ping_from_idle(self) -> RttResult:
-        """Measure the present RTT as any program sees it: if the CPUs are idle, it includes waking them at both ends."""
+        """Measure the present RTT as any program would: if the CPUs are idle, it includes waking them at both ends."""
         rest_rtt_ns = self.rest_rtt_ns(self.spec)
         count = ping_count(rest_rtt_ns)
         timeout_ns = _PING_TIMEOUT_NS + 4 * count * rest_rtt_ns
@@ -293,10 +288,9 @@ class Link:
             raise LinkFailed(f"the RTT probe answered {result.event!r} instead of an RTT")
         return result
 
-    def goodput(self, to_server: bool) -> GoodputResult | None:
-        """Measure one bulk transfer, after a warm-up in which the congestion window opens. None if the rate is too low to measure
-        it."""
-        direction: DirectionName = "to_server" if to_server else "to_client"
+    def goodput(self, direction: DirectionName) -> GoodputResult | None:
+        """Measure the goodput of one bulk transfer, after a warm-up in which the congestion window opens; None if the rate is too low
+        for that."""
         segment_ns = self.spec.segment_ns(direction)
         if not can_count_goodput(segment_ns):
             return None
@@ -313,9 +307,9 @@ class Link:
             raise LinkFailed(f"the goodput probe answered {result.event!r} instead of a goodput")
         return result
 
-    def at_rest(self) -> RttResult:
-        """Measure the RTT before a load, with the effects off. It is measured only once: repeating until the machine is quiet would
-        favour the paths that have a link."""
+    def measure_rtt_at_rest(self) -> RttResult:
+        """Measure the RTT before a load, with the effects off. It is measured only once: repeating the measurement until the machine
+        is idle would favour the paths that have a link."""
         if self.armed:
             self.set_without_effects(self.spec, self.compensate_ns)
         return self.ping()
@@ -323,13 +317,6 @@ class Link:
     def counters(self, *, reset: bool = False) -> LinkStats | None:
         """Counters since the last reset; None if this back-end has none."""
         return self.backend_link.stats(reset=reset)
-
-    def stats(self, *, reset: bool = False) -> LinkStats:
-        """Counters since the last reset. Raises LinkFailed if this back-end has none."""
-        stats = self.counters(reset=reset)
-        if stats is None:
-            raise LinkFailed(f"the link back-end {self.backend} counts nothing", "Use --link-backend packet.")
-        return stats
 
 
 @contextmanager
@@ -344,10 +331,7 @@ def open_link(
     with_goodput: bool = True,
 ) -> Iterator[Link]:
     """Cable the hosts, start emulator and echo server, set the link to `spec` and calibrate it, starting from the `calibrations` of an
-    earlier link. Leaving removes everything.
-
-    Raises UsageError, LinkFailed, EngineError.
-    """
+    earlier link. Leaving removes everything. Raises UsageError, LinkFailed, EngineError."""
     with (
         find_backend(backend, spec).connect(network, spec) as backend_link,
         EngineProcess(EchoJob(host=network.ends.server_address), server) as echo,
@@ -370,16 +354,14 @@ def open_link(
         yield link
 
 
-_QDISCS = {
-    "tbf": "tbf rate 1gbit burst 128kb limit 1mb",
-    "htb": "htb default 1",
-    "netem": "netem delay 1ms",
-}
+_QDISCS = {"tbf": "tbf rate 1gbit burst 128kb limit 1mb", "htb": "htb default 1", "netem": "netem delay 1ms"}
 _SCRATCH_DEVICE = "scratch0"
 
 
 @dataclass(frozen=True)
 class BackendStatus:
+    """Whether a back-end works on this machine."""
+
     name: str
     about: str
     works: bool
@@ -388,8 +370,8 @@ class BackendStatus:
 
 
 def try_backends() -> tuple[BackendStatus, ...]:
-    """Find out which back-ends work, by using each. Call in the sandbox."""
-    assert sandbox.inside(), "a trial elsewhere would touch the machine's network"
+    """Find out which back-ends work, by using each one. Call in the sandbox."""
+    assert sandbox.inside(), "back-ends are tried in the sandbox, not in the machine's own network"
     return tuple(_try_backend(backend) for backend in backends().values())
 
 

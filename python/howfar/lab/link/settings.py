@@ -1,6 +1,6 @@
-"""Parses the settings that describe a link, such as `rtt 85ms` or `loss 1%`, for options, named links and scripts alike.
+"""Parses the settings that describe a link, such as `rtt 85ms` or `loss 1%`, from options, named links and scripts.
 
-A value that begins with `to-server:` or `to-client:` applies to that direction alone, any other to both.
+A value that begins with `to-server:` or `to-client:` applies to that direction only, any other value to both directions.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ MIN_RATE_BPS = 8_000
 MIN_MTU, MAX_MTU = 576, 9000
 MAX_OUTAGES = 1_000
 _MAX_DIGITS = 20
-"""Maximum digits of a number, more than any valid one has."""
+"""Maximum number of digits of a number; no valid number has as many."""
 _DirectionChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
-def apply_setting(spec: LinkSpec, word: str, value: str) -> LinkSpec:
-    """The link with one setting changed; `word` names the setting. Raises QuantityError, also for an unknown setting."""
-    if word in _LINK_SETTINGS:
-        return _LINK_SETTINGS[word](spec, value)
+def apply_setting(spec: LinkSpec, setting: str, value: str) -> LinkSpec:
+    """The link with one setting changed. Raises QuantityError, also for an unknown setting."""
+    if setting in _LINK_SETTINGS:
+        return _LINK_SETTINGS[setting](spec, value)
     for name in DIRECTIONS:
         suffix = f"-{_option_name(name)}"
-        if word.endswith(suffix) and word.removesuffix(suffix) in _DIRECTION_SETTINGS:
-            word, value = word.removesuffix(suffix), f"{_option_name(name)}:{value}"
-    if word not in _DIRECTION_SETTINGS:
+        if setting.endswith(suffix) and setting.removesuffix(suffix) in _DIRECTION_SETTINGS:
+            setting, value = setting.removesuffix(suffix), f"{_option_name(name)}:{value}"
+    if setting not in _DIRECTION_SETTINGS:
         raise QuantityError(
-            f"{word!r} is not a property of a link", f"Known: {', '.join([*_LINK_SETTINGS, *_DIRECTION_SETTINGS])}."
+            f"{setting!r} is not a property of a link", f"Known: {', '.join([*_LINK_SETTINGS, *_DIRECTION_SETTINGS])}."
         )
     names, value = _split_directions(value)
     for name in names:
-        spec = spec.with_direction(name, _DIRECTION_SETTINGS[word](spec.direction(name), value))
+        spec = spec.with_direction(name, _DIRECTION_SETTINGS[setting](spec.direction(name), value))
     return spec
 
 
@@ -71,14 +71,14 @@ def _option_name(name: DirectionName) -> str:
 
 def _split_directions(value: str) -> tuple[Sequence[DirectionName], str]:
     """The directions that a value applies to, and the value without them. Raises QuantityError for a misspelt direction."""
-    word, colon, rest = value.partition(":")
-    if not colon or not word.startswith("to"):
+    prefix, colon, rest = value.partition(":")
+    if not colon or not prefix.startswith("to"):
         return DIRECTIONS, value
     for name in DIRECTIONS:
-        if word == _option_name(name):
+        if prefix == _option_name(name):
             return (name,), rest
     raise QuantityError(
-        f"{word!r} is not a direction of a link",
+        f"{prefix!r} is not a direction of a link",
         f"Write {' or '.join(f'{_option_name(name)}:…' for name in DIRECTIONS)}.",
     )
 
@@ -99,16 +99,16 @@ def _is_number(text: str) -> bool:
 
 
 def parse_schedule_ns(text: str) -> int:
-    """Parse a time or a duration of a script, outage or trace: at most a day. Raises QuantityError."""
+    """Parse a time or a duration in a script, outage or trace, at most a day. Raises QuantityError."""
     time_ns = parse_duration_ns(text)
     if time_ns > LONGEST_NS:
         raise QuantityError(f"{text!r} is more than a day", "Schedules of a link are at most a day long.")
     return time_ns
 
 
-def check(links: Sequence[LinkSpec]) -> None:
-    """Check `links`, the successive settings of one link, for impossible or ineffective requests. Raises QuantityError."""
-    directions = [spec.direction(name) for spec in links for name in DIRECTIONS]
+def check_link(specs: Sequence[LinkSpec]) -> None:
+    """Check `specs`, the successive settings of one link, for impossible or ineffective requests. Raises QuantityError."""
+    directions = [spec.direction(name) for spec in specs for name in DIRECTIONS]
     if any(direction.reorder for direction in directions) and not any(
         direction.reorder and direction.jitter for direction in directions
     ):
@@ -121,7 +121,7 @@ def check(links: Sequence[LinkSpec]) -> None:
         raise QuantityError(
             "bursts of loss require a loss", "Give --loss for the same direction, or omit --loss-burst."
         )
-    for spec in links:
+    for spec in specs:
         for name in DIRECTIONS:
             if len(spec.direction(name).outages) > MAX_OUTAGES:
                 raise QuantityError(
@@ -135,8 +135,8 @@ def check(links: Sequence[LinkSpec]) -> None:
 
 
 def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
-    """Check that the queue holds a packet. Otherwise every packet that arrives during a transmission would be lost, as on no real
-    link."""
+    """Check that the queue holds at least one packet; otherwise every packet that arrives during a transmission would be lost, which
+    happens on no real link. Raises QuantityError."""
     packet, queue = spec.mtu + FRAMING_BYTES, spec.queue_bytes(name)
     if queue < packet:
         raise QuantityError(
@@ -146,7 +146,8 @@ def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
 
 
 def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
-    """Check that normal jitter rarely makes a delay negative: cut off at zero it has neither the requested mean nor deviation."""
+    """Check that normal jitter rarely makes a delay negative: cut off at zero, delays would have neither the requested mean nor the
+    requested deviation. Raises QuantityError."""
     jitter, delay_ns = spec.direction(name).jitter, spec.delay_ns(name)
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
         raise QuantityError(
@@ -206,7 +207,7 @@ def _parse_rate(text: str) -> int | None:
 
 
 def _set_queue(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Set the queue, in bytes or as the time that it takes to drain at the rate; `auto` is the default."""
+    """Set the queue's length, in bytes or as the time in which the queue drains at the rate; `auto` is the default."""
     if text == "auto":
         return replace(direction, queue_bytes=None, queue_ns=None)
     if (size := _parse_or_none(parse_size_bytes, text)) is not None:
@@ -249,7 +250,7 @@ def _set_jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
-    """Share of all segments lost in the long run."""
+    """Expected share of lost segments in the long run."""
     if loss is None:
         return 0.0
     if isinstance(loss, IndependentLoss):
@@ -260,7 +261,7 @@ def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
 
 
 def _set_loss(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Set the share of lost segments; a burst length that was set before still applies."""
+    """Set the share of lost segments; an earlier setting of the burst length still applies."""
     return replace(direction, loss=_build_loss(parse_share(text), direction.loss_burst))
 
 
@@ -280,7 +281,7 @@ def _set_loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def _build_loss(share: float, burst_length: float | None) -> IndependentLoss | BurstLoss | None:
-    """A loss of this share. Bursts follow a Gilbert model whose bad state loses every segment. Raises QuantityError."""
+    """A loss of this share. Bursts follow a Gilbert model, in whose bad state every segment is lost. Raises QuantityError."""
     if not share:
         return None
     if burst_length is None:
@@ -300,8 +301,8 @@ def _set_reorder(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 def _add_outage(direction: DirectionSpec, text: str) -> DirectionSpec:
     """Add outages: `5s:1s[/30s]` begins at 5 s, lasts 1 s, and repeats every 30 s. Earlier outages remain."""
-    single, _, period = text.partition("/")
-    start, colon, duration = single.partition(":")
+    first_outage, _, period = text.partition("/")
+    start, colon, duration = first_outage.partition(":")
     if not colon:
         raise QuantityError(f"{text!r} is not an outage", "Write at:for or at:for/every, such as 5s:1s/30s.")
     at_ns, for_ns = parse_schedule_ns(start), parse_schedule_ns(duration)
@@ -343,17 +344,18 @@ _UNCHANGEABLE = {"mtu": "an interface keeps its MTU", "seed": "a link keeps its 
 class Script:
     """A link's settings over time."""
 
-    first: LinkSpec
-    """Settings at the start, with the outages of all lines."""
+    initial: LinkSpec
+    """The settings at the start, with the outages of all lines."""
     changes: tuple[tuple[int, LinkSpec], ...] = ()
-    """For each change its time from the start in ns, and the link's complete settings from then on; in order of time."""
+    """For each change, in order of time: its time since the start in ns, and the link's complete settings from then on."""
 
-    def links(self) -> tuple[LinkSpec, ...]:
-        return (self.first, *(spec for _, spec in self.changes))
+    def all_specs(self) -> tuple[LinkSpec, ...]:
+        """The successive settings of the link."""
+        return (self.initial, *(spec for _, spec in self.changes))
 
 
-def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script:
-    """Parse a script for a link whose settings at the start are `spec`. Raises UsageError with the line number."""
+def parse_script(text: str, spec: LinkSpec, source: str = "the script") -> Script:
+    """Parse a script for a link with the settings `spec` at the start. Raises UsageError with the line number."""
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -366,7 +368,9 @@ def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script
                 raise QuantityError(
                     f"{fields[0]} is before the line above", "Write the lines in the order of their times."
                 )
-            outages += [Outage(at_ns=at_ns, for_ns=_parse_down(value)) for word, value in settings if word == "down"]
+            outages += [
+                Outage(at_ns=at_ns, for_ns=_parse_down(value)) for setting, value in settings if setting == "down"
+            ]
             if len(outages) > MAX_OUTAGES:
                 raise QuantityError(
                     f"the link is down more than {MAX_OUTAGES} times", "Write repeated outages as --outage 5s:1s/30s."
@@ -380,8 +384,8 @@ def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script
     first, changes = spec, []
     for number, at_ns, settings in lines:
         with _locate_errors(source, number):
-            for word, value in settings:
-                spec = apply_setting(spec, word, value)
+            for setting, value in settings:
+                spec = apply_setting(spec, setting, value)
         if settings:
             changes.append((at_ns, spec))
     return Script(first, tuple(changes))
@@ -400,9 +404,11 @@ def _parse_line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
     if not words or len(words) % 2:
         raise QuantityError("a line is a time, then pairs of a word and its value", "Write: 5s rtt 50ms loss 1%")
     settings = list(zip(words[::2], words[1::2], strict=True))
-    for word, _ in settings:
-        if word in _UNCHANGEABLE:
-            raise QuantityError(f"{word} cannot change while a program runs", f"{_UNCHANGEABLE[word].capitalize()}.")
+    for setting, _ in settings:
+        if setting in _UNCHANGEABLE:
+            raise QuantityError(
+                f"{setting} cannot change while a program runs", f"{_UNCHANGEABLE[setting].capitalize()}."
+            )
     return at_ns, settings
 
 
@@ -413,21 +419,21 @@ def _parse_down(text: str) -> int:
     return for_ns
 
 
-class Player:
-    """Plays a script in a separate thread. Use as a context manager around the program."""
+class ScriptPlayer:
+    """Applies a script's changes at their times, in a separate thread. Use as a context manager around the program."""
 
     def __init__(self, script: Script, change: Callable[[LinkSpec, int], None]) -> None:
-        """`change` is called with the link's new settings and the time since the start, in ns."""
+        """`change` is called with the link's new settings and the time since the start in ns."""
         self.script, self._change = script, change
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._play, name="link script", daemon=True)
         self._start_ns = 0
         self.played: list[tuple[int, int]] = []
-        """For each change, when it was due and when it took effect, in ns from the start."""
+        """For each change, the times at which it was due and took effect, in ns since the start."""
         self.failure: HowfarError | None = None
-        """The error of a change that failed, after which the script stops."""
+        """The error of the change that failed, after which the script stopped; None if none failed."""
 
-    def __enter__(self) -> Player:
+    def __enter__(self) -> ScriptPlayer:
         self._start_ns = time.monotonic_ns()
         self._thread.start()
         return self
@@ -446,7 +452,7 @@ class Player:
             except HowfarError as error:
                 self.failure = error
                 return
-            except Exception as error:  # in a thread it would end the script unnoticed
+            except Exception as error:  # uncaught in a thread, it would end the script unnoticed
                 self.failure = LabError(f"{type(error).__name__}: {error}", "Please report this.")
                 return
             self.played.append((at_ns, time.monotonic_ns() - self._start_ns))
@@ -462,7 +468,7 @@ class NamedLink:
     name: str
     spec: LinkSpec
     options: dict[str, str]
-    """Settings as written in the file."""
+    """The settings as written in the file."""
     about: str
     source: str
     stated: str
@@ -489,26 +495,24 @@ def find_link(name: str) -> NamedLink:
 
 
 def _parse_named_link(name: str, table: Mapping[str, str]) -> NamedLink:
-    options = {word: value for word, value in table.items() if word not in _DESCRIPTION}
+    options = {setting: value for setting, value in table.items() if setting not in _DESCRIPTION}
     spec = LinkSpec(rtt_ns=0, rate_bps=None)
-    for word, value in options.items():
-        spec = apply_setting(spec, word, value)
-    return NamedLink(name=name, spec=spec, options=options, **{word: table[word] for word in _DESCRIPTION})
+    for setting, value in options.items():
+        spec = apply_setting(spec, setting, value)
+    return NamedLink(name=name, spec=spec, options=options, **{setting: table[setting] for setting in _DESCRIPTION})
 
 
 MAX_STEPS = 100_000
 _NS_PER_MS = 1_000_000
 _MAX_MS_DIGITS = 8
-"""Number of digits of a day in milliseconds."""
+"""Number of digits of the milliseconds in a day."""
 _OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
-"""Each line of a mahimahi trace delivers one full-size packet; on our wire that packet also has its framing."""
+"""Bits of one line of a mahimahi trace, which delivers a packet of full size; on our links the packet also has framing."""
 
 
-def rate_trace(text: str) -> tuple[RateStep, ...]:
-    """Parse a rate trace: lines `10ms 5mbit` (rate 0 stops the link), or mahimahi's format: the time of one delivery per line, in ms.
-
-    Raises QuantityError.
-    """
+def parse_rate_trace(text: str) -> tuple[RateStep, ...]:
+    """Parse a rate trace: lines `10ms 5mbit` (rate 0 stops the link), or mahimahi's format, in which each line is the time of a
+    delivery in ms. Raises QuantityError."""
     lines = list(_numbered_lines(text))
     if not lines:
         raise QuantityError("the rate trace is empty", "Write lines such as: 10ms 5mbit")
@@ -524,9 +528,9 @@ def rate_trace(text: str) -> tuple[RateStep, ...]:
     return tuple(steps)
 
 
-def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
-    """Parse an RTT trace: one round trip per line, with a unit or in ms. Returns the shortest, and the jitter: the excess of each over
-    the shortest. Raises QuantityError."""
+def parse_rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
+    """Parse an RTT trace: one round trip time per line, with a unit or in ms. Returns the shortest one, and the jitter: the excess of
+    each over the shortest. Raises QuantityError."""
     rtts_ns = []
     for number, line in _numbered_lines(text):
         try:
@@ -548,7 +552,7 @@ def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
 
 
 def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers, without comments and empty lines."""
+    """The lines with their numbers, without comments; empty lines are omitted."""
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
         if content:
@@ -570,7 +574,7 @@ def _parse_step(number: int, line: str) -> RateStep:
 
 
 def _parse_mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
-    """Rate steps of a mahimahi trace: the deliveries within a millisecond determine its rate; adjacent steps of equal rate are
+    """Rate steps of a mahimahi trace: the number of deliveries in a millisecond determines its rate; adjacent steps of equal rate are
     merged."""
     for number, line in lines:
         if len(line.lstrip("0")) > _MAX_MS_DIGITS:

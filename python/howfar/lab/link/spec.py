@@ -1,4 +1,4 @@
-"""The requested properties of a link and what follows from them: delay per direction, queues, traces, expected goodput. No I/O."""
+"""The requested properties of a link, and values derived from them: delay per direction, queues, traces, expected goodput. No I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FRAMING_BYTES = 38
 HEADERS_BYTES = 52
 """Bytes of the headers of IPv4 (20 bytes) and TCP with timestamps (32 bytes)."""
 PING_BYTES = 1 + HEADERS_BYTES + FRAMING_BYTES
-"""Bytes on the wire of a ping with one byte of payload, and of its answer."""
+"""Bytes on the wire of a ping with one byte of payload; its answer has the same size."""
 _MIN_QUEUE_NS = 10_000_000
 MAX_QUEUE_BYTES = 64 * 2**30
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
@@ -42,14 +42,14 @@ class DirectionSpec:
     """Rate of this direction; None for the link's rate."""
     rate_trace: tuple[RateStep, ...] = ()
     queue_bytes: int | None = None
-    """Length of the queue. Without this and `queue_ns`: one bandwidth-delay product, at least 10 ms at the rate."""
+    """Length of the queue. If neither this nor `queue_ns` is set: one bandwidth-delay product, but at least 10 ms at the rate."""
     queue_ns: int | None = None
     """Length of the queue as a time at the rate."""
     jitter: NormalJitter | ParetoJitter | EmpiricalJitter | None = None
     reorder: bool = False
     loss: IndependentLoss | BurstLoss | None = None
     loss_burst: float | None = None
-    """Mean length of loss bursts, also for a loss that is requested later; None for independent losses."""
+    """Mean length of loss bursts, kept for a loss that a later setting requests; None for independent losses."""
     duplicate: float = 0.0
     corrupt: float = 0.0
     outages: tuple[Outage, ...] = ()
@@ -71,23 +71,23 @@ class DirectionSpec:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """The requested properties of a link. `rate_bps` applies to each direction without its own rate; None: unlimited."""
+    """The requested properties of a link. `rate_bps` applies to each direction that has no rate of its own; None: unlimited."""
 
     rtt_ns: int
     rate_bps: int | None
     to_server: DirectionSpec = DirectionSpec()
     to_client: DirectionSpec = DirectionSpec()
     delay_to_server_ns: int | None = None
-    """The part of the RTT towards the server; None for half."""
+    """The part of the RTT that is spent towards the server; None for half of it."""
     mtu: int = MTU
     seed: int = 0
 
     def direction(self, name: DirectionName) -> DirectionSpec:
         return self.to_server if name == "to_server" else self.to_client
 
-    def with_levels(self, cell: FactorLevels) -> LinkSpec:
-        """The same link with the round trip and the rate that a cell names."""
-        rtt_ns, rate_bps = RTT_NS.given(cell), RATE_BPS.given(cell)
+    def with_levels(self, levels: FactorLevels) -> LinkSpec:
+        """The same link with the RTT and the rate that a cell's levels name."""
+        rtt_ns, rate_bps = RTT_NS.level_or_none(levels), RATE_BPS.level_or_none(levels)
         return replace(
             self,
             rtt_ns=self.rtt_ns if rtt_ns is None else rtt_ns,
@@ -102,7 +102,7 @@ class LinkSpec:
         return self.to_server.has_effects or self.to_client.has_effects
 
     def without_effects(self) -> LinkSpec:
-        """The same link at rest: only its rates (of a trace, the mean), delays and queues. Normalised, to serve as a key."""
+        """The same link at rest, with its rates (the mean of a trace), delays and queues only; normalised, so that it can be a key."""
 
         def rest_direction(name: DirectionName) -> DirectionSpec:
             direction = self.direction(name)
@@ -157,8 +157,8 @@ class LinkSpec:
         return max(self._bdp_bytes(name), rate_bps * _MIN_QUEUE_NS // 8 // _NS_PER_S, _MIN_QUEUE_BYTES)
 
     def direction_message(self, name: DirectionName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
-        """The engine's message for a direction. Its outages and its rate trace, which began `elapsed_ns` ago, continue instead of
-        starting again."""
+        """The engine's message for a direction. Outages and rate trace began `elapsed_ns` ago and continue; they do not start
+        again."""
         direction = self.direction(name)
         return Direction(
             rate_bps=None if direction.rate_trace else self.mean_rate_bps(name),
@@ -190,7 +190,7 @@ class LinkSpec:
         return (self.mtu - HEADERS_BYTES) / (self.mtu + FRAMING_BYTES)
 
     def expected_goodput_bps(self, name: DirectionName) -> float | None:
-        """Maximum goodput of one TCP connection without loss. None if unshaped: the machine is the limit."""
+        """Maximum goodput of one TCP connection without loss; None if unshaped, because then the machine is the limit."""
         rate_bps = self.mean_rate_bps(name)
         return None if rate_bps is None else rate_bps * self.payload_share
 
@@ -222,4 +222,4 @@ def rotate_trace(trace: tuple[RateStep, ...], elapsed_ns: int) -> list[RateStep]
             finished_part = [step.model_copy(update={"for_ns": phase_ns})] if phase_ns else []
             return [current_step, *trace[index + 1 :], *trace[:index], *finished_part]
         phase_ns -= step.for_ns
-    raise AssertionError("a phase lies within the trace")
+    raise AssertionError("the phase is less than the trace's total duration")

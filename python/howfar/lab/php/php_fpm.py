@@ -1,6 +1,6 @@
-"""PHP-FPM as the laboratory starts it: a separate pool of child processes, which run a page; the page's round trips are verified.
+"""Runs a page in PHP-FPM, in a separate pool of child processes, and verifies the page's round trips.
 
-The PHP code that the children run is in `php/`.
+The PHP code that the child processes run is in `php/`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from howfar.contract.messages import (
     UnixTarget,
 )
 from howfar.contract.receipt import ApplicationReceipt, TrialReceipt
-from howfar.contract.rules import services_of, sql_of
+from howfar.contract.services import services_of, sql_of
 from howfar.engine.process import Launcher, own_environment
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
@@ -57,18 +57,18 @@ _MAX_RECORD_BYTES = 65_535
 
 
 @dataclass(frozen=True)
-class PhpAnswer:
-    """A reply of the application. `reported`: the integers of its header X-Howfar-Page."""
+class PhpReply:
+    """A reply of the application."""
 
     status: int
     headers: Mapping[str, str]
     body: str
-    complaints: str
-    """What the application wrote to its standard error."""
+    stderr: str
+    """The application's output on its standard error."""
 
     @property
-    def reported(self) -> dict[str, int]:
-        """The integers that the page reported, by name. Raises LabError if the header is not `name=integer,…`."""
+    def counts(self) -> dict[str, int]:
+        """The counts that the page reported in its header X-Howfar-Page, by name. Raises LabError if it is not `name=integer,…`."""
         header = self.headers.get("x-howfar-page", "")
         pairs = [pair.partition("=") for pair in header.split(",") if pair]
         if not all(value.isascii() and value.isdigit() for _, _, value in pairs):
@@ -76,14 +76,14 @@ class PhpAnswer:
         return {name: int(value) for name, _, value in pairs}
 
 
-def ask(socket_path: Path, parameters: Mapping[str, str], timeout_s: float) -> PhpAnswer:
+def send_request(socket_path: Path, parameters: Mapping[str, str], timeout_s: float) -> PhpReply:
     """Send one FastCGI request and return the reply. Raises LabError if the reply is missing or incomplete."""
     output = {_STDOUT: b"", _STDERR: b""}
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(str(socket_path))
-            connection.sendall(_request(parameters))
+            connection.sendall(_encode_request(parameters))
             for kind, content in _read_records(connection):
                 if kind == _END:
                     break
@@ -92,10 +92,10 @@ def ask(socket_path: Path, parameters: Mapping[str, str], timeout_s: float) -> P
                 raise LabError(f"the application at {socket_path} ended its answer in the middle")
     except OSError as error:
         raise LabError(f"asking the application at {socket_path} failed: {error}") from error
-    return _parse_answer(output[_STDOUT], output[_STDERR].decode(errors="replace"))
+    return _parse_reply(output[_STDOUT], output[_STDERR].decode(errors="replace"))
 
 
-def _request(parameters: Mapping[str, str]) -> bytes:
+def _encode_request(parameters: Mapping[str, str]) -> bytes:
     pairs = b"".join(_encode_pair(name.encode(), value.encode()) for name, value in parameters.items())
     pieces = [pairs[start : start + _MAX_RECORD_BYTES] for start in range(0, len(pairs), _MAX_RECORD_BYTES)]
     records = [(_BEGIN, _RESPONDER), *((_PARAMS, piece) for piece in pieces), (_PARAMS, b""), (_STDIN, b"")]
@@ -107,27 +107,27 @@ def _encode_pair(name: bytes, value: bytes) -> bytes:
 
 
 def _read_records(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """Yield the type and content of each FastCGI record, until the other end closes."""
+    """Yield the type and content of each FastCGI record, until the application closes the connection."""
     with connection.makefile("rb") as stream:
-        while len(head := stream.read(_HEADER.size)) == _HEADER.size:
-            _, kind, _, length, padding = _HEADER.unpack(head)
+        while len(header := stream.read(_HEADER.size)) == _HEADER.size:
+            _, kind, _, length, padding = _HEADER.unpack(header)
             content = stream.read(length)
             if len(content) < length or len(stream.read(padding)) < padding:
                 return
             yield kind, content
 
 
-def _parse_answer(output: bytes, complaints: str) -> PhpAnswer:
-    head, _, body = output.decode(errors="replace").replace("\r\n", "\n").partition("\n\n")
-    lines = (line.partition(":") for line in head.split("\n"))
+def _parse_reply(output: bytes, stderr: str) -> PhpReply:
+    header_text, _, body = output.decode(errors="replace").replace("\r\n", "\n").partition("\n\n")
+    lines = (line.partition(":") for line in header_text.split("\n"))
     headers = {name.strip().lower(): value.strip() for name, _, value in lines}
     status = headers.get("status", "200").split(" ")[0]
-    return PhpAnswer(int(status) if status.isdigit() else 0, headers, body, complaints)
+    return PhpReply(int(status) if status.isdigit() else 0, headers, body, stderr)
 
 
 PAGES = Path(__file__).parent / "php"
 ADVICE = "Run `howfar setup --page`: it installs PHP-FPM and the extensions for MySQL, PostgreSQL, Redis and Memcached."
-_PLACES = ("/usr/sbin", "/usr/local/sbin")
+_SBIN_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin")
 _NAME = re.compile(r"php-fpm(?P<version>[0-9.]*)")
 _LOADABLE_EXTENSIONS = ("mysqlnd", "pdo", "pdo_mysql", "pdo_pgsql", "igbinary", "msgpack", "redis", "memcached")
 """Extensions to load if they are not built in, in this order: later ones depend on earlier ones."""
@@ -145,11 +145,11 @@ _KILL_POOL_AFTER_US = (
     'trap "kill -s KILL -- -$1 0" TERM; echo; sleep infinity >&- & wait',
     "sh",
 )
-"""Command line of a shell that kills FPM's process group when this process dies: killing FPM alone would leave its children, which end
-only with a sandbox."""
+"""Command line of a shell that kills FPM's process group when this process dies. Killing only FPM would leave its child processes,
+which otherwise end with the sandbox."""
 _LOG_LINES = 8
 _CHILD_DIED = " exited on signal "
-"""Text in FPM's log lines about children that died without being stopped by FPM."""
+"""Text in FPM's log lines about child processes that died unexpectedly."""
 
 
 @dataclass(frozen=True)
@@ -158,21 +158,22 @@ class FpmProgram:
 
     path: Path
     version: str
-    loaded: tuple[str, ...]
-    """Extensions to be loaded from files."""
+    extensions: tuple[str, ...]
+    """Extensions that are not built in and must be loaded."""
 
 
 def find_php_fpm(sql: ServiceName = "mysql") -> FpmProgram:
-    """The newest PHP-FPM in PATH or Debian's directories that has all extensions that a page needs. `sql`: the service to which the
-    page sends its statements. Raises MissingError."""
+    """The newest PHP-FPM, in PATH or in directories for administrators' programs, that has all extensions that a page needs. `sql`:
+    the service for the page's statements. Raises MissingError."""
     php = SERVICES[sql].php
-    assert php is not None, "statements are of SQL"
+    assert php is not None, "the service takes SQL statements"
     return _find_newest_program(os.environ.get("PATH", ""), php[0])
 
 
 @cache
 def _find_newest_program(path: str, driver: str) -> FpmProgram:
-    directories = [Path(directory) for directory in (*path.split(os.pathsep), *_PLACES) if directory]
+    """See `find_php_fpm`. `path`: the value of PATH; `driver`: PDO's."""
+    directories = [Path(directory) for directory in (*path.split(os.pathsep), *_SBIN_DIRECTORIES) if directory]
     programs = {program.resolve() for directory in directories for program in _programs_in(directory)}
     if not programs:
         raise MissingError("there is no php-fpm on this machine", ADVICE)
@@ -210,8 +211,8 @@ def _run_php(program: Path, *options: str) -> str:
 
 
 def _php_ini(program: FpmProgram) -> str:
-    """A php.ini like that of a production server: compiled pages stay in memory without checks for changes; errors go to the log."""
-    extensions = "".join(f"extension = {name}\n" for name in program.loaded)
+    """A php.ini like a production server's: compiled pages stay in memory and are not checked for changes; errors go to the log."""
+    extensions = "".join(f"extension = {name}\n" for name in program.extensions)
     return f"""{extensions}zend_extension = opcache
 opcache.enable = 1
 opcache.validate_timestamps = 0
@@ -225,8 +226,8 @@ expose_php = 0
 """
 
 
-def _pool(socket: Path, log: Path, children: int) -> str:
-    # Run as root, FPM requires a user for its children; otherwise they run as the same ordinary user.
+def _pool_configuration(socket: Path, log: Path, children: int) -> str:
+    # If FPM runs as root, it requires a user for its children; otherwise they run as FPM's own user.
     user = "user = root\ngroup = root\n" if os.geteuid() == 0 else ""
     return f"""[global]
 daemonize = no
@@ -246,7 +247,7 @@ security.limit_extensions = .php
 
 
 class PhpFpm:
-    """A running pool of PHP-FPM, started on construction; `stop` ends it with its children."""
+    """A running pool of PHP-FPM, which starts at construction; `stop` ends it and its child processes."""
 
     def __init__(self, program: FpmProgram, work: Path, launcher: Launcher, children: int) -> None:
         self.children = children
@@ -254,12 +255,12 @@ class PhpFpm:
         self.socket = work / "php.sock"
         self._log = work / "php-fpm.log"
         self._ini = work / "php.ini"
-        pool = work / "php-fpm.conf"
+        pool_file = work / "php-fpm.conf"
         self._ini.write_text(_php_ini(program))
-        pool.write_text(_pool(self.socket, self._log, children))
+        pool_file.write_text(_pool_configuration(self.socket, self._log, children))
         self.socket.unlink(missing_ok=True)
         self._log.unlink(missing_ok=True)
-        command = [str(program.path), "--nodaemonize", "-c", str(self._ini), "-y", str(pool)]
+        command = [str(program.path), "--nodaemonize", "-c", str(self._ini), "-y", str(pool_file)]
         if os.geteuid() == 0:
             command.append("--allow-to-run-as-root")
         self._output = work / "php-fpm.out"
@@ -267,7 +268,7 @@ class PhpFpm:
             self._process = ManagedProcess(
                 launcher,
                 command,
-                # Empty, so that PHP reads no directory of further settings.
+                # An empty value keeps PHP from reading a directory of further settings.
                 env={**own_environment(), "PHP_INI_SCAN_DIR": ""},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -280,39 +281,39 @@ class PhpFpm:
                 launcher, [*_KILL_POOL_AFTER_US, str(self.pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
             )
             assert self._watch.process.stdout is not None
-            self._watch.process.stdout.readline()  # the empty line shows that its trap is set
+            self._watch.process.stdout.readline()  # after this empty line its trap is set
 
     def become_ready(self) -> ApplicationReceipt:
-        """Wait until the pool answers; returns what it reports about itself (`php/about.php`). Raises LabError."""
+        """Wait until the pool answers; returns its report about itself (`php/about.php`). Raises LabError."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
             self.check_alive("at start")
             try:
-                answer = ask(self.socket, parameters(PAGES / "about.php"), _READY_TIMEOUT_S)
+                reply = send_request(self.socket, fastcgi_parameters(PAGES / "about.php"), _READY_TIMEOUT_S)
             except LabError as silent:
                 if time.monotonic() > deadline:
                     raise LabError(
-                        f"PHP-FPM did not answer within {_READY_TIMEOUT_S:.0f} s{self.last_output()}",
+                        f"PHP-FPM did not answer within {_READY_TIMEOUT_S:.0f} s{self.describe_last_output()}",
                         "Is the machine overloaded?",
                     ) from silent
                 time.sleep(_POLL_S)
             else:
-                return about(answer)
+                return parse_about(reply)
 
-    def give(self, script: PageScript, name: str) -> FastCgi:
-        """Install a page; returns how to request it. The page's file contains passwords, so only our user may read it."""
-        file = write_private_file(self._work / name, self._reachable(script).model_dump_json())
+    def install_page(self, script: PageScript, name: str) -> FastCgi:
+        """Install a page; returns its FastCGI request. The page's file contains passwords, so only our user may read it."""
+        file = write_private_file(self._work / name, self._with_libpq_socket(script).model_dump_json())
         return FastCgi(
             target=UnixTarget(path=str(self.socket)),
-            parameters=parameters(_PAGE, HOWFAR_PAGE=str(file)),
-            ends_with=ENDS_WITH,
+            parameters=fastcgi_parameters(_PAGE, HOWFAR_PAGE=str(file)),
+            ends_with=END_MARK,
         )
 
-    def _reachable(self, script: PageScript) -> PageScript:
-        """The page with a socket that libpq finds: libpq expects a fixed file name in a directory, so the socket gets a link of that
-        name."""
+    def _with_libpq_socket(self, script: PageScript) -> PageScript:
+        """The page with a path to PostgreSQL's socket that libpq accepts: libpq expects a fixed file name, so the path is that of a
+        link with this name."""
         for name, service in services_of(script).items():
-            if SERVICES[name].names_folder and isinstance(service.target, UnixTarget):
+            if SERVICES[name].names_socket_directory and isinstance(service.target, UnixTarget):
                 link_path = self._work / LIBPQ_SOCKET
                 link_path.unlink(missing_ok=True)
                 link_path.symlink_to(service.target.path)
@@ -320,32 +321,34 @@ class PhpFpm:
                 return script.model_copy(update={name: service.model_copy(update={"target": target})})
         return script
 
-    def ask(self, parameters: dict[str, str], timeout_s: float) -> PhpAnswer:
-        """The reply to one request. Raises LabError."""
+    def send_request(self, parameters: dict[str, str], timeout_s: float) -> PhpReply:
+        """Send one request to the pool and return the reply. Raises LabError."""
         try:
-            return ask(self.socket, parameters, timeout_s)
+            return send_request(self.socket, parameters, timeout_s)
         except LabError as error:
             self.check_alive("while it was asked for a page")
-            raise LabError(f"{error.message}{self.last_output()}", "Are all its children at work, or stuck?") from error
+            raise LabError(
+                f"{error.message}{self.describe_last_output()}", "Are all its children at work, or stuck?"
+            ) from error
 
     def check_alive(self, when: str) -> None:
-        """Check that the pool runs. Raises LabError."""
+        """Check that the pool runs; `when` is for the error's text. Raises LabError."""
         if not self._process.alive():
             code = self._process.process.returncode
             raise LabError(
-                f"PHP-FPM ended {when} (exit code {code}){self.last_output()}", "Check whether memory ran out."
+                f"PHP-FPM ended {when} (exit code {code}){self.describe_last_output()}", "Check whether memory ran out."
             )
 
-    def losses(self) -> tuple[str, ...]:
-        """FPM's log lines about children that died (and that FPM has replaced)."""
-        return tuple(line for line in self._lines() if _CHILD_DIED in line)
+    def child_deaths(self) -> tuple[str, ...]:
+        """FPM's log lines about child processes that died; FPM has replaced them."""
+        return tuple(line for line in self._log_lines() if _CHILD_DIED in line)
 
-    def last_output(self) -> str:
+    def describe_last_output(self) -> str:
         """A sentence with the end of the pool's log, for error messages."""
-        lines = [line for line in self._lines() if "NOTICE" not in line][-_LOG_LINES:]
+        lines = [line for line in self._log_lines() if "NOTICE" not in line][-_LOG_LINES:]
         return ". Its log ends with:\n  " + "\n  ".join(lines) if lines else ". Its log says nothing."
 
-    def _lines(self) -> list[str]:
+    def _log_lines(self) -> list[str]:
         lines: list[str] = []
         for file in (self._output, self._log):
             with contextlib.suppress(OSError):
@@ -358,17 +361,17 @@ class PhpFpm:
             self._watch.end()
 
 
-def about(answer: PhpAnswer) -> ApplicationReceipt:
-    """PHP's report about itself. Raises LabError if the reply is not such a report."""
-    if answer.status == 200:
+def parse_about(reply: PhpReply) -> ApplicationReceipt:
+    """Parse PHP's report about itself. Raises LabError if the reply is not such a report."""
+    if reply.status == 200:
         with contextlib.suppress(ValueError):
-            return ApplicationReceipt.model_validate_json(answer.body)
-    output = (answer.body or answer.complaints).strip()[:500] or "nothing"
-    raise LabError(f"asked what it is, PHP-FPM answered with status {answer.status} and said: {output}")
+            return ApplicationReceipt.model_validate_json(reply.body)
+    output = (reply.body or reply.stderr).strip()[:500] or "nothing"
+    raise LabError(f"asked what it is, PHP-FPM answered with status {reply.status} and said: {output}")
 
 
-def parameters(page: Path, **more: str) -> dict[str, str]:
-    """FastCGI parameters as a web server sends them with a request for this page."""
+def fastcgi_parameters(page: Path, **extra: str) -> dict[str, str]:
+    """The FastCGI parameters that a web server sends with a request for this page, and `extra` ones."""
     return {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "REQUEST_METHOD": "GET",
@@ -377,7 +380,7 @@ def parameters(page: Path, **more: str) -> dict[str, str]:
         "SCRIPT_FILENAME": str(page),
         "QUERY_STRING": "",
         "SERVER_PROTOCOL": "HTTP/1.1",
-        **more,
+        **extra,
     }
 
 
@@ -385,8 +388,8 @@ _ADVICE = 'Let the engine run this page: application = "engine".'
 _MAX_PROOF_ROUNDS = 2
 
 
-def check(script: PageScript) -> None:
-    """Check that PHP can run this page in the same way as the engine. Raises PlanError."""
+def check_supported(script: PageScript) -> None:
+    """Check that PHP can run this page like the engine. Raises PlanError."""
     for statement in script.statements:
         _check_statement(statement)
     for keys in (script.redis_keys, script.memcached_keys):
@@ -408,13 +411,14 @@ def _check_statement(statement: CustomStatement) -> None:
             _check_distribution(values.distribution, f"statement {statement.name}")
 
 
-def _check_distribution(distribution: Distribution, what: str) -> None:
+def _check_distribution(distribution: Distribution, subject: str) -> None:
     if distribution.kind != "uniform":
-        raise PlanError(f"{what}: PHP draws evenly, not by the distribution {distribution.kind}", _ADVICE)
+        raise PlanError(f"{subject}: PHP draws evenly, not by the distribution {distribution.kind}", _ADVICE)
 
 
 def _check_tls(name: ServiceName, service: Service) -> None:
-    """Check a service's TLS: PHP uses the newest version that both ends support, and always verifies the certificate with a CA."""
+    """Check a service's TLS settings: PHP uses the newest version that both sides support, and always verifies the certificate with a
+    CA."""
     if service.tls is None:
         return
     if service.tls.versions == "1.2" or service.tls.cipher is not None:
@@ -424,28 +428,28 @@ def _check_tls(name: ServiceName, service: Service) -> None:
 
 
 def shorten_for_proof(script: PageScript) -> PageScript | None:
-    """The same page without computing and with few rounds, for verifying its round trips; None if it has no round trips."""
+    """The same page without its CPU steps and with few rounds, for verifying its round trips; None if it has none."""
     steps = tuple(step for step in script.steps if not isinstance(step, CpuStep))
     if not steps:
         return None
     return script.model_copy(update={"steps": steps, "rounds": min(script.rounds, _MAX_PROOF_ROUNDS)})
 
 
-def round_trips_of(script: PageScript) -> Counter[ServiceName]:
-    """Round trips of a page, by service."""
+def count_round_trips(script: PageScript) -> Counter[ServiceName]:
+    """Count the round trips of a page, by service."""
     round_trips: Counter[ServiceName] = Counter()
     sql = sql_of(services_of(script))
     for step in script.steps:
         if isinstance(step, QueryStep):
-            assert sql is not None, "a query needs a service of SQL"
+            assert sql is not None, "a page with a query step has an SQL service"
             round_trips[sql] += step.repeat * script.rounds
         elif isinstance(step, GetStep):
             round_trips[step.store] += step.repeat * script.rounds
     return round_trips
 
 
-def keys_of(script: PageScript) -> Counter[ServiceName]:
-    """Keys that a page looks up, by store."""
+def count_keys_read(script: PageScript) -> Counter[ServiceName]:
+    """Count the keys that a page looks up, by store."""
     keys: Counter[ServiceName] = Counter()
     for step in script.steps:
         if isinstance(step, GetStep):
@@ -454,32 +458,37 @@ def keys_of(script: PageScript) -> Counter[ServiceName]:
 
 
 ReportedCounts = Mapping[str, int]
-_SETTLES_S = 3.0
-"""Time for a server to notice that a client has gone."""
+_DISCONNECT_TIMEOUT_S = 3.0
+"""Time limit for a server to notice that a client has disconnected."""
 
 
 def read_counters(server: ConnectedServer) -> ServerCounts:
-    """A server's counters. Raises LabError."""
+    """Read a server's counters. Raises LabError."""
     if (key_store := server.store) is not None:
         metrics = key_store.metrics()
         keys = (metrics.lookup_hits or 0) + (metrics.lookup_misses or 0)
-        return ServerCounts(metrics.requests, keys, metrics.connections or 0, len(key_store.others()), 0)
-    return cast(CountingServer, server.running).counted()
+        return ServerCounts(metrics.requests, keys, metrics.connections or 0, len(key_store.other_clients()), 0)
+    return cast(CountingServer, server.running).read_counts()
 
 
-def _round_trips_per_count(server: ConnectedServer) -> int:
-    """Round trips that one `read_counters` takes: for SQL the status, for Redis INFO, CLIENT ID and CLIENT LIST."""
+def _round_trips_per_reading(server: ConnectedServer) -> int:
+    """Round trips of one `read_counters`: one status query for SQL; INFO, CLIENT ID and CLIENT LIST for Redis."""
     return 1 if server.store is None else 3
 
 
 def client_addresses(server: ConnectedServer) -> tuple[str, ...]:
-    """Addresses of a server's clients as the server sees them, without our own connection. Raises LabError."""
-    return cast(CountingServer, server.running).clients() if server.store is None else server.store.others()
+    """Addresses of a server's clients as the server sees them, without our connection. Raises LabError."""
+    return (
+        cast(CountingServer, server.running).client_addresses()
+        if server.store is None
+        else server.store.other_clients()
+    )
 
 
 def wait_until_no_clients(servers: Sequence[ConnectedServer]) -> None:
-    """Wait until the servers have no clients, because an earlier client's quit message counts when it arrives. Raises LabError."""
-    deadline = time.monotonic() + _SETTLES_S
+    """Wait until the servers have no clients: the quit message of an earlier client would be counted when it arrives. Raises
+    LabError."""
+    deadline = time.monotonic() + _DISCONNECT_TIMEOUT_S
     for server in servers:
         while read_counters(server).present > 0:
             if time.monotonic() > deadline:
@@ -491,37 +500,37 @@ def wait_until_no_clients(servers: Sequence[ConnectedServer]) -> None:
 
 @dataclass(frozen=True)
 class PageProof:
-    """Result of comparing what pages reported with what the servers counted."""
+    """The result of comparing the counts that pages reported with the servers' counts."""
 
     receipt: dict[str, object]
     violations: tuple[str, ...]
     connections: Mapping[ServiceName, int] = field(default_factory=dict)
-    """The number of connections that each server had counted before."""
+    """For each server, the number of connections that it had counted before."""
 
 
-def prove(
-    servers: Sequence[ConnectedServer], script: PageScript, page: Callable[[int], PhpAnswer], pages: int
+def prove_page(
+    servers: Sequence[ConnectedServer], script: PageScript, request_page: Callable[[int], PhpReply], pages: int
 ) -> PageProof:
-    """Request `pages` pages of `script` and compare what they report with the script and with the servers' counts. `page(us)` requests
-    one page, which keeps its connections open for `us` µs at its end. Raises LabError."""
+    """Request `pages` pages of `script`, and compare the counts that they report with the script and with the servers' counts.
+    `request_page(us)` requests one page, which keeps its connections open for `us` µs at its end. Raises LabError."""
     used_servers = [server for server in servers if server.name in services_of(script)]
     before = {server.name: read_counters(server) for server in used_servers}
     reported: Counter[str] = Counter()
     for _ in range(pages):
-        reported.update(page(0).reported)
+        reported.update(request_page(0).counts)
     violations = _script_violations(reported, script, pages)
-    counted = {}
+    counts = {}
     for server in used_servers:
-        counted[server.name], mismatches = _compare_counts(server, before[server.name], reported, script, pages)
+        counts[server.name], mismatches = _compare_counts(server, before[server.name], reported, script, pages)
         violations += mismatches
-    clients_seen = _clients_during_page(used_servers, page)
+    clients_seen = _clients_during_page(used_servers, request_page)
     violations += _client_violations(used_servers, clients_seen)
-    receipt: dict[str, object] = {"pages": pages, "told": dict(reported), "counted": counted, "seen": clients_seen}
-    return PageProof(receipt, tuple(violations), {name: counted.connections for name, counted in before.items()})
+    receipt: dict[str, object] = {"pages": pages, "told": dict(reported), "counted": counts, "seen": clients_seen}
+    return PageProof(receipt, tuple(violations), {name: counts.connections for name, counts in before.items()})
 
 
 def _script_violations(reported: ReportedCounts, script: PageScript, pages: int) -> list[str]:
-    expected = round_trips_of(script)
+    expected = count_round_trips(script)
     violations = []
     for name in services_of(script):
         round_trips = reported[f"{name}_turns"] - reported[f"{name}_checks"]
@@ -534,49 +543,49 @@ def _script_violations(reported: ReportedCounts, script: PageScript, pages: int)
                 f"{pages} pages told {reported[f'{name}_connects']} connects to {name}, each was to make one"
             )
     if misses := reported["misses"]:
-        violations.append(f"the pages missed {misses} keys of {sum(keys_of(script).values()) * pages}")
+        violations.append(f"the pages missed {misses} keys of {sum(count_keys_read(script).values()) * pages}")
     return violations
 
 
 def _compare_counts(
     server: ConnectedServer, before: ServerCounts, reported: ReportedCounts, script: PageScript, pages: int
 ) -> tuple[dict[str, int], list[str]]:
-    """A server's counts, and violations where they differ from what the pages reported."""
-    name, deadline, queries = server.name, time.monotonic() + _SETTLES_S, 1
+    """A server's counts, and violations if they differ from the pages' reports."""
+    name, deadline, queries = server.name, time.monotonic() + _DISCONNECT_TIMEOUT_S, 1
     is_key_store = server.store is not None
     after = read_counters(server)
     while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         after, queries = read_counters(server), queries + 1
     connects = reported[f"{name}_connects"]
-    counted = {"connects": after.connections - before.connections}
+    counts = {"connects": after.connections - before.connections}
     expected = {"connects": connects}
     if before.round_trips is not None and after.round_trips is not None:
-        counted["turns"] = after.round_trips - before.round_trips - queries * _round_trips_per_count(server)
+        counts["turns"] = after.round_trips - before.round_trips - queries * _round_trips_per_reading(server)
         expected["turns"] = reported[f"{name}_turns"]
         if not is_key_store and script.connect == "per_page":
-            expected["turns"] += connects  # each connection's quit message, which has no reply
+            expected["turns"] += connects  # the server also counts each connection's quit message, which has no reply
     if is_key_store:
-        counted["keys"], expected["keys"] = after.keys - before.keys, keys_of(script)[name] * pages
+        counts["keys"], expected["keys"] = after.keys - before.keys, count_keys_read(script)[name] * pages
     else:
-        counted["encrypted"] = after.encrypted - before.encrypted
+        counts["encrypted"] = after.encrypted - before.encrypted
         expected["encrypted"] = connects if services_of(script)[name].tls is not None else 0
-    return counted, [
-        f"{name} counted {counted[quantity]} {quantity} of {pages} pages, which told {expected[quantity]}"
-        for quantity in counted
-        if counted[quantity] != expected[quantity]
+    return counts, [
+        f"{name} counted {counts[quantity]} {quantity} of {pages} pages, which told {expected[quantity]}"
+        for quantity in counts
+        if counts[quantity] != expected[quantity]
     ]
 
 
 def _clients_during_page(
-    used_servers: Sequence[ConnectedServer], page: Callable[[int], PhpAnswer]
+    used_servers: Sequence[ConnectedServer], request_page: Callable[[int], PhpReply]
 ) -> dict[ServiceName, tuple[str, ...]]:
     """Addresses of the clients that each server sees while a page keeps its connections open. If the page ends before all servers have
-    been queried, the next one keeps them open longer."""
+    been queried, the next page keeps them open longer."""
     seen: dict[ServiceName, tuple[str, ...]] = {}
     for linger_us in (20_000, 200_000, 2_000_000):
         with ThreadPoolExecutor(max_workers=1) as executor:
-            pending_page: Future[PhpAnswer] = executor.submit(page, linger_us)
+            pending_page: Future[PhpReply] = executor.submit(request_page, linger_us)
             while True:
                 for server in used_servers:
                     if server.name not in seen and (addresses := client_addresses(server)):
@@ -591,33 +600,33 @@ def _clients_during_page(
 
 
 def _client_violations(
-    used_servers: Sequence[ConnectedServer], seen: Mapping[ServiceName, tuple[str, ...]]
+    used_servers: Sequence[ConnectedServer], addresses_seen: Mapping[ServiceName, tuple[str, ...]]
 ) -> list[str]:
     """Violations for clients whose connections do not come over the environment's path."""
     violations = []
     for server in used_servers:
         wrong_addresses = {
             address
-            for address in seen.get(server.name, ("nowhere",))
-            if address.partition(":")[0] != server.endpoint.seen_from
+            for address in addresses_seen.get(server.name, ("nowhere",))
+            if address.partition(":")[0] != server.endpoint.expected_client_host
         }
         violations += [
-            f"{server.name} sees PHP at {address!r}, the path comes from {server.endpoint.seen_from!r}"
+            f"{server.name} sees PHP at {address!r}, the path comes from {server.endpoint.expected_client_host!r}"
             for address in wrong_addresses
         ]
     return violations
 
 
 def check_persistent_connections(
-    used_servers: Sequence[ConnectedServer], children: int, since: Mapping[ServiceName, int]
+    used_servers: Sequence[ConnectedServer], children: int, counts_before: Mapping[ServiceName, int]
 ) -> PageProof:
-    """Check persistent connections after the load: clients are still connected, and each child has made at most one connection.
-    `since`: the number of connections that each server had counted before the pool's first. Raises LabError."""
+    """Check persistent connections after the load: clients are still connected, and each child process has opened at most one
+    connection. `counts_before`: the number of connections that each server had counted before the pool's first. Raises LabError."""
     seen = {server.name: client_addresses(server) for server in used_servers}
     new_connections = {
-        server.name: read_counters(server).connections - since[server.name]
+        server.name: read_counters(server).connections - counts_before[server.name]
         for server in used_servers
-        if server.name in since
+        if server.name in counts_before
     }
     violations = _client_violations(used_servers, seen)
     for name, connections in new_connections.items():
@@ -628,31 +637,32 @@ def check_persistent_connections(
     return PageProof({"seen": seen, "connections": new_connections}, tuple(violations))
 
 
-def require_complete_page(answer: PhpAnswer, ends_with: str) -> PhpAnswer:
-    """Check that a reply is a complete page, and return it. Otherwise raises LabError with the application's message."""
-    if answer.status == 200 and answer.body.endswith(ends_with):
-        return answer
-    output = (answer.body or answer.complaints).strip()[:500] or "nothing"
-    raise LabError(f"the application answered with status {answer.status} and said: {output}")
+def require_complete_page(reply: PhpReply, ends_with: str) -> PhpReply:
+    """Check that a reply is a complete page, and return it. Raises LabError with the application's message."""
+    if reply.status == 200 and reply.body.endswith(ends_with):
+        return reply
+    output = (reply.body or reply.stderr).strip()[:500] or "nothing"
+    raise LabError(f"the application answered with status {reply.status} and said: {output}")
 
 
-ENDS_WITH = "howfar page done\n"
+END_MARK = "howfar page done\n"
+"""The end of a complete page."""
 _PAGE = PAGES / "page.php"
 LIBPQ_SOCKET = ".s.PGSQL.5432"
 _TIMEOUT_S = 60.0
-"""Time allowed for one page over a slow link."""
+"""Time limit for one page, also over a slow link."""
 
 
 class Pool(Protocol):
-    """The part of `PhpFpm` that an application needs; the pool may be on another host."""
+    """The part of `PhpFpm` that an application needs. The pool may be on another host."""
 
     pid: int
     children: int
 
-    def give(self, script: PageScript, name: str) -> FastCgi: ...
-    def ask(self, parameters: dict[str, str], timeout_s: float) -> PhpAnswer: ...
+    def install_page(self, script: PageScript, name: str) -> FastCgi: ...
+    def send_request(self, parameters: dict[str, str], timeout_s: float) -> PhpReply: ...
     def check_alive(self, when: str) -> None: ...
-    def losses(self) -> tuple[str, ...]: ...
+    def child_deaths(self) -> tuple[str, ...]: ...
 
 
 class PhpApplication:
@@ -666,32 +676,32 @@ class PhpApplication:
         self._proof = PageProof({}, ())
 
     @property
-    def observed(self) -> Observed:
-        """The processes to observe: the pool with its children."""
+    def observed_process(self) -> Observed:
+        """The process to observe: the pool, with its child processes."""
         return Observed(role="application", pid=self._pool.pid)
 
     def install(self, script: PageScript) -> FastCgi:
         """Install a page. Raises PlanError if PHP cannot run it, LabError if it fails."""
-        check(script)
+        check_supported(script)
         if self._script is None:
             wait_until_no_clients(self._servers)
         self._script = script
-        cgi = self._pool.give(script, "page.json")
+        cgi = self._pool.install_page(script, "page.json")
         if (proof_script := shorten_for_proof(script)) is not None:
-            self._proof = prove(
+            self._proof = prove_page(
                 self._servers,
                 proof_script,
-                lambda linger_us: self._page(proof_script, linger_us),
+                lambda linger_us: self._request_page(proof_script, linger_us),
                 self._pool.children + 1,
             )
         return cgi
 
     def collect_receipt(self) -> CollectedReceipt:
-        """The application's part of the receipt, after the load. Raises LabError if the application has died."""
+        """Collect the application's part of the receipt, after the load. Raises LabError if the application has died."""
         self._pool.check_alive("during the trial")
         receipt = self._about.model_copy()
         receipt.children, receipt.pid, receipt.proof = self._pool.children, self._pool.pid, self._proof.receipt
-        violations = [*self._proof.violations, *self._pool.losses()]
+        violations = [*self._proof.violations, *self._pool.child_deaths()]
         if not receipt.opcache:
             violations.append("PHP compiled its pages anew each time")
         script = self._script
@@ -703,17 +713,17 @@ class PhpApplication:
         sentences = tuple(f"application: {sentence}" for sentence in dict.fromkeys(violations))
         return CollectedReceipt(TrialReceipt(application=receipt), sentences)
 
-    def _page(self, script: PageScript, linger_us: int) -> PhpAnswer:
-        cgi = self._pool.give(script, "proof.json")
-        answer = self._pool.ask({**cgi.parameters, "HOWFAR_LINGER_US": str(linger_us)}, _TIMEOUT_S)
-        return require_complete_page(answer, ENDS_WITH)
+    def _request_page(self, script: PageScript, linger_us: int) -> PhpReply:
+        cgi = self._pool.install_page(script, "proof.json")
+        reply = self._pool.send_request({**cgi.parameters, "HOWFAR_LINGER_US": str(linger_us)}, _TIMEOUT_S)
+        return require_complete_page(reply, END_MARK)
 
 
 @contextmanager
 def php_application(
     program: FpmProgram, work: Path, launcher: Launcher, children: int, servers: Sequence[ConnectedServer]
 ) -> Iterator[PhpApplication]:
-    """Run a pool; yields its application when the pool is ready. Raises LabError."""
+    """Run a pool; yields the application when the pool is ready. Raises LabError."""
     work.mkdir(exist_ok=True)
     pool = PhpFpm(program, work, launcher, children)
     try:

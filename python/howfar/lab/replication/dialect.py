@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from howfar.contract.receipt import NodeFacts, PrimaryEnd, ReplicaState
+from howfar.contract.receipt import NodeFacts, PrimaryState, ReplicaState
 from howfar.errors import LabError
 from howfar.lab.replication.links import Compression, Durability, ReplicationSpec
 from howfar.lab.replication.status import Positions
-from howfar.lab.servers import Ask, CertificatePaths, ServerContext, Tables, TableServer
+from howfar.lab.servers import CertificatePaths, RunQuery, ServerContext, Tables, TableServer
 from howfar.lab.servers.program import Program
 from howfar.paths.path import Row
 
@@ -39,8 +39,8 @@ class Source:
 
 
 Arrival = Literal["founds", "returns", "new"]
-"""How a node joins its cluster. `founds`: together with the others, before any load; `returns`: again, with its old data; `new`:
-without data."""
+"""How a node joins its cluster. `founds`: together with the other nodes, before any load; `returns`: again, with its old data;
+`new`: for the first time, without data."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,11 @@ class Seed:
 
 @dataclass(frozen=True)
 class Promotion:
+    """The result of promoting a replica to a primary."""
+
     name: str
     position: str
-    """Position of all its transactions."""
+    """Position that includes all its transactions."""
     unapplied: int
     """Transactions that it had received but not applied when the promotion began; `position` includes them."""
     took_ns: int
@@ -81,8 +83,8 @@ class ReplicationDialect(ABC):
     kind: str
     port: int
     """Port of a server that has its own host."""
-    instead: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """By level of the factor `replication` that this server lacks: the levels that replace it."""
+    replacements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """For each level of the factor `replication` that this server lacks: the levels that replace it."""
     modes: tuple[str, ...]
     """Levels of the factor `replication` that this server supports, besides `off` and `none`."""
     durabilities: tuple[Durability, ...] = ("strict", "relaxed", "off")
@@ -91,8 +93,8 @@ class ReplicationDialect(ABC):
     max_replicas_to_wait_for: int | None
     """Maximum number of replicas that a commit can wait for; None without a limit."""
     always_acknowledges: bool
-    """Whether every program of this kind supports acknowledgements by replicas; otherwise it depends on the program."""
-    begins_as_copy: ClassVar[bool] = False
+    """Whether every program of this kind supports acknowledgements by replicas; if False, it depends on the program."""
+    copies_primary_data: ClassVar[bool] = False
     """Whether a replica needs a copy of its primary's files, which the user's own hosts do not exchange."""
     primary_plugins: tuple[tuple[str, str], ...] = ()
     """Name and file of the plugins that make a primary wait for replicas, in the order to try them; empty if built in."""
@@ -103,24 +105,24 @@ class ReplicationDialect(ABC):
     state_sql: str
     """Query whose column `position` identifies a server's history."""
     origin_sql: str
-    """Query whose column `position` identifies the origin of a server's own transactions."""
+    """Query whose column `position` identifies a server as the origin of its own transactions."""
 
     @abstractmethod
-    def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
-        """Start the server on data from the template, without waiting for it. Raises LabError, ServerCrashed."""
+    def start_server(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
+        """Start a server on data from the template, without waiting for it. Raises LabError, ServerCrashed."""
 
     @abstractmethod
     def follow(self, replica: Member, source: Source) -> None:
-        """Make a ready replica follow its primary, if it does not follow from its start. Raises LabError."""
+        """Make a ready replica follow its primary, unless it has done so since its start. Raises LabError."""
 
     @abstractmethod
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
         """Create the laboratory's own tables and turn replication on, on all members. The primary gets no further writes until all
         have joined."""
 
-    def arrive(self, member: Member, seed: Seed, timeout_s: float) -> str:
+    def rejoin(self, member: Member, seed: Seed, timeout_s: float) -> str:
         """Let a node that has left rejoin its cluster, and wait until the cluster is complete. Returns the server's name for the
-        method by which the node fetched what it lacked. Raises LabError, ServerCrashed."""
+        method by which the node fetched the data that it had missed. Raises LabError, ServerCrashed."""
         raise LabError(f"{self.kind} is no cluster here")
 
     @abstractmethod
@@ -132,32 +134,32 @@ class ReplicationDialect(ABC):
         """SQL that writes a row of `heartbeat`."""
 
     @abstractmethod
-    def read_state(self, ask: Ask) -> ReplicaState | None:
+    def read_state(self, run_query: RunQuery) -> ReplicaState | None:
         """A replica's report of its own state, with all its errors; None if it follows no primary."""
 
     @abstractmethod
-    def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
+    def read_primary_end(self, run_query: RunQuery, primary: TableServer, spec: ReplicationSpec) -> PrimaryState | None:
         """The primary's report of its acknowledgements; None if this server has none."""
 
-    def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts | None:
+    def read_node_facts(self, run_query: RunQuery, name: str, spec: ReplicationSpec) -> NodeFacts | None:
         """A node's report of its cluster; None if this is no cluster."""
         return None
 
     @abstractmethod
-    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+    def acknowledges(self, run_query: RunQuery, spec: ReplicationSpec) -> bool | None:
         """Whether a replica reports that it acknowledges; None if it cannot report that."""
 
     @abstractmethod
-    def durability(self, ask: Ask, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
-        """Settings that determine durability: as the server reports them, and as requested."""
+    def read_durability(self, run_query: RunQuery, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
+        """The settings that determine durability, as the server reports them and as requested, each by name."""
 
     @abstractmethod
-    def tls_handshakes(self, ask: Ask) -> int:
+    def count_tls_handshakes(self, run_query: RunQuery) -> int:
         """TLS handshakes of replicas with this primary."""
 
     @abstractmethod
     def stop_receiving(self, replica: Member, timeout_s: float) -> None:
-        """Stop receiving; what has arrived is still applied. Raises LabError if that takes longer than `timeout_s`."""
+        """Stop receiving; received transactions are still applied. Raises LabError if that takes longer than `timeout_s`."""
 
     @abstractmethod
     def promote(self, replica: Member, timeout_s: float) -> int:
@@ -172,24 +174,24 @@ class ReplicationDialect(ABC):
         """The lines about acknowledgements in a primary's log."""
 
 
-def query_one_row(ask: Ask, sql: str) -> Row:
+def query_one_row(run_query: RunQuery, sql: str) -> Row:
     """Run a query that returns exactly one row. Raises LabError if it does not."""
-    rows = ask(sql)
+    rows = run_query(sql)
     if len(rows) != 1:
         raise LabError(f"{sql[:80]!r} gave {len(rows)} rows instead of one")
     return rows[0]
 
 
 def replication_dialect(kind: str, mode: str = "") -> ReplicationDialect:
-    """The dialect of a kind of server; `mode`: that of `ReplicationSpec`."""
+    """The dialect of a kind of server; `mode` is `ReplicationSpec.mode`."""
     from howfar.lab.replication.binary_log import MariadbReplication, MysqlReplication
     from howfar.lab.replication.galera import GaleraReplication
     from howfar.lab.replication.group import GroupReplication
     from howfar.lab.replication.postgresql import PostgresReplication
 
-    known = (MariadbReplication(), MysqlReplication(), PostgresReplication())
+    dialects = (MariadbReplication(), MysqlReplication(), PostgresReplication())
     clusters = (GaleraReplication(), GroupReplication())
     return next(
         (dialect for dialect in clusters if dialect.kind == kind and mode in dialect.modes),
-        {dialect.kind: dialect for dialect in known}[kind],
+        {dialect.kind: dialect for dialect in dialects}[kind],
     )

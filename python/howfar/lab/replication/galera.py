@@ -1,8 +1,8 @@
 """Galera: every node of MariaDB has the same data, and a commit is ordered among all of them before it returns.
 
-Nodes begin with equal data. Their files say so: `grastate.dat` has the same state for all, and `gvwstate.dat` the members of a former
-cluster. So the nodes start in parallel, and resume that cluster without transferring data. Positions are the cluster's sequence
-numbers.
+Nodes begin with equal data, and files that say so: `grastate.dat` has the same state on all nodes, and `gvwstate.dat` lists the
+members of a supposed earlier cluster. So the nodes start in parallel and resume that cluster without transferring data. Positions are
+the cluster's sequence numbers.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from howfar.contract.receipt import NodeFacts, PrimaryEnd, ReplicaState
+from howfar.contract.receipt import NodeFacts, PrimaryState, ReplicaState
 from howfar.errors import LabError
 from howfar.lab.cache import cache_home
-from howfar.lab.replication.binary_log import MariadbReplication, make_schema, status, variables
+from howfar.lab.replication.binary_log import MariadbReplication, make_schema, query_status, query_variables
 from howfar.lab.replication.dialect import Seed, Source
 from howfar.lab.replication.links import ReplicationSpec
-from howfar.lab.replication.member import Member, await_node, wait_for
-from howfar.lab.servers import Ask, ServerContext
+from howfar.lab.replication.member import Member, wait_for, wait_for_node
+from howfar.lab.servers import RunQuery, ServerContext
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.plan.agreement import PACKET, WINDOW, provider_options
 
@@ -32,14 +32,15 @@ PROVIDERS = tuple(
 PORT = 4567
 """Port on which the nodes communicate with each other."""
 SYNC_WAIT = {"eventual": 0, "before": 7}
-"""Value of `wsrep_sync_wait` by level of `consistency`: the statements that wait until their node has applied all earlier
-transactions. 7 means reads, updates, deletes and inserts."""
-READY = "Synced"
-TRANSFER = "mariabackup"
-"""Method by which a node without data copies the data of another node, which keeps running meanwhile."""
-_TRANSFER_PROGRAMS = (f"wsrep_sst_{TRANSFER}", "mariabackup", "mbstream", "socat", "my_print_defaults")
-_TRANSFERS = {"IST": "Running IST", "SST": "SST received"}
-"""Text in the log of a node that fetched the transactions it missed (IST), or all data (SST). After an IST the log has both texts."""
+"""Value of `wsrep_sync_wait` for each level of `consistency`: which statements wait until their node has applied all earlier
+transactions. 7: reads, updates, deletes and inserts."""
+SYNCED = "Synced"
+TRANSFER_METHOD = "mariabackup"
+"""Method by which a node without data copies the data of another node, which keeps serving during the copy."""
+_TRANSFER_PROGRAMS = (f"wsrep_sst_{TRANSFER_METHOD}", "mariabackup", "mbstream", "socat", "my_print_defaults")
+_TRANSFER_LOG_TEXTS = {"IST": "Running IST", "SST": "SST received"}
+"""Text in the log of a node that fetched the transactions that it had missed (IST) or all data (SST). After an IST the log has
+both."""
 _COUNTERS = {
     "wsrep_replicated": "ordered",
     "wsrep_local_cert_failures": "conflicts",
@@ -53,15 +54,16 @@ _ROOT_BY_SOCKET_SQL = "ALTER USER 'root'@'localhost' IDENTIFIED VIA unix_socket;
 _SETTINGS = ("wsrep_protocol_version", "wsrep_provider_version", "wsrep_cluster_conf_id")
 _REPORTED_OPTIONS = (WINDOW, PACKET)
 """Options of Galera's library that the receipt contains."""
-_POSITION = "SELECT VARIABLE_VALUE AS position FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{}'"
+_STATUS_SQL = "SELECT VARIABLE_VALUE AS position FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{}'"
 
 
-def provider() -> Path | None:
+def find_provider() -> Path | None:
+    """Galera's library on this machine; None if there is none."""
     return next((path for path in PROVIDERS if path.exists()), None)
 
 
 def transfer_path() -> str:
-    """The PATH on which a server finds the programs of a transfer: our own PATH, and the folder of `howfar setup --clusters`."""
+    """The PATH with which a server finds the programs of a transfer: our own PATH plus the folder of `howfar setup --clusters`."""
     return f"{os.environ.get('PATH', os.defpath)}:{transfer_folder()}"
 
 
@@ -70,8 +72,8 @@ def transfer_folder() -> Path:
     return cache_home() / "galera/bin"
 
 
-def missing_for_transfer() -> str | None:
-    """Why data cannot be transferred between nodes here: the missing programs. None if it can."""
+def transfer_obstacle() -> str | None:
+    """The reason why data cannot be transferred between nodes here: the missing programs. None if it can."""
     missing = [name for name in _TRANSFER_PROGRAMS if shutil.which(name, path=transfer_path()) is None]
     return f"{', '.join(missing)} not found (`howfar setup --clusters` gets what is needed)" if missing else None
 
@@ -81,42 +83,42 @@ class GaleraPositions:
 
     counts_received = False
 
-    def lacking(self, ahead: str, behind: str) -> int:
+    def count_missing(self, ahead: str, behind: str) -> int:
         return max(int(ahead) - int(behind), 0)
 
-    def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
+    def errant_transactions(self, replica_state: str, primary_state: str, writer: str = "") -> str:
         return "" if replica_state == primary_state else f"its cluster is {replica_state} and not {primary_state}"
 
 
 class GaleraReplication(MariadbReplication):
     modes = ("galera",)
     positions = GaleraPositions()
-    position_sql = applied_sql = _POSITION.format("wsrep_last_committed")
-    state_sql = _POSITION.format("wsrep_cluster_state_uuid")
+    position_sql = applied_sql = _STATUS_SQL.format("wsrep_last_committed")
+    state_sql = _STATUS_SQL.format("wsrep_cluster_state_uuid")
 
     def binary_log(self, seed: Seed) -> BinaryLog:
         log, spec = super().binary_log(seed), seed.spec
-        if (library := provider()) is None:
+        if (library := find_provider()) is None:
             raise LabError("Galera's library was not found", "Run `howfar setup --clusters`.")
         nodes = [str(uuid.uuid5(uuid.UUID(seed.group), str(number))) for number in range(spec.replicas + 1)]
         port = ServerContext.port_on(PORT) if seed.on_hosts else PORT
         address, addresses = seed.nodes[seed.number], ",".join(f"{node}:{port}" for node in seed.nodes)
-        listens = f";base_port={port};gmcast.listen_addr=tcp://{address}:{port}" if seed.on_hosts else ""
+        listen_options = f";base_port={port};gmcast.listen_addr=tcp://{address}:{port}" if seed.on_hosts else ""
         is_founder = seed.arrival == "founds"
-        first = (f"--wsrep-start-position={seed.group}:0",) if is_founder else ()
+        start_position = (f"--wsrep-start-position={seed.group}:0",) if is_founder else ()
         options = (
-            *first,
+            *start_position,
             "--wsrep-on=ON",
             f"--wsrep-provider={library}",
             f"--wsrep-cluster-name={uuid.UUID(seed.group).hex}",  # a node with another name cannot join
             f"--wsrep-cluster-address=gcomm://{addresses}",
             f"--wsrep-node-address={address}",
             f"--wsrep-node-name={seed.name}",
-            f"--wsrep-sst-method={'skip' if is_founder else TRANSFER}",
+            f"--wsrep-sst-method={'skip' if is_founder else TRANSFER_METHOD}",
             "--wsrep-sst-auth=root:",
             "--wsrep-dirty-reads=ON",  # a node that is cut off still answers reads; it refuses writes anyway
             f"--wsrep-sync-wait={SYNC_WAIT[spec.consistency]}",
-            f"--wsrep-provider-options=gcache.size=64M{listens}",
+            f"--wsrep-provider-options=gcache.size=64M{listen_options}",
             "--binlog-format=ROW",
             "--innodb-autoinc-lock-mode=2",
         )
@@ -137,26 +139,26 @@ class GaleraReplication(MariadbReplication):
             else {},
         )
 
-    def arrive(self, member: Member, seed: Seed, timeout_s: float) -> str:
+    def rejoin(self, member: Member, seed: Seed, timeout_s: float) -> str:
         server = self.restart_member(member, seed)
         server.become_ready()
-        await_node(member, timeout_s)
+        wait_for_node(member, timeout_s)
         log_text = "\n".join(server.log_lines())
-        return next((how for how, mark in _TRANSFERS.items() if mark in log_text), "nothing")
+        return next((method for method, text in _TRANSFER_LOG_TEXTS.items() if text in log_text), "nothing")
 
     def follow(self, replica: Member, source: Source) -> None:
         """Do nothing: a node joins the cluster when it starts."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
         for member in (primary, *replicas):
-            await_node(member, timeout_s)
+            wait_for_node(member, timeout_s)
         make_schema(primary, timeout_s)
 
-    def read_state(self, ask: Ask) -> ReplicaState | None:
-        reported = status(ask, "LIKE 'wsrep%'")
+    def read_state(self, run_query: RunQuery) -> ReplicaState | None:
+        reported = query_status(run_query, "LIKE 'wsrep%'")
         ready = (
             "Yes"
-            if reported["wsrep_local_state_comment"] == READY and reported["wsrep_connected"] == "ON"
+            if reported["wsrep_local_state_comment"] == SYNCED and reported["wsrep_connected"] == "ON"
             else "Connecting"
         )
         return ReplicaState(
@@ -166,38 +168,40 @@ class GaleraReplication(MariadbReplication):
             received=reported["wsrep_last_committed"],
         )
 
-    def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
-        reported = status(ask, "LIKE 'wsrep%'")
-        settings = variables(ask, "WHERE Variable_name IN ('wsrep_sync_wait', 'wsrep_slave_threads', 'wsrep_on')")
-        options = variables(ask, "WHERE Variable_name = 'wsrep_provider_options'")["wsrep_provider_options"]
+    def read_node_facts(self, run_query: RunQuery, name: str, spec: ReplicationSpec) -> NodeFacts:
+        reported = query_status(run_query, "LIKE 'wsrep%'")
+        settings = query_variables(
+            run_query, "WHERE Variable_name IN ('wsrep_sync_wait', 'wsrep_slave_threads', 'wsrep_on')"
+        )
+        options = query_variables(run_query, "WHERE Variable_name = 'wsrep_provider_options'")["wsrep_provider_options"]
         provider_values = provider_options(options)
         settings |= {name: provider_values[name] for name in _REPORTED_OPTIONS if name in provider_values}
         requested = {
-            "wsrep_local_state_comment": READY,
+            "wsrep_local_state_comment": SYNCED,
             "wsrep_cluster_size": str(spec.replicas + 1),
             "wsrep_cluster_status": "Primary",
             "wsrep_ready": "ON",
             "wsrep_on": "ON",
             "wsrep_sync_wait": str(SYNC_WAIT[spec.consistency]),
         }
-        known = {**reported, **settings}
+        actual = {**reported, **settings}
         return NodeFacts(
             name=name,
             role=reported["wsrep_cluster_status"],
             settings={**settings, **{setting: reported[setting] for setting in _SETTINGS}},
             counters={own_name: int(reported[server_name]) for server_name, own_name in _COUNTERS.items()},
             unlike=tuple(
-                f"had {setting} {known.get(setting)} instead of {value}"
+                f"had {setting} {actual.get(setting)} instead of {value}"
                 for setting, value in requested.items()
-                if known.get(setting) != value
+                if actual.get(setting) != value
             ),
         )
 
     def promote(self, replica: Member, timeout_s: float) -> int:
-        """Wait until the remaining nodes continue without the lost one. Every node accepts writes, so none has to be promoted."""
+        """Wait until the remaining nodes continue without the lost node. Every node accepts writes, so none has to be promoted."""
 
-        def is_complete() -> bool:
-            reported = status(replica.ask, "LIKE 'wsrep%'")
+        def has_recovered() -> bool:
+            reported = query_status(replica.query, "LIKE 'wsrep%'")
             size = int(reported["wsrep_cluster_size"])
             return (
                 reported["wsrep_ready"] == "ON"
@@ -205,11 +209,11 @@ class GaleraReplication(MariadbReplication):
                 and size <= replica.spec.replicas
             )
 
-        wait_for(is_complete, timeout_s, lambda: f"{replica.name} did not go on without the node that died")
+        wait_for(has_recovered, timeout_s, lambda: f"{replica.name} did not go on without the node that died")
         return 0
 
-    def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:
+    def read_primary_end(self, run_query: RunQuery, primary: object, spec: ReplicationSpec) -> PrimaryState | None:
         return None
 
-    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+    def acknowledges(self, run_query: RunQuery, spec: ReplicationSpec) -> bool | None:
         return None

@@ -1,7 +1,7 @@
 """MySQL's Group Replication, single-primary or multi-primary: the members agree on the order of commits by a kind of Paxos (XCom).
 
-All members begin with equal data and no transactions of their own, so that none has to fetch anything when it joins. Encryption
-between the members is off, as between the laboratory's other servers; MySQL 9.7 requires it by default.
+All members begin with equal data and without their own transactions, so none has to fetch anything when it joins. Encryption between
+the members is off, as between the laboratory's other servers; MySQL 9.7 would require it by default.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from howfar.contract.receipt import NodeFacts, PrimaryEnd, ReplicaState
-from howfar.lab.replication.binary_log import MysqlReplication, make_schema, status, variables
+from howfar.contract.receipt import NodeFacts, PrimaryState, ReplicaState
+from howfar.lab.replication.binary_log import MysqlReplication, make_schema, query_status, query_variables
 from howfar.lab.replication.dialect import ACCOUNT, Seed, Source, query_one_row
 from howfar.lab.replication.links import ReplicationSpec
-from howfar.lab.replication.member import Member, await_node, wait_for
-from howfar.lab.servers import Ask, ServerContext
-from howfar.lab.servers.dialect import BinaryLog, quotable
+from howfar.lab.replication.member import Member, wait_for, wait_for_node
+from howfar.lab.servers import RunQuery, ServerContext
+from howfar.lab.servers.dialect import BinaryLog, check_quotable
 
 PORT = 33061
 """Port on which the members communicate with each other."""
 _CACHE_BYTES = 128 << 20
 _MEMBERS_TABLE = "performance_schema.replication_group_members"
-_OWN_MEMBER_SQL = (
+_OWN_STATE_SQL = (
     f"SELECT MEMBER_STATE AS state, MEMBER_ROLE AS role FROM {_MEMBERS_TABLE} WHERE MEMBER_ID = @@server_uuid"
 )
 _ONLINE_COUNT_SQL = f"SELECT COUNT(*) AS n FROM {_MEMBERS_TABLE} WHERE MEMBER_STATE = 'ONLINE'"
@@ -77,19 +77,19 @@ class GroupReplication(MysqlReplication):
             f"--report-host={address}",
             *(f"--group-replication-{name}={value}" for name, value in group_options.items()),
         )
-        recovery = (
-            f"CHANGE REPLICATION SOURCE TO SOURCE_USER = '{ACCOUNT}', SOURCE_PASSWORD = '{quotable(seed.secret)}' "
+        recovery_sql = (
+            f"CHANGE REPLICATION SOURCE TO SOURCE_USER = '{ACCOUNT}', SOURCE_PASSWORD = '{check_quotable(seed.secret)}' "
             "FOR CHANNEL 'group_replication_recovery';\n"
         )
         privileges = "BACKUP_ADMIN, GROUP_REPLICATION_STREAM" if seed.on_hosts else "BACKUP_ADMIN"
         grant_sql = f"GRANT {privileges} ON *.* TO '{ACCOUNT}'@'%';\n"
         fetches_data = seed.arrival != "founds"
-        init_sql = log.init_sql + grant_sql + recovery
+        init_sql = log.init_sql + grant_sql + recovery_sql
         return replace(log, options=(*log.options, *options), init_sql=init_sql, fetches_data=fetches_data)
 
-    def arrive(self, member: Member, seed: Seed, timeout_s: float) -> str:
+    def rejoin(self, member: Member, seed: Seed, timeout_s: float) -> str:
         self._start(member, seed, timeout_s)
-        how = "binary log"
+        method = "binary log"
         if seed.arrival == "new":
             # After cloning another member, the server exits and expects a supervisor to restart it; here we are the supervisor.
             wait_for(
@@ -99,40 +99,40 @@ class GroupReplication(MysqlReplication):
                 "Its log says how far it came.",
             )
             self._start(member, replace(seed, arrival="returns"), timeout_s)
-            how = "clone"
-        await_node(member, timeout_s)
-        return how
+            method = "clone"
+        wait_for_node(member, timeout_s)
+        return method
 
     def _start(self, member: Member, seed: Seed, timeout_s: float) -> None:
         self.restart_member(member, seed).become_ready()
-        member.tell("START GROUP_REPLICATION", timeout_s)
+        member.execute("START GROUP_REPLICATION", timeout_s)
 
     def follow(self, replica: Member, source: Source) -> None:
         """Do nothing: a node's options name the group to join."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, timeout_s: float) -> None:
-        primary.tell("SET GLOBAL group_replication_bootstrap_group = ON", timeout_s)
-        primary.tell("START GROUP_REPLICATION", timeout_s)
-        primary.tell("SET GLOBAL group_replication_bootstrap_group = OFF", timeout_s)
+        primary.execute("SET GLOBAL group_replication_bootstrap_group = ON", timeout_s)
+        primary.execute("START GROUP_REPLICATION", timeout_s)
+        primary.execute("SET GLOBAL group_replication_bootstrap_group = OFF", timeout_s)
         with ThreadPoolExecutor(len(replicas)) as pool:
-            for joined in [pool.submit(replica.tell, "START GROUP_REPLICATION", timeout_s) for replica in replicas]:
-                joined.result()
+            for future in [pool.submit(replica.execute, "START GROUP_REPLICATION", timeout_s) for replica in replicas]:
+                future.result()
         for member in (primary, *replicas):
-            await_node(member, timeout_s)
+            wait_for_node(member, timeout_s)
         make_schema(primary, timeout_s)
 
-    def read_state(self, ask: Ask) -> ReplicaState | None:
-        row = query_one_row(ask, _OWN_MEMBER_SQL)
+    def read_state(self, run_query: RunQuery) -> ReplicaState | None:
+        row = query_one_row(run_query, _OWN_STATE_SQL)
         ready = "Yes" if row["state"] == "ONLINE" else "Connecting"
-        received = str(query_one_row(ask, self.applied_sql)["position"] or "")
+        received = str(query_one_row(run_query, self.applied_sql)["position"] or "")
         return ReplicaState(receiving=ready, applying=ready, errors=(), received=received)
 
-    def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
+    def read_node_facts(self, run_query: RunQuery, name: str, spec: ReplicationSpec) -> NodeFacts:
         own_member, online, stats, protocol = (
-            query_one_row(ask, sql) for sql in (_OWN_MEMBER_SQL, _ONLINE_COUNT_SQL, _STATS_SQL, _PROTOCOL_SQL)
+            query_one_row(run_query, sql) for sql in (_OWN_STATE_SQL, _ONLINE_COUNT_SQL, _STATS_SQL, _PROTOCOL_SQL)
         )
-        settings = variables(
-            ask,
+        settings = query_variables(
+            run_query,
             "WHERE Variable_name IN ('group_replication_consistency', 'group_replication_paxos_single_leader', "
             "'group_replication_single_primary_mode', 'group_replication_flow_control_mode')",
         )
@@ -146,12 +146,12 @@ class GroupReplication(MysqlReplication):
             "group_replication_paxos_single_leader": "ON" if spec.mode == "group-leader" else "OFF",
         }
         listed = ", ".join(f"'{counter}'" for counter in _COUNTERS)
-        counters_now = status(ask, f"WHERE Variable_name IN ({listed})")
+        counters = query_status(run_query, f"WHERE Variable_name IN ({listed})")
         return NodeFacts(
             name=name,
             role=str(own_member["role"]),
             settings={**settings, **{key: str(value) for key, value in protocol.items()}},
-            counters={key: int(value) for key, value in {**stats, **counters_now}.items()},
+            counters={key: int(value) for key, value in {**stats, **counters}.items()},
             unlike=tuple(
                 f"had {setting} {reported.get(setting)} instead of {value}"
                 for setting, value in requested.items()
@@ -162,17 +162,17 @@ class GroupReplication(MysqlReplication):
     def promote(self, replica: Member, timeout_s: float) -> int:
         """Wait until the group has elected a primary, which may be another member, and this member has applied everything."""
 
-        def is_complete() -> bool:
-            row = query_one_row(replica.ask, _SURVIVORS_SQL)
+        def has_recovered() -> bool:
+            row = query_one_row(replica.query, _SURVIVORS_SQL)
             return row["members"] <= replica.spec.replicas and (row["primaries"], row["queue"]) == (1, 0)
 
-        wait_for(is_complete, timeout_s, lambda: f"{replica.name} did not go on without the member that died")
+        wait_for(has_recovered, timeout_s, lambda: f"{replica.name} did not go on without the member that died")
         return 0
 
-    def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:
+    def read_primary_end(self, run_query: RunQuery, primary: object, spec: ReplicationSpec) -> PrimaryState | None:
         return None
 
-    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+    def acknowledges(self, run_query: RunQuery, spec: ReplicationSpec) -> bool | None:
         return None
 
 

@@ -1,4 +1,4 @@
-"""The request for a primary and its replicas, and the replicas' hosts with their links."""
+"""The requested replication, and the hosts of the replicas with their links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from howfar.contract.receipt import LinkCalibration, LinkReceipt, TcpSettings
 from howfar.errors import PlanError
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT
-from howfar.lab.link.receipt import LatenessLimits, link_receipt, link_violations
+from howfar.lab.link.receipt import link_receipt
 from howfar.lab.network import (
     MAX_LINKS,
     MAX_REPLICAS,
@@ -29,14 +29,14 @@ from howfar.lab.network import (
     size_buffers,
     usable_cpus,
 )
-from howfar.lab.window_network import open_in, traffic
+from howfar.lab.window_network import open_net_file, parse_traffic
 from howfar.plan.distances import pairs
 from howfar.plan.factors import CLUSTERS
 
 
 @dataclass(frozen=True)
 class ReplicaSetContext:
-    """What a replica set needs to run: a directory, the network whose `server` is the primary's host, CPUs, number of clients."""
+    """Resources of a replica set: directory, network (its `server` is the primary's host), CPUs, number of clients."""
 
     work: Path
     network: Network
@@ -45,18 +45,18 @@ class ReplicaSetContext:
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
     timeout_s: float = 30.0
-    """Time for a replica to connect or to catch up, and for a commit outside the load, in addition to round trips."""
+    """Time limit, in addition to round trips, for a replica to connect or to catch up, and for a commit outside the load."""
 
     @property
     def replica_cpus(self) -> Cpus:
-        """CPUs for the replicas: those that neither client nor primary uses, else the client's. The primary never shares its CPUs."""
+        """CPUs for the replicas: those that neither client nor primary uses; if there are none, the client's, never the primary's."""
         used_cpus = {*self.shares.client, *self.shares.server}
         return tuple(cpu for cpu in usable_cpus() if cpu not in used_cpus) or self.shares.client
 
 
 class ReplicationLink(ABC):
-    """The link between a replica and its primary, or between two nodes of a cluster. The replica connects, so it is the link's client:
-    the primary's data goes `to_client`, acknowledgements go `to_server`."""
+    """The link between a replica and its primary, or between two replicas of a cluster. The replica opens the connection, so it is
+    the link's client: the primary's data goes `to_client`, acknowledgements go `to_server`."""
 
     @property
     @abstractmethod
@@ -73,37 +73,33 @@ class ReplicationLink(ABC):
 
     @abstractmethod
     def sent_bytes(self) -> int | None:
-        """Bytes that the primary's host has sent to the replica since their interfaces were created. None if not counted
-        separately."""
+        """Bytes that the primary's host has sent to the replica since their interfaces were created; None if this link's bytes are
+        not counted separately."""
 
     @abstractmethod
-    def begin(self) -> RttResult:
+    def prepare_load(self) -> RttResult:
         """Measure the link at rest before the load, and reset its counters. Raises LinkFailed, EngineError."""
 
     @abstractmethod
     def pid(self) -> int | None:
-        """Id of the process that emulates the link, for its CPU time. None if there is none."""
+        """PID of the process that emulates the link, for its CPU time; None if there is none."""
 
     @abstractmethod
     def counters(self) -> LinkStats | None: ...
 
     @abstractmethod
-    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt: ...
-
-    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: LatenessLimits) -> tuple[str, ...]:
-        """Differences between the link and what was requested; none for a real one."""
-        return ()
+    def build_receipt(self, rtt_at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt: ...
 
     def cut(self, directions: Iterable[DirectionName] = DIRECTIONS) -> None:
         raise PlanError("a real link cannot be cut", "Measure faults in the laboratory (without --on).")
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         raise PlanError("a real link cannot be mended", "Measure faults in the laboratory (without --on).")
 
 
 @dataclass(frozen=True)
 class EmulatedReplicationLink(ReplicationLink):
-    """A link of the laboratory: an emulated link between the replica's host and the primary's, or between two replicas' hosts."""
+    """An emulated link between the replica's host and the primary's, or between two replicas' hosts."""
 
     network: Network
     link: Link
@@ -133,15 +129,15 @@ class EmulatedReplicationLink(ReplicationLink):
         return self.link.alive()
 
     def sent_bytes(self) -> int | None:
-        with closing(open_in(self.network.server, "dev")) as file:
-            interface_traffic = traffic(file.read(), self.network.ends.server_device)
-        assert interface_traffic is not None, "a wire has a device at either end"
+        with closing(open_net_file(self.network.server, "dev")) as file:
+            interface_traffic = parse_traffic(file.read(), self.network.ends.server_device)
+        assert interface_traffic is not None, "a link has a device at each end"
         return interface_traffic.sent_bytes
 
-    def begin(self) -> RttResult:
-        found = self.link.at_rest()
+    def prepare_load(self) -> RttResult:
+        rtt_at_rest = self.link.measure_rtt_at_rest()
         self.link.counters(reset=True)
-        return found
+        return rtt_at_rest
 
     def pid(self) -> int | None:
         return self.link.pid
@@ -149,12 +145,9 @@ class EmulatedReplicationLink(ReplicationLink):
     def counters(self) -> LinkStats | None:
         return self.link.counters()
 
-    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt:
+    def build_receipt(self, rtt_at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt:
         tcp = TcpSettings(preset=self.tcp, congestion_control=self.network.congestion_control)
-        return link_receipt(self.link, at_rest, stats, tcp)
-
-    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: LatenessLimits) -> tuple[str, ...]:
-        return link_violations(self.link, at_rest, stats, lateness)
+        return link_receipt(self.link, rtt_at_rest, stats, tcp)
 
     def shape(self, spec: LinkSpec) -> None:
         """Set the link to `spec` while it is idle. Raises LinkFailed, EngineError."""
@@ -169,7 +162,7 @@ class EmulatedReplicationLink(ReplicationLink):
             spec = spec.with_direction(name, direction)
         self.link.change(spec, 0)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Restore the link as it was before `cut`. Raises LinkFailed."""
         self.link.change(self.link.spec, 0)
 
@@ -183,9 +176,9 @@ def open_replication_links(
     *,
     mesh: bool = False,
 ) -> Iterator[tuple[EmulatedReplicationLink, ...]]:
-    """Open `count` hosts, each joined to the primary's by a calibrated link; call in the sandbox. `mesh`: also join every two of them,
-    and give each host an address that all others can reach. `calibrations`: those of earlier links, by name. The links to the primary
-    come first in the result. Raises PlanError, LinkFailed, EngineError."""
+    """Create `count` hosts, each joined to the primary's host by a calibrated link; call in the sandbox. `mesh`: also join every two
+    of them, and give each host an address that all other hosts can reach. `calibrations`: those of earlier links, by name. The links
+    to the primary come first in the result. Raises PlanError, LinkFailed, EngineError."""
     replica_pairs = [(low, high) for low, high in pairs(count + 1) if low] if mesh else []
     if count + len(replica_pairs) > MAX_LINKS:
         raise PlanError(f"a cluster of {count + 1} nodes needs more than {MAX_LINKS} links", "Use at most 6 nodes.")
@@ -193,7 +186,7 @@ def open_replication_links(
     with ExitStack() as stack:
         links: list[EmulatedReplicationLink] = []
 
-        def open_one_link(network: Network, nodes: tuple[int, int], shares: Shares) -> None:
+        def add_link(network: Network, nodes: tuple[int, int], shares: Shares) -> None:
             size_buffers(network, spec.bdp_bytes, context.tcp)
             link = EmulatedReplicationLink(
                 network,
@@ -217,31 +210,32 @@ def open_replication_links(
 
         shares = Shares(client=replica_cpus, server=primary_cpus)
         for number in range(1, count + 1):
-            open_one_link(join_replica(context.network, stack, number, shares), (0, number), shares)
+            add_link(join_replica(context.network, stack, number, shares), (0, number), shares)
         hosts = [context.network.server, *(link.host for link in links)]
         for number, (low, high) in enumerate(replica_pairs, count + 1):
             shares = Shares(client=replica_cpus, server=replica_cpus)
-            open_one_link(join_hosts(context.network, hosts[high], hosts[low], number, shares), (low, high), shares)
+            add_link(join_hosts(context.network, hosts[high], hosts[low], number, shares), (low, high), shares)
         yield tuple(links)
 
 
 def node_address(number: int) -> str:
-    """Address of a node of a cluster, the same on all its links."""
+    """Address of node `number` of a cluster, the same on all its links."""
     return f"10.78.0.{number + 1}"
 
 
 Mode = Literal["none", "async", "semi_sync", "galera", "group", "group-leader"]
 WaitPoint = Literal["AFTER_SYNC", "AFTER_COMMIT", "remote_write", "on", "remote_apply"]
-"""The servers' own names: first those of MariaDB and MySQL, then those of PostgreSQL (`synchronous_commit`)."""
+"""The point up to which a replica must be before a commit returns, by the servers' own names: first those of MariaDB and MySQL, then
+those of PostgreSQL (`synchronous_commit`)."""
 Durability = Literal["strict", "relaxed", "off"]
 Compression = Literal["zlib", "zstd"]
 FOREVER_MS = 3_600_000
-"""Timeout after which a semi-synchronous primary continues without its replicas; this one is longer than any trial."""
+"""A timeout that is longer than any trial, so that a semi-synchronous primary never continues without its replicas."""
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A server's settings for writing its logs; the same on primary and replicas."""
+class LogFlushing:
+    """A server's settings for flushing its logs, the same on primary and replicas."""
 
     flush_log_at_commit: int
     sync_binlog: int
@@ -249,17 +243,17 @@ class Preset:
     """None for the server's default."""
 
 
-PRESETS: dict[Durability, Preset] = {
-    "strict": Preset(1, 1, None),
-    "relaxed": Preset(2, 0, None),
-    "off": Preset(0, 0, "nosync"),
+LOG_FLUSHING: dict[Durability, LogFlushing] = {
+    "strict": LogFlushing(1, 1, None),
+    "relaxed": LogFlushing(2, 0, None),
+    "off": LogFlushing(0, 0, "nosync"),
 }
 
 
 @dataclass(frozen=True)
 class ReplicationSpec:
-    """The requested replication. With mode `none` the primary has no replica but writes its binary log, so that modes differ only in
-    the replicas."""
+    """The requested replication. With mode `none` the primary has no replica but still writes its binary log, so that the modes differ
+    only in the replicas."""
 
     mode: Mode = "semi_sync"
     replicas: int = 1
@@ -287,19 +281,19 @@ class ReplicationSpec:
         return self.mode in CLUSTERS
 
     @property
-    def needed(self) -> int:
-        """Number of other servers that must answer before a commit returns. The nearest servers answer first, so they determine the
-        time."""
+    def acknowledgements_needed(self) -> int:
+        """Number of other servers that must answer before a commit returns. The nearest servers answer first, so they determine how
+        long it waits."""
         if self.mode == "galera":
             return self.replicas
         return (self.replicas + 1) // 2 if self.cluster else self.wait_for if self.semi_sync else 0
 
     @property
-    def preset(self) -> Preset:
-        return PRESETS[self.durability]
+    def log_flushing(self) -> LogFlushing:
+        return LOG_FLUSHING[self.durability]
 
     def check(self) -> None:
-        """Raises PlanError for a combination that makes no sense on any server."""
+        """Check the request. Raises PlanError for a combination that makes no sense on any server."""
         if (self.mode == "none") != (self.replicas == 0):
             raise PlanError(
                 f"replication {self.mode} with {self.replicas} replicas makes no sense",

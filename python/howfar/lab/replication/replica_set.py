@@ -1,7 +1,7 @@
-"""A primary and its replicas: set up data, servers and replication, and prove that they replicate before any measurement.
+"""A primary and its replicas: sets up data, servers and replication, and proves that they replicate before any measurement.
 
 Replicas and primary start with copies of the same loaded template, before any of them writes, so their histories are empty and equal.
-Their hosts and links are in `links.py`; they outlive a replica set.
+Their hosts and links, which outlive a replica set, are in `links.py`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from howfar.lab.replication.links import (
     ReplicationSpec,
     node_address,
 )
-from howfar.lab.replication.member import Member, begin_member, refuse_errant_transactions, wait_for
-from howfar.lab.replication.proof import FILLING, ChannelFacts, channel_violations, sent_bytes, violations
+from howfar.lab.replication.member import Member, start_member, wait_for
+from howfar.lab.replication.proof import FILLING, ChannelFacts, channel_violations, sent_bytes, window_violations
 from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.table_store import LOADED
+from howfar.lab.servers.table_store import LOADED_TEMPLATES
 
-_ROUND_TRIPS = 60
-"""Round trips allowed on a long link; connecting, catching up and the proof take about a third of them."""
+_TIMEOUT_ROUND_TRIPS = 60
+"""Round trips for which an action's time limit allows. Connecting, catching up and the proof take about a third of them."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class ReplicaSet:
     certificates: CertificatePaths | None = None
     """Certificates of its servers; None if they offer no TLS."""
     facts: ReplicationReceipt = field(default_factory=ReplicationReceipt)
-    """Facts for the receipt: about its setup, and from its servers."""
+    """Facts for the receipt: about the setup, and from the servers."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -68,122 +68,127 @@ class ReplicaSet:
         """The links between the replicas of a cluster."""
         return self.links[len(self.replicas) :]
 
-    def ends_of(self, link: ReplicationLink) -> tuple[str, ...]:
-        """Names of the members at a link's ends. A link between two replicas is named after both, any other link after its replica."""
+    def member_names(self, link: ReplicationLink) -> tuple[str, ...]:
+        """Names of the two members that a link connects. A link between replicas is named after both, any other link after its
+        replica."""
         names = tuple(link.name.split("-"))
         return names if len(names) > 1 else (self.primary.name, *names)
 
-    def links_around(self, members: Iterable[Member]) -> tuple[ReplicationLink, ...]:
-        """All links between `members` and the other members."""
+    def external_links(self, members: Iterable[Member]) -> tuple[ReplicationLink, ...]:
+        """The links between one of `members` and any other member."""
         names = {member.name for member in members}
-        return tuple(link for link in self.links if len(names & set(self.ends_of(link))) == 1)
+        return tuple(link for link in self.links if len(names & set(self.member_names(link))) == 1)
 
     @property
     def timeout_s(self) -> float:
-        """Time limit of an action that needs several round trips."""
-        return self.base_timeout_s + _ROUND_TRIPS * max((link.rtt_ns for link in self.links), default=0) / 1e9
+        """Time limit of an action that needs several round trips, in seconds."""
+        return self.base_timeout_s + _TIMEOUT_ROUND_TRIPS * max((link.rtt_ns for link in self.links), default=0) / 1e9
 
     def snapshot(self) -> Snapshot:
         """The state of all members now. Raises ServerCrashed, LabError."""
-        position = self.primary.position(self.dialect.position_sql)
+        position = self.primary.query_position(self.dialect.position_sql)
         return Snapshot(
             position=position,
-            primary=self.primary.primary_end(),
-            replicas=tuple(self._facts_of(replica, position) for replica in self.replicas),
-            nodes=tuple(node for member in self.members if (node := member.node_facts()) is not None),
+            primary=self.primary.read_primary_end(),
+            replicas=tuple(self._replica_facts(replica, position) for replica in self.replicas),
+            nodes=tuple(node for member in self.members if (node := member.read_node_facts()) is not None),
             sent=sent_bytes(self.links[: len(self.replicas)]),
             broken=self._unreported_failures(),
         )
 
     def _unreported_failures(self) -> tuple[str, ...]:
+        """Failures that the servers do not report: dead links, full disks."""
         dead = [f"the link of {link.name} had died" for link in self.links if not link.alive()]
-        full = [f"{member.name} had {free_space}" for member in self.members if (free_space := member.full())]
+        full = [
+            f"{member.name} had {free_space}" for member in self.members if (free_space := member.describe_full_disk())
+        ]
         return (*dead, *full)
 
-    def _facts_of(self, replica: Member, position: str) -> ReplicaFacts:
+    def _replica_facts(self, replica: Member, position: str) -> ReplicaFacts:
         state = _read_state(replica)
-        applied, replica_history = replica.position(self.dialect.applied_sql), replica.position(self.dialect.state_sql)
+        applied, replica_history = (
+            replica.query_position(self.dialect.applied_sql),
+            replica.query_position(self.dialect.state_sql),
+        )
         primary_history, primary_origin = (
-            self.primary.position(sql) for sql in (self.dialect.state_sql, self.dialect.origin_sql)
+            self.primary.query_position(sql) for sql in (self.dialect.state_sql, self.dialect.origin_sql)
         )
         return ReplicaFacts(
             name=replica.name,
             state=state,
             semi_sync=replica.acknowledges(),
             applied=applied,
-            behind=self.dialect.positions.lacking(position, applied),
-            strangers=self.dialect.positions.strangers(replica_history, primary_history, primary_origin),
+            behind=self.dialect.positions.count_missing(position, applied),
+            strangers=self.dialect.positions.errant_transactions(replica_history, primary_history, primary_origin),
         )
 
-    def refuse_errant_transactions(self, replica: Member) -> None:
-        """Check that the replica has no errant transactions; see `member.refuse_errant_transactions`. Raises LabError."""
-        refuse_errant_transactions(self.primary, replica)
-
-    def await_replicating(self, replica: Member) -> None:
+    def wait_until_replicating(self, replica: Member) -> None:
         """Wait until the replica receives and applies. Raises LabError with the replica's own errors."""
 
-        def replicating() -> bool:
+        def is_replicating() -> bool:
             state = _read_state(replica)
             if state.applying != "Yes" or (state.receiving == "No" and state.errors):
-                _raise_refused(replica, state)
+                _raise_cannot_replicate(replica, state)
             return state.receiving == "Yes"
 
-        def describe() -> str:
+        def describe_failure() -> str:
             return f"{replica.name} did not begin to replicate ({'; '.join(_read_state(replica).errors) or 'no error'})"
 
-        wait_for(replicating, self.timeout_s, describe, "Is its link cut, or the machine overloaded?")
+        wait_for(is_replicating, self.timeout_s, describe_failure, "Is its link cut, or the machine overloaded?")
 
-    def await_caught_up(self, replica: Member) -> None:
-        """Wait until everything that the primary has committed by now is applied. Raises LabError."""
-        requested = self.primary.position(self.dialect.position_sql)
+    def wait_until_caught_up(self, replica: Member) -> None:
+        """Wait until the replica has applied everything that the primary has committed by now. Raises LabError."""
+        target = self.primary.query_position(self.dialect.position_sql)
 
-        def lacking() -> int:
-            return self.dialect.positions.lacking(requested, replica.position(self.dialect.applied_sql))
+        def count_missing() -> int:
+            return self.dialect.positions.count_missing(target, replica.query_position(self.dialect.applied_sql))
 
-        def caught_up() -> bool:
+        def has_caught_up() -> bool:
             state = _read_state(replica)
             if state.applying != "Yes":
-                _raise_refused(replica, state)
-            return lacking() == 0
+                _raise_cannot_replicate(replica, state)
+            return count_missing() == 0
 
-        def describe() -> str:
-            why = "".join(f"; {sentence}" for sentence in self._unreported_failures())
-            return f"{replica.name} lacks {lacking()} transactions and did not catch up{why}"
+        def describe_failure() -> str:
+            failures = "".join(f"; {failure}" for failure in self._unreported_failures())
+            return f"{replica.name} lacks {count_missing()} transactions and did not catch up{failures}"
 
-        wait_for(caught_up, self.timeout_s, describe, "Is its link cut, or the machine overloaded?")
+        wait_for(has_caught_up, self.timeout_s, describe_failure, "Is its link cut, or the machine overloaded?")
 
     def prove(self) -> Snapshot:
-        """Prove that replication works, before any other client connects. A row that is written on the primary is read on every
+        """Prove that replication works, before any other client connects: a row that is written on the primary can be read on every
         replica, both ends report the requested settings, and the bytes on the links agree with them. Raises LabError."""
         primary_links = self.links[: len(self.replicas)]
         before, bytes_before = self.snapshot(), sent_bytes(primary_links)
         word = secrets.token_hex(8)
         self.primary.write(self.dialect.marker_sql(word, FILLING), timeout_s=self.timeout_s)
         for replica in self.replicas:
-            self.await_caught_up(replica)
-            rows = replica.ask(f"SELECT word FROM {SCHEMA}.marker WHERE id = 1")
+            self.wait_until_caught_up(replica)
+            rows = replica.query(f"SELECT word FROM {SCHEMA}.marker WHERE id = 1")
             if [row["word"] for row in rows] != [word]:
                 raise LabError(f"{replica.name} says that it has all of its primary, and lacks a row of it")
         after, sent = self.snapshot(), sent_bytes(primary_links)
         wire_bytes = {name: sent[name] - bytes_before[name] for name in sent}
-        channel = ChannelFacts(self.dialect.tls_handshakes(self.primary.ask), len(FILLING), wire_bytes)
+        channel = ChannelFacts(self.dialect.count_tls_handshakes(self.primary.query), len(FILLING), wire_bytes)
         self.facts.channel = asdict(channel)
-        found = (*violations(self.spec, before, after, commits=1), *channel_violations(self.spec, channel))
-        if found:
-            raise LabError("replication is not what was asked: " + "; ".join(found))
+        problems = (*window_violations(self.spec, before, after, commits=1), *channel_violations(self.spec, channel))
+        if problems:
+            raise LabError("replication is not what was asked: " + "; ".join(problems))
         return after
 
 
 def _read_state(replica: Member) -> ReplicaState:
-    state = replica.replica_state()
+    state = replica.read_replica_state()
     if state is None:
         raise LabError(f"{replica.name} follows nobody")
     return state
 
 
-def _raise_refused(replica: Member, state: ReplicaState) -> NoReturn:
-    why = "; ".join(state.errors) or f"receiving {state.receiving}, applying {state.applying}, and no error"
-    raise LabError(f"{replica.name} cannot replicate: {why}", "Its data and its primary's must have the same origin.")
+def _raise_cannot_replicate(replica: Member, state: ReplicaState) -> NoReturn:
+    reason = "; ".join(state.errors) or f"receiving {state.receiving}, applying {state.applying}, and no error"
+    raise LabError(
+        f"{replica.name} cannot replicate: {reason}", "Its data and its primary's must have the same origin."
+    )
 
 
 @contextmanager
@@ -196,14 +201,14 @@ def open_replica_set(
     *,
     encrypted: bool = False,
 ) -> Iterator[ReplicaSet]:
-    """Start a replica set and prove that it replicates. There is a replica at each of the first `spec.replicas` links. Call it in the
-    sandbox, one replica set at a time. Leaving the context removes everything, also after a partial failure. `encrypted`: other
-    clients use TLS, whether or not the replicas do.
+    """Start a replica set, with a replica at each of the first `spec.replicas` links, and prove that it replicates. Call it in the
+    sandbox, one replica set at a time. Leaving the context removes everything, also after a partial failure. `encrypted`: whether the
+    load's clients use TLS; replicas do so independently.
 
     Raises PlanError, LabError, ServerCrashed.
     """
     check_supported(spec, replication_dialect(program.kind, spec.mode))
-    assert len(links) >= spec.replicas, "each replica has a wire of its own"
+    assert len(links) >= spec.replicas, "each replica has its own link"
     with ExitStack() as stack:
         directory = stack.enter_context(_data_directory(context))
         used_links = tuple(
@@ -213,7 +218,7 @@ def open_replica_set(
 
 
 def check_supported(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
-    """Raises PlanError for a request that makes no sense on any server, or that this kind does not support."""
+    """Check a request. Raises PlanError if it makes no sense on any server, or if this kind of server does not support it."""
     spec.check()
     if (
         spec.semi_sync
@@ -252,9 +257,10 @@ def _start_members(
     encrypted: bool,
     stack: ExitStack,
 ) -> ReplicaSet:
-    """Start the members with equal data on the laboratory's hosts, then `join` them to a replica set."""
+    """Start the members with equal data on the laboratory's hosts, then join them to a replica set."""
     dialect = replication_dialect(program.kind, spec.mode)
-    certificates = _certificates(directory, links) if spec.tls or encrypted else None
+    addresses = (LOOPBACK_ADDRESS, SERVER_ADDRESS, *(link.network.ends.server_address for link in links))
+    certificates = make_certificates(directory, addresses) if spec.tls or encrypted else None
     secret, group = secrets.token_urlsafe(18), str(uuid.uuid4())
     ca = str(certificates.ca) if certificates and spec.tls else None
     primary_links = links[: spec.replicas]
@@ -272,7 +278,7 @@ def _start_members(
         )
         source = sources[number - 1] if number else None
         seed = Seed(name, number, spec, secret, certificates, source, group, nodes)
-        member = begin_member(seed, server_context, program, tables)
+        member = start_member(seed, server_context, program, tables)
         stack.callback(member.stop)
         members.append(member)
     primary, *replicas = members
@@ -281,59 +287,52 @@ def _start_members(
     )
     replica_set.facts.replica_cpus = list(context.replica_cpus)
     replica_set.facts.data_file_system = file_system_of(directory)
-    join(replica_set, sources)
+    join_members(replica_set, sources)
     return replica_set
 
 
-def join(replica_set: ReplicaSet, sources: Sequence[Source]) -> None:
-    """Wait until the started members are ready, make each replica follow the primary, and prove the replica set. `sources`: how each
-    replica reaches the primary. Raises LabError, ServerCrashed."""
-    marks = [("", time.monotonic())]
+def join_members(replica_set: ReplicaSet, sources: Sequence[Source]) -> None:
+    """Wait until the started members are ready, make each replica follow the primary, and prove the replica set. `sources`: the
+    primary as each replica connects to it. Raises LabError, ServerCrashed."""
+    step_ends = [("", time.monotonic())]
 
-    def mark(what: str) -> None:
-        marks.append((what, time.monotonic()))
+    def end_step(name: str) -> None:
+        step_ends.append((name, time.monotonic()))
 
-    members = (replica_set.primary, *replica_set.replicas)
-    for member in members:
+    for member in replica_set.members:
         try:
             member.server.become_ready()
         except ServerCrashed as error:
-            damaged = (
-                f"If its log mentions damaged files, remove {cache_home() / LOADED}: everything in it is created again."
-            )
+            templates = cache_home() / LOADED_TEMPLATES
+            damaged = f"If its log mentions damaged files, remove {templates}: everything in it is created again."
             raise ServerCrashed(
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error
-    durability = {member.name: _durability(member, replica_set.spec) for member in members}
+    durability = {member.name: _durability(member, replica_set.spec) for member in replica_set.members}
     replica_set.facts.requested = asdict(replica_set.spec)
     replica_set.facts.durability = durability
     for replica, source in zip(replica_set.replicas, sources, strict=True):
         replica_set.dialect.follow(replica, source)
-    mark("servers")
+    end_step("servers")
     _connect(replica_set)
-    mark("replication")
+    end_step("replication")
     replica_set.prove()
-    mark("proof")
-    replica_set.facts.seconds = {what: round(at - before, 3) for (_, before), (what, at) in pairwise(marks)}
-
-
-def _certificates(directory: Path, links: tuple[EmulatedReplicationLink, ...]) -> CertificatePaths:
-    addresses = [link.network.ends.server_address for link in links]
-    return make_certificates(directory, (LOOPBACK_ADDRESS, SERVER_ADDRESS, *addresses))
+    end_step("proof")
+    replica_set.facts.seconds = {name: round(end_s - start_s, 3) for (_, start_s), (name, end_s) in pairwise(step_ends)}
 
 
 def _durability(member: Member, spec: ReplicationSpec) -> dict[str, str]:
     """The settings that determine durability, as the server reports them. Raises LabError if they differ from the preset: a server may
     accept an option and ignore it."""
-    found, requested = member.dialect.durability(member.ask, spec)
+    reported, requested = member.dialect.read_durability(member.query, spec)
     mismatches = [
-        f"{name} is {found.get(name)} instead of {value}"
+        f"{name} is {reported.get(name)} instead of {value}"
         for name, value in requested.items()
-        if found.get(name, "").lower() != value
+        if reported.get(name, "").lower() != value
     ]
     if mismatches:
         raise LabError(f"{member.name} is not as durable as asked ({spec.durability}): {'; '.join(mismatches)}")
-    return found
+    return reported
 
 
 def _connect(replica_set: ReplicaSet) -> None:
@@ -342,42 +341,42 @@ def _connect(replica_set: ReplicaSet) -> None:
     timeout_s = replica_set.timeout_s
     replica_set.dialect.join(primary, replica_set.replicas, replica_set.spec, timeout_s)
     for replica in replica_set.replicas:
-        replica_set.await_replicating(replica)
+        replica_set.wait_until_replicating(replica)
     if not replica_set.spec.semi_sync:
         return
 
-    def clients() -> int:
-        end = primary.primary_end()
+    def count_clients() -> int:
+        end = primary.read_primary_end()
         return 0 if end is None else end.clients
 
     def all_acknowledge() -> bool:
-        return clients() >= replica_set.spec.replicas and all(
+        return count_clients() >= replica_set.spec.replicas and all(
             replica.acknowledges() for replica in replica_set.replicas
         )
 
     wait_for(
         all_acknowledge,
         timeout_s,
-        lambda: f"{clients()} of {replica_set.spec.replicas} replicas were there to acknowledge, and no more came",
+        lambda: (
+            f"{count_clients()} of {replica_set.spec.replicas} replicas were there to acknowledge, and no more came"
+        ),
     )
 
 
-TIMEOUT_S = 60.0
+PROMOTION_TIMEOUT_S = 60.0
 
 
-def promote(replica: Member, timeout_s: float = TIMEOUT_S) -> Promotion:
-    """Promote a replica: stop receiving, wait until all complete transactions are applied, detach it from its primary, make it
-    writable. The primary may be dead or alive: the caller ensures that no client writes there.
-
-    Raises LabError if it cannot be promoted; it is then left read-only and receives nothing more.
-    """
+def promote(replica: Member, timeout_s: float = PROMOTION_TIMEOUT_S) -> Promotion:
+    """Promote a replica: stop receiving, wait until all complete transactions are applied, detach it from its primary, and make it
+    writable. The primary may be dead or alive; the caller ensures that no client writes there. Raises LabError if the replica cannot
+    be promoted; it then stays read-only and receives nothing more."""
     dialect, start_ns = replica.dialect, time.monotonic_ns()
-    if replica.replica_state() is None:
+    if replica.read_replica_state() is None:
         raise LabError(f"{replica.name} follows nobody: there is nothing to promote it from")
     unapplied = dialect.promote(replica, timeout_s)
     return Promotion(
         name=replica.name,
-        position=replica.position(dialect.applied_sql),
+        position=replica.query_position(dialect.applied_sql),
         unapplied=unapplied,
         took_ns=time.monotonic_ns() - start_ns,
     )

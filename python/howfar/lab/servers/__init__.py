@@ -1,5 +1,5 @@
-"""The interface to servers: a `Store` is a server program with prepared data, a `ServerProcess` is a running process. There is one
-file per kind of server; to add a kind, add a file and a line in `kinds.py`."""
+"""The interface to servers: a `Store` is a server program with prepared data, a `ServerProcess` is a running server. Each kind of
+server has its own file; to add a kind, add a file and a line in `kinds.py`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from typing import Literal, TypeVar
 from howfar.contract.environment import DataFacts
 from howfar.contract.messages import Target, UnixTarget
 from howfar.contract.receipt import ServerReceipt, SessionView
-from howfar.errors import HowfarError, LabError, ServerCrashed, how_ended
-from howfar.lab.environment import listen_queue
+from howfar.errors import HowfarError, LabError, ServerCrashed, describe_exit_status
+from howfar.lab.environment import read_listen_queue
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host, ManagedProcess
 from howfar.lab.servers.program import Program
-from howfar.lab.sockets import free_port
+from howfar.lab.sockets import find_free_port, listening_ports
 from howfar.paths.path import Row
 from howfar.plan.factors import Content
 from howfar.store.server_metrics import ServerMetrics, server_metrics
@@ -32,24 +32,24 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 DATABASE = "sbtest"
 USER = "howfar"
 GAUGES = ("running", "clients")
-"""Metrics that are current values, not totals that only grow."""
+"""Metrics whose values are current states, not totals that only grow."""
 
-HOSTS_PORT = 20_000
-"""Added to a server's usual port on the user's hosts, where another server may use the usual port."""
-SOCKET = "s.sock"
+HOSTS_PORT_OFFSET = 20_000
+"""Added to a server's usual port on the user's hosts, where another server may already use that port."""
+SOCKET_NAME = "s.sock"
 SPARE_CONNECTIONS = 16
 _POLL_S = 0.003
 _KILL_TIMEOUT_S = 2.0
 """Time for the kernel to free a killed process and its memory."""
 _LAST_LOG_LINES = 8
 _MAX_LOG_ERRORS = 3
-"""Maximum error lines quoted from before the last lines: a crashing server first logs the reason, then pages about the crash
-itself."""
+"""Maximum number of error lines that are quoted besides the last lines: a crashing server first logs the reason, then pages about the
+crash itself."""
 _ERROR_MARK = "[ERROR]"
 _MAX_LINE_CHARACTERS = 400
-"""Length at which a quoted line is cut off: a statement in it may have megabytes."""
+"""Length at which a quoted line is cut off: a statement in it may be megabytes long."""
 _SECRET_KEYWORDS = ("PASSWORD", "IDENTIFIED")
-"""Keywords of statements that contain secrets. A server may log such a statement if it crashes while executing it, or refuses it at
+"""Keywords of statements that contain secrets. A server may log such a statement if it crashes during its execution, or refuses it at
 startup."""
 _WITHHELD = "(a line with a password)"
 
@@ -59,8 +59,8 @@ _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
 """Minimum expected rate at which a server reads its tables into memory at startup."""
 _MIN_PAGES_ALLOWED = 32
-"""Pages that a server may read from files during any trial that writes. MySQL read one to six pages of its own (undo, dictionary), and
-MariaDB 17 to 19 when rows of a megabyte had evicted them. Reading this many takes less than a millisecond of a trial."""
+"""Number of pages that a server may read from files during any trial that writes. MySQL read one to six of its own pages (undo,
+dictionary), and MariaDB 17 to 19 after rows of a megabyte had evicted them. Reading this many takes less than a millisecond."""
 _COMMITS_PER_PAGE = 1000
 
 
@@ -70,18 +70,18 @@ def ready_timeout_s(pool_bytes: int) -> float:
 
 
 def pages_allowed(commits: int | None) -> int:
-    """Maximum pages that may be read from files during a trial with this many commits. None: the load only reads, and finds all in
-    memory."""
+    """Maximum number of pages that may be read from files during a trial with this many commits; 0 for None: a load that only reads
+    finds all pages in memory."""
     return 0 if commits is None else max(_MIN_PAGES_ALLOWED, commits // _COMMITS_PER_PAGE)
 
 
 Transport = Literal["socket", "tcp"]
-"""How the load connects to the server: by Unix socket or TCP port."""
+"""Whether the load connects to the server's Unix socket or TCP port."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The sysbench tables to load; none if `count` is 0. One data directory for each of `contents`."""
+    """The sysbench tables to load; none if `count` is 0. Each of `contents` has its own data directory."""
 
     count: int
     size: int
@@ -99,7 +99,7 @@ class CertificatePaths:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What a server needs to run: directory for its data and sockets, host, CPUs, number of clients that it must accept."""
+    """Resources of a server: directory for its data and sockets, host, CPUs, number of clients that it must accept."""
 
     work: Path
     host: Host
@@ -107,40 +107,40 @@ class ServerContext:
     connections: int
     namespaced: bool
     address: str | None = None
-    """Address of a host that other machines can reach; None if its only network is the laboratory's."""
+    """Address at which other machines reach the host; None in the laboratory's own network."""
 
     @property
     def listen_address(self) -> str:
-        """The TCP address to listen on; without a sandbox, one that other machines cannot reach."""
+        """The TCP addresses to listen on; without a sandbox, an address that other machines cannot reach."""
         if self.address is not None:
             return f"{LOOPBACK_ADDRESS},{self.address}"
         return "0.0.0.0" if self.namespaced else LOOPBACK_ADDRESS
 
     @staticmethod
-    def port_on(usual: int) -> int:
+    def port_on(usual_port: int) -> int:
         """A server's port on the user's hosts."""
-        return usual + HOSTS_PORT
+        return usual_port + HOSTS_PORT_OFFSET
 
-    def port(self, usual: int) -> int:
-        """The TCP port: in the sandbox, where the server has its own host, the usual one; on the user's hosts a fixed one, for
-        firewalls; otherwise a free one."""
+    def port(self, usual_port: int) -> int:
+        """The TCP port: in the sandbox, where the server has its own host, the usual port; on the user's hosts a fixed port, for
+        firewalls; otherwise a free port."""
         if self.address is not None:
-            return self.port_on(usual)
-        return usual if self.namespaced else free_port()
+            return self.port_on(usual_port)
+        return usual_port if self.namespaced else find_free_port()
 
 
 def address_parts(target: Target) -> tuple[str | None, str | None, int | None]:
-    """Socket, host and port, as drivers need them. None: not of this target."""
+    """Socket path, host and port for a driver; None for those that the target does not have."""
     return (target.path, None, None) if isinstance(target, UnixTarget) else (None, target.host, target.port)
 
 
 def describe_address(target: Target) -> str:
-    """Socket, or address and port, for messages."""
+    """The socket's path, or address and port, for messages."""
     return target.path if isinstance(target, UnixTarget) else f"{target.host}:{target.port}"
 
 
-def session_failed(target: Target, error: LabError) -> LabError:
-    """The error to raise if a session over a path fails although the server runs."""
+def session_error(target: Target, error: LabError) -> LabError:
+    """The error for a session over a path that fails although the server runs."""
     return LabError(
         f"the server runs, but a session at {describe_address(target)} failed: {error.message}", error.advice
     )
@@ -151,12 +151,18 @@ SessionProbe = Callable[[Target, ssl.SSLContext | None], SessionView]
 
 
 class ServerProcess(ABC):
-    """One running server's process. A subclass implements its protocol."""
+    """A running server. A subclass implements its protocol."""
 
     kind: str
 
     def __init__(
-        self, program: Path, context: ServerContext, port: int | None, command: Sequence[str], *, socket: str = SOCKET
+        self,
+        program: Path,
+        context: ServerContext,
+        port: int | None,
+        command: Sequence[str],
+        *,
+        socket: str = SOCKET_NAME,
     ) -> None:
         """`socket`: name of the Unix socket in the work directory."""
         self.program = program
@@ -184,7 +190,8 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def snapshot(self) -> dict[str, int]:
-        """The current counters. Those of `ServerMetrics` have its names, all others the server's own."""
+        """The current counters. Counters of `ServerMetrics` have its names, all others the server's own. Raises ServerCrashed,
+        LabError."""
 
     def metrics(self) -> ServerMetrics:
         """The current counters that all kinds of servers have in common."""
@@ -195,9 +202,11 @@ class ServerProcess(ABC):
         """Rows of a statement sent over the socket. Raises ServerCrashed, LabError."""
 
     @abstractmethod
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
-        """Facts, counters since `before`, and violations. `commits`: transactions of the load that wrote something; None if it only
-        read, or unknown. Raises ServerCrashed."""
+    def collect_receipt(
+        self, before: Mapping[str, int], commits: int | None = None
+    ) -> tuple[ServerReceipt, tuple[str, ...]]:
+        """The server's receipt, with the growth of its counters since `before`, and violations. `commits`: number of the load's
+        transactions that wrote something; None if unknown, or if the load only read. Raises ServerCrashed."""
 
     @abstractmethod
     def session_probe(self) -> SessionProbe:
@@ -206,10 +215,10 @@ class ServerProcess(ABC):
     def session_view(self, target: Target, host: Host, encrypted: ssl.SSLContext | None = None) -> SessionView:
         """The server's view of a session from `host`. Raises ServerCrashed, LabError."""
         try:
-            return host.within(partial(self.session_probe(), target, encrypted))
+            return host.run(partial(self.session_probe(), target, encrypted))
         except LabError as error:
             self._check_alive("when asked how it sees its client", lost=True)
-            raise session_failed(target, error) from error
+            raise session_error(target, error) from error
 
     def alive(self) -> bool:
         return self._process.alive()
@@ -220,7 +229,7 @@ class ServerProcess(ABC):
         self._wait_for_end()
 
     def stop(self) -> None:
-        """Stop at once, without regard for the server's data, which is no longer needed."""
+        """Stop the server at once; its data is no longer needed."""
         self.disconnect()
         self._process.end()
 
@@ -243,7 +252,7 @@ class ServerProcess(ABC):
             time.sleep(_POLL_S)
 
     def _check_capacity(self, connections_allowed: int) -> None:
-        """Check that the limits in force are sufficient: servers may silently lower the requested ones. Raises LabError."""
+        """Check that the limits in force are sufficient: servers may silently lower the requested limits. Raises LabError."""
         connections = self.context.connections
         if connections_allowed < connections + SPARE_CONNECTIONS:
             raise LabError(
@@ -253,7 +262,7 @@ class ServerProcess(ABC):
             )
         if self.port is None:
             return
-        self._listen_queue = listen_queue(self.context.host, self.port)
+        self._listen_queue = read_listen_queue(self.context.host, self.port)
         if self._listen_queue is not None and self._listen_queue < connections:
             raise LabError(
                 f"only {self._listen_queue} clients may wait to be accepted, but {connections} connect at once: "
@@ -266,7 +275,7 @@ class ServerProcess(ABC):
             self._process.process.wait(_KILL_TIMEOUT_S)
 
     def _check_alive(self, when: str, *, lost: bool = False) -> None:
-        """Raises ServerCrashed if the process has ended. If a connection was `lost`, first give the process time to end."""
+        """Check that the process runs. If a connection was `lost`, first give the process time to end. Raises ServerCrashed."""
         if lost:
             self._wait_for_end()
         code = self._process.process.poll()
@@ -275,9 +284,10 @@ class ServerProcess(ABC):
         advice = "Does this server program work outside howfar, without a configuration file?"
         if code == -signal.SIGKILL:
             advice = "It was killed. Check `dmesg` for a lack of memory."
-        raise ServerCrashed(f"{self.program} ended {when} ({how_ended(code)}){self._last_output()}", advice)
+        raise ServerCrashed(f"{self.program} ended {when} ({describe_exit_status(code)}){self._last_output()}", advice)
 
     def _last_output(self) -> str:
+        """Sentences with the errors and the end of the server's log, for error messages."""
         lines = [_WITHHELD if any(word in line for word in _SECRET_KEYWORDS) else line for line in self.log_lines()]
         last = [line[:_MAX_LINE_CHARACTERS] for line in lines[-_LAST_LOG_LINES:]]
         if not last:
@@ -285,12 +295,12 @@ class ServerProcess(ABC):
         errors = [line[:_MAX_LINE_CHARACTERS] for line in lines[:-_LAST_LOG_LINES] if _ERROR_MARK in line][
             -_MAX_LOG_ERRORS:
         ]
-        first = ". Its log's last errors before its end:\n  " + "\n  ".join(errors) if errors else ""
-        return first + ". Its log ends with:\n  " + "\n  ".join(last)
+        error_text = ". Its log's last errors before its end:\n  " + "\n  ".join(errors) if errors else ""
+        return error_text + ". Its log ends with:\n  " + "\n  ".join(last)
 
 
-Ask = Callable[[str], list[Row]]
-"""Runs a statement and returns its rows. Raises LabError."""
+RunQuery = Callable[[str], list[Row]]
+"""A function that runs a statement and returns its rows. Raises LabError."""
 
 
 @dataclass(frozen=True)
@@ -310,11 +320,11 @@ class TableServer(ServerProcess):
     """A running server with tables, which can replicate."""
 
     @abstractmethod
-    def counted(self) -> ServerCounts:
+    def read_counts(self) -> ServerCounts:
         """The server's counts from its start until now. Raises ServerCrashed, LabError."""
 
     @abstractmethod
-    def clients(self) -> tuple[str, ...]:
+    def client_addresses(self) -> tuple[str, ...]:
         """Addresses of the clients with the load's account, as the server sees them. Raises ServerCrashed, LabError."""
 
     @property
@@ -324,6 +334,48 @@ class TableServer(ServerProcess):
 
     shutdown_signal = signal.SIGTERM
     """Signal on which the server ends cleanly without waiting for its clients."""
+    no_network_setting: str | None = None
+    """A setting that must be ON in a server without networking."""
+
+    @abstractmethod
+    def _facts(self) -> dict[str, str]:
+        """The settings in force, for receipts. Raises ServerCrashed, LabError."""
+
+    def _wait_for_sessions_to_end(self) -> None:
+        """Wait for the load's sessions, if they report their last counts when they end."""
+
+    def _counter_violations(self, counters: Mapping[str, int], commits: int | None) -> list[str]:
+        """Violations found in the growth of the counters since the load began."""
+        # PostgreSQL also counts a page as read when it extends a table.
+        pages_read = counters.get("pages_read", 0) - counters.get("table_pages", 0)
+        if pages_read <= pages_allowed(commits):
+            return []
+        return [f"the server read {pages_read} pages from files during the trial: the data was not all in memory"]
+
+    def collect_receipt(
+        self, before: Mapping[str, int], commits: int | None = None
+    ) -> tuple[ServerReceipt, tuple[str, ...]]:
+        self._check_alive("during the trial")
+        self._wait_for_sessions_to_end()
+        after = self.snapshot()
+        counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
+        facts = self._facts()
+        ports = self.context.host.run(lambda: listening_ports(self.pid))
+        violations = self._counter_violations(counters, commits)
+        is_off = self.no_network_setting is None or facts.get(self.no_network_setting) == "ON"
+        if self.port is None and (ports or not is_off):
+            violations.append(
+                f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
+            )
+        receipt = ServerReceipt(
+            kind=self.kind,
+            pid=self.pid,
+            facts={**facts},
+            counters=counters,
+            tcp_ports=list(ports),
+            listen_queue=self._listen_queue,
+        )
+        return receipt, tuple(violations)
 
     def shut_down(self) -> None:
         """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
@@ -341,14 +393,14 @@ class TableServer(ServerProcess):
         return shutil.disk_usage(self.socket.parent).free
 
     @abstractmethod
-    def query(self, sql: str, called: str | None = None) -> list[Row]:
-        """Rows of a statement, over the laboratory's own session, which does not wait for replicas. `called`: name for a statement
-        that contains a secret, used in messages instead of the statement. Raises ServerCrashed, LabError."""
+    def query(self, sql: str, label: str | None = None) -> list[Row]:
+        """Rows of a statement, over the laboratory's own session, which does not wait for replicas. `label`: for a statement that
+        contains a secret, the name that messages use instead. Raises ServerCrashed, LabError."""
 
     @abstractmethod
-    def open_session(self, timeout_s: float, *, as_client: bool = False) -> AbstractContextManager[Ask]:
-        """Open a further session over the socket; a statement that takes longer than `timeout_s` is an error. `as_client`: with the
-        account and the settings of the load's sessions. Raises ServerCrashed, LabError."""
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> AbstractContextManager[RunQuery]:
+        """Open a further session over the socket; a statement that takes longer than `timeout_s` fails. `as_client`: with the account
+        and the settings of the load's sessions. Raises ServerCrashed, LabError."""
 
 
 class Store(ABC):
@@ -367,20 +419,20 @@ class Store(ABC):
 
     @property
     def context(self) -> ServerContext:
-        assert self._context is not None, "prepare() comes first"
+        assert self._context is not None, "prepare() has been called"
         return self._context
 
     @abstractmethod
     def data_bytes(self) -> int:
-        """Bytes that the data of one content needs on disk; it needs as many again in memory."""
+        """Bytes that the data of one content takes on disk; it takes as many in memory."""
 
     def preparation(self) -> str:
-        """Description of what `prepare` will do, and its usual time."""
+        """A description of what `prepare` will do, with the usual duration."""
         return "preparing the server"
 
     @abstractmethod
     def prepare(self, context: ServerContext) -> DataFacts:
-        """Provide loaded data directories. Raises LabError, ServerCrashed."""
+        """Create data directories with loaded tables. Raises LabError, ServerCrashed."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -396,7 +448,8 @@ class Store(ABC):
         transport: Transport = "socket",
     ) -> ServerProcess:
         """Start a server on the prepared data and wait until it answers and its data is in memory. `tls`: None to offer no TLS.
-        `content`: None for the first. `transport`: where to listen if the server cannot listen on both. Raises ServerCrashed."""
+        `content`: None for the first content. `transport`: what to listen on if the server cannot listen on both. Raises
+        ServerCrashed."""
 
 
 _ServerT = TypeVar("_ServerT", bound=ServerProcess)

@@ -1,6 +1,6 @@
-"""Differences between MariaDB and MySQL in the laboratory: initialisation, command line, accounts, status variables.
+"""The interface to the differences between MariaDB and MySQL: initialisation, command line, accounts.
 
-A `Dialect` is stateless; the store and the running server that use it are in `sql_store.py`.
+A `Dialect` is stateless. The store and the running server, which use it, are in `sql_store.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Protocol
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.environment import MIN_QUEUE
-from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, ServerContext
+from howfar.lab.servers import SOCKET_NAME, SPARE_CONNECTIONS, CertificatePaths, ServerContext
 
 PREPARED_STATEMENTS = 1_000_000
-"""Limit for all connections together. The default, 16 thousand, allows only eight for each of 2048 connections."""
+"""Limit of prepared statements for all connections together. The default, 16 thousand, allows only eight for each of 2048
+connections."""
 _INITIALISE_TIMEOUT_S = 300
 
 
@@ -35,10 +36,10 @@ class BinaryLog:
     path: str | None = None
     """The server's PATH for programs that it starts; None for our own."""
     option_file: bool = False
-    """Whether to set the buffer pool's size in an option file. MariaDB's transfer script passes options of the command line on to a
-    program that refuses this one."""
+    """Whether to set the buffer pool's size in an option file: MariaDB's transfer script passes the server's command-line options to a
+    program that refuses this option."""
     fetches_data: bool = False
-    """Whether the server fetches its data from another server at startup, and so has no pages to read into memory first."""
+    """Whether the server fetches its data from another server at startup, so that there are no pages to read into memory first."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Settings:
     tables: int
     networking: bool
     loading: bool
-    """Whether the server is started to build a template. Such a server dumps its buffer pool at shutdown, and may read any file of its
-    work directory."""
+    """Whether the server builds a template. Such a server dumps its buffer pool at shutdown, and may read any file of its work
+    directory."""
     tls: CertificatePaths | None = None
     """Certificates for TLS; None to offer no TLS."""
     binary_log: BinaryLog | None = None
@@ -63,14 +64,14 @@ class Settings:
 
 
 class Dialect(Protocol):
-    """One kind of server."""
+    """The differences of one kind of server."""
 
     kind: str
     pool_slack_bytes: int
     """Space needed in addition to the tables, in the buffer pool and on disk."""
     unfinished_work_sql: str | None
-    """Query whose column `n` is 0 once the server has finished the work that a killed server left in its data. None: there is no such
-    query."""
+    """Query whose column `n` is 0 once the server has finished the work that a killed server left in its data; None if there is no
+    such query."""
 
     def initialise(self, program: Path, data: Path) -> None:
         """Create a data directory at `data`, with root without a password. Raises LabError, ServerCrashed, ServerMissing."""
@@ -85,20 +86,20 @@ class Dialect(Protocol):
         ...
 
     def init_sql(self, password: str) -> str:
-        """Statements for startup, one per line: they leave the laboratory's account as the only one."""
+        """Statements for startup, one per line, after which only the laboratory's account exists."""
         ...
 
 
 def shared_options(settings: Settings, port: int | None) -> list[str]:
-    """Options that both servers share. `--no-defaults` or `--defaults-file` must come first. The template's dump of the buffer pool
-    lists every page of the tables; loading that list at startup is the fastest way to read them into memory."""
+    """Options that both servers have in common; `--no-defaults` or `--defaults-file` must come first. The template's dump of the
+    buffer pool lists every page of the tables; loading this list at startup is the fastest way to read them into memory."""
     work = settings.context.work
     connections = settings.context.connections + SPARE_CONNECTIONS
     file = option_file(settings)
     options = [
         "--no-defaults" if file is None else f"--defaults-file={file}",
         f"--datadir={settings.data}",
-        f"--socket={work / SOCKET}",
+        f"--socket={work / SOCKET_NAME}",
         f"--pid-file={work / 'server.pid'}",
         f"--tmpdir={work / 'tmp'}",
         f"--init-file={work / 'init.sql'}",
@@ -111,7 +112,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
         f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
         "--innodb-buffer-pool-dump-pct=100",
-        "--innodb-read-ahead-threshold=0",  # otherwise a long range scan would prefetch an extent that is not needed
+        "--innodb-read-ahead-threshold=0",  # otherwise a long range scan would also read an extent that is not needed
         "--character-set-server=utf8mb4",
         "--collation-server=utf8mb4_general_ci",
         "--skip-name-resolve",
@@ -145,14 +146,14 @@ def path_prefix(log: BinaryLog | None) -> list[str]:
 
 
 def log_options(log: BinaryLog) -> list[str]:
-    """Binary log options that both servers share. The log is in the data directory. Its name is part of positions, so all servers use
-    the same name."""
+    """Binary log options that both servers have in common. The log is in the data directory. Positions contain its name, so all
+    servers use the same name."""
     return [f"--server-id={log.server_id}", "--log-bin=bl", "--relay-log=rl", *log.options]
 
 
-def start_sql(settings: Settings, dialect: Dialect) -> str:
-    """Statements for startup, one per line. Each server has its own accounts, not logged: the primary's would reach its replicas, and
-    a replica's would be errant transactions."""
+def build_init_sql(settings: Settings, dialect: Dialect) -> str:
+    """Statements for startup, one per line. Each server creates its accounts without logging them: the primary's would reach its
+    replicas, and a replica's would be errant transactions."""
     if settings.binary_log is None:
         return dialect.init_sql(settings.password)
     return settings.binary_log.unlogged_sql + dialect.init_sql(settings.password) + settings.binary_log.init_sql
@@ -176,7 +177,7 @@ def run_initialiser(command: Sequence[str], directory: Path, *, pass_fds: Sequen
         raise LabError(f"{command[0]} did not create {directory}")
 
 
-def quotable(password: str) -> str:
-    """Check that a password needs no escapes in SQL, and return it. Ours consist of letters, digits, `-` and `_`."""
-    assert "'" not in password and "\\" not in password, "a password of ours needs no escapes"
+def check_quotable(password: str) -> str:
+    """Check that a password needs no escapes in SQL, and return it."""
+    assert "'" not in password and "\\" not in password, "generated passwords have only letters, digits, - and _"
     return password

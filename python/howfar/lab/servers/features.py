@@ -1,7 +1,7 @@
-"""Optional features of a server program, found by starting it once and querying it.
+"""Optional features of a server program, found by starting the program once and querying it.
 
-The version does not tell: distributions build the same release with and without its plugins. Results are cached by the program's
-hash; a plugin that is installed later is found only by querying again.
+The version does not determine them: distributions build the same release with and without its plugins. Results are cached by the
+program's hash; a plugin that is installed later is found only with `refresh`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from howfar.lab.servers import ServerContext, ServerProcess, Tables, find_store
 from howfar.lab.servers.program import Program
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
-"""MariaDB's variable and MySQL's status variable that name the TLS library of the build, even if TLS is off."""
-_OTHER_SERVERS_TLS = "OpenSSL"
-"""TLS library of all other servers; they can be built with no other."""
+"""MariaDB's system variable and MySQL's status variable with the name of the TLS library, which is set even if TLS is off."""
+_OTHER_TLS_LIBRARY = "OpenSSL"
+"""The only TLS library with which the other servers can be built."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
 _GROUP_REPLICATION = ("group_replication", "group_replication.so")
@@ -49,19 +49,19 @@ class Features(BaseModel):
     group_replication: bool
 
 
-def features(program: Program, *, again: bool = False) -> Features:
-    """The program's features, from the cache unless this is the first query or `again`. Raises ServerCrashed, LabError."""
+def find_features(program: Program, *, refresh: bool = False) -> Features:
+    """The program's features, from the cache if they are there, unless `refresh`. Raises ServerCrashed, LabError."""
     cached = cache_home() / "features" / f"{program.key}.json"
-    if not again:
+    if not refresh:
         with contextlib.suppress(OSError, ValidationError):
             return Features.model_validate_json(cached.read_text())
-    queried = _query_features(program)
+    features = _query_features(program)
     with contextlib.suppress(OSError):  # without a writable cache, each query takes a second
         cached.parent.mkdir(parents=True, exist_ok=True)
-        building = cached.with_suffix(".new")
-        building.write_text(queried.model_dump_json())
-        building.rename(cached)
-    return queried
+        new_file = cached.with_suffix(".new")
+        new_file.write_text(features.model_dump_json())
+        new_file.rename(cached)
+    return features
 
 
 def _query_features(program: Program) -> Features:
@@ -72,7 +72,7 @@ def _query_features(program: Program) -> Features:
         server = store.start(networking=False)
         try:
             if isinstance(server, _PlainServer):
-                tls = _OTHER_SERVERS_TLS if server.has_tls() else None
+                tls = _OTHER_TLS_LIBRARY if server.has_tls() else None
                 return Features(tls=tls, compression=(), semi_sync=False, clone=False, group_replication=False)
             return _query_sql_features(server)
         finally:
@@ -87,13 +87,13 @@ def _query_sql_features(server: ServerProcess) -> Features:
         tls=library,
         compression=_compression(variables),
         semi_sync=any(name in variables for name in _SEMI_SYNC) or _loads_primary_plugin(server),
-        clone=_loads(server, *_CLONE),
-        group_replication=_loads(server, *_GROUP_REPLICATION),
+        clone=_loads_plugin(server, *_CLONE),
+        group_replication=_loads_plugin(server, *_GROUP_REPLICATION),
     )
 
 
 def _compression(variables: dict[str, str]) -> tuple[str, ...]:
-    """Compressions of the protocol: MySQL lists its algorithms; MariaDB reports whether it has the only one."""
+    """Compressions of the protocol. MySQL lists its algorithms; MariaDB reports whether it has zlib, its only one."""
     if (listed := variables.get("protocol_compression_algorithms")) is not None:
         return tuple(sorted(set(listed.split(",")) - {"uncompressed"}))
     return ("zlib",) if variables.get("have_compress") == "YES" else ()
@@ -101,10 +101,10 @@ def _compression(variables: dict[str, str]) -> tuple[str, ...]:
 
 def _loads_primary_plugin(server: ServerProcess) -> bool:
     """Whether a plugin for a semi-synchronous primary loads, for servers without built-in support."""
-    return any(_loads(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
+    return any(_loads_plugin(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
 
 
-def _loads(server: ServerProcess, name: str, file: str) -> bool:
+def _loads_plugin(server: ServerProcess, name: str, file: str) -> bool:
     """Whether the plugin loads. It is installed only in this server's temporary data."""
     try:
         server.query(f"INSTALL PLUGIN {name} SONAME '{file}'")
@@ -113,9 +113,9 @@ def _loads(server: ServerProcess, name: str, file: str) -> bool:
     return True
 
 
-def features_or_reason(program: Program, *, again: bool = False) -> Features | str:
+def features_or_reason(program: Program, *, refresh: bool = False) -> Features | str:
     """The program's features, or the reason why the server could not be queried."""
     try:
-        return features(program, again=again)
+        return find_features(program, refresh=refresh)
     except HowfarError as error:
         return error.message.splitlines()[0]

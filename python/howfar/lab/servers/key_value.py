@@ -1,4 +1,4 @@
-"""Redis, Valkey and Memcached: preparing, starting and querying them. Their differences are in `redis.py` and `memcached.py`."""
+"""Starts and queries Redis, Valkey and Memcached. Their differences are in `redis.py` and `memcached.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from howfar.contract.receipt import ServerReceipt, SessionView
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import (
-    SOCKET,
+    SOCKET_NAME,
     CertificatePaths,
     ServerContext,
     ServerProcess,
@@ -33,7 +33,7 @@ from howfar.paths.path import Row
 from howfar.plan.factors import Content
 
 _MAX_STALE_CLIENTS = 1024
-"""Additional clients allowed for disconnected ones that the server still counts. A higher limit costs a store nothing."""
+"""Additional clients, for disconnected ones that the server still counts. A higher limit costs a store nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class StoreSettings:
     program: Path
     context: ServerContext
     socket: Path | None
-    """The Unix socket. None: it does not listen on one."""
+    """Path of the Unix socket; None if the server does not listen on one."""
     port: int | None
-    """The TCP port. None: it does not listen on TCP. With `tls` the port accepts only TLS."""
+    """The TCP port; None if the server does not listen on TCP. With `tls` the port accepts only TLS."""
     tls: CertificatePaths | None = None
 
     @property
@@ -54,9 +54,9 @@ class StoreSettings:
         return None if self.port is None else self.context.listen_address
 
     @property
-    def clients(self) -> int:
+    def max_clients(self) -> int:
         """Number of clients that the server must accept. With a connection per transaction, a server that waits for a CPU still counts
-        clients that have gone."""
+        disconnected clients."""
         return 2 * self.context.connections + _MAX_STALE_CLIENTS
 
 
@@ -81,18 +81,20 @@ class StoreDialect(Protocol):
         ...
 
     def count_keys(self, lines: Lines) -> int:
-        """Number of keys that the server holds now."""
+        """Number of keys that the server now has."""
         ...
 
-    def others(self, lines: Lines) -> tuple[str, ...]:
-        """The other clients as the server sees them: an address with its port, `localhost` over its socket."""
+    def other_clients(self, lines: Lines) -> tuple[str, ...]:
+        """The other clients as the server sees them: each an address with its port, or `localhost` for its Unix socket."""
         ...
 
     def facts(self, lines: Lines) -> dict[str, str]:
-        """Settings in force, for receipts."""
+        """The settings in force, for receipts."""
         ...
 
-    def clients_allowed(self, facts: Mapping[str, str]) -> int: ...
+    def clients_allowed(self, facts: Mapping[str, str]) -> int:
+        """Maximum number of clients, from the settings in force."""
+        ...
 
     def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
         """Reasons why a trial is invalid: evicted data, rejected clients, written files."""
@@ -108,58 +110,62 @@ class StoreDialect(Protocol):
 
 
 _PROBE_TIMEOUT_S = 3.0
-"""Time for an answer on the server's own host. A server that speaks only TLS may never answer plain text."""
+"""Time limit for an answer on the server's own host. A server that accepts only TLS may never answer plain text."""
 
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """One address where a server listens."""
+    """An address on which a server listens, and the protocols that it answers there."""
 
     at: str
-    """A socket's path, or an address with its port."""
+    """The socket's path, or the address with its port."""
     plain: bool
-    """Whether it answers plain text."""
+    """Whether the server answers plain text."""
     tls: str | None
-    """Version of TLS after a handshake with our certificate; None if not requested, or if the handshake failed."""
+    """TLS version after a handshake with our CA; None if no handshake was tried, or if it failed."""
 
 
-def probe_address(dialect: StoreDialect, target: Target, host: Host, encrypted: ssl.SSLContext | None) -> StoreAddress:
-    """Try what an address speaks, from `host`. `encrypted` None: do not try TLS, because a plain Memcached would wait for the rest of
-    a line."""
+def probe_address(
+    dialect: StoreDialect, target: Target, host: Host, tls_context: ssl.SSLContext | None
+) -> StoreAddress:
+    """Find out by trial whether a server answers plain text and TLS at an address, from `host`. `tls_context` None: do not try TLS,
+    because a Memcached without TLS would take the handshake for the beginning of a line."""
     plain = _probe_protocol(dialect, target, host, None) is not None
-    tls = None if encrypted is None else _probe_protocol(dialect, target, host, encrypted)
+    tls = None if tls_context is None else _probe_protocol(dialect, target, host, tls_context)
     return StoreAddress(describe_address(target), plain, tls)
 
 
-def _probe_protocol(dialect: StoreDialect, target: Target, host: Host, encrypted: ssl.SSLContext | None) -> str | None:
-    """The server's response: the version of TLS, or `plain`; None without an answer."""
+def _probe_protocol(
+    dialect: StoreDialect, target: Target, host: Host, tls_context: ssl.SSLContext | None
+) -> str | None:
+    """The TLS version of an answer, or `plain`; None if there is no answer."""
 
-    def ask() -> str:
-        with Lines.connect(target, _PROBE_TIMEOUT_S, encrypted) as lines:
+    def query_version() -> str:
+        with Lines.connect(target, _PROBE_TIMEOUT_S, tls_context) as lines:
             dialect.version(lines)
             return lines.tls[0] or "plain"
 
     try:
-        return host.within(ask)
+        return host.run(query_version)
     except LabError:
         return None
 
 
 def listen_violations(listen_address: StoreAddress, encrypted: bool) -> tuple[str, ...]:
-    """Differences between what a server speaks at the path's address and what was requested. `encrypted`: it must accept only TLS."""
+    """Violations if the server does not answer at the path's address as requested. `encrypted`: it must accept only TLS."""
     if not encrypted:
         return () if listen_address.plain else (f"the server does not answer plain text at {listen_address.at}",)
-    found = []
+    violations = []
     if listen_address.tls is None:
-        found.append(f"the server was to speak TLS at {listen_address.at} and does not")
+        violations.append(f"the server was to speak TLS at {listen_address.at} and does not")
     if listen_address.plain:
-        found.append(f"the server speaks plain text at {listen_address.at}, where it was to speak TLS only")
-    return tuple(found)
+        violations.append(f"the server speaks plain text at {listen_address.at}, where it was to speak TLS only")
+    return tuple(violations)
 
 
 _READY_TIMEOUT_S = 20.0
 _ANSWER_TIMEOUT_S = 30.0
-"""Time for an answer, also over a link that is slow or has just died."""
+"""Time limit for an answer, also over a slow or dead link."""
 _WARNING = "WARNING"
 _MAX_WARNINGS = 5
 
@@ -168,10 +174,10 @@ _Answer = TypeVar("_Answer")
 
 
 def _view_session(
-    dialect: StoreDialect, settings: StoreSettings, target: Target, encrypted: ssl.SSLContext | None
+    dialect: StoreDialect, settings: StoreSettings, target: Target, tls_context: ssl.SSLContext | None
 ) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
-    with Lines.connect(target, _ANSWER_TIMEOUT_S, encrypted) as lines:
+    with Lines.connect(target, _ANSWER_TIMEOUT_S, tls_context) as lines:
         return dialect.view(lines, settings)
 
 
@@ -182,7 +188,7 @@ class KeyValueServer(ServerProcess):
         self.kind = dialect.kind
         self._settings = settings
         self._dialect = dialect
-        self._reached_by = transport
+        self._transport = transport
         self._admin: Lines | None = None
         super().__init__(settings.program, settings.context, settings.port, dialect.command_line(settings))
 
@@ -190,15 +196,15 @@ class KeyValueServer(ServerProcess):
         """Wait until the server answers. Raises ServerCrashed, LabError."""
         refusals: list[LabError] = []
 
-        def connected() -> bool:
+        def try_connect() -> bool:
             try:
-                self._admin = self.context.host.within(self._open_admin)
+                self._admin = self.context.host.run(self._open_admin)
             except LabError as error:
                 refusals[:] = [error]
             return self._admin is not None
 
         self._wait_until(
-            connected,
+            try_connect,
             time.monotonic() + _READY_TIMEOUT_S,
             lambda: ServerCrashed(
                 f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {refusals[0].message}{self._last_output()}",
@@ -209,17 +215,17 @@ class KeyValueServer(ServerProcess):
         self._check_capacity(self._dialect.clients_allowed(self._dialect.facts(self._admin_lines)))
 
     def snapshot(self) -> dict[str, int]:
-        return self._ask("its counters", self._dialect.counters)
+        return self._query_state("its counters", self._dialect.counters)
 
     def count_keys(self) -> int:
-        """Number of keys that the server holds now. Raises ServerCrashed, LabError."""
-        return self._ask("its keys", self._dialect.count_keys)
+        """Number of keys that the server now has. Raises ServerCrashed, LabError."""
+        return self._query_state("its keys", self._dialect.count_keys)
 
-    def others(self) -> tuple[str, ...]:
+    def other_clients(self) -> tuple[str, ...]:
         """The clients as the server sees them, without the laboratory's own session. Raises ServerCrashed, LabError."""
-        return self._ask("its clients", self._dialect.others)
+        return self._query_state("its clients", self._dialect.other_clients)
 
-    def _ask(self, what: str, query_state: Callable[[Lines], _Answer]) -> _Answer:
+    def _query_state(self, what: str, query_state: Callable[[Lines], _Answer]) -> _Answer:
         try:
             return query_state(self._admin_lines)
         except LabError:
@@ -235,16 +241,18 @@ class KeyValueServer(ServerProcess):
         """Whether TLS was built in."""
         return self._dialect.has_tls(self._admin_lines)
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
+    def collect_receipt(
+        self, before: Mapping[str, int], commits: int | None = None
+    ) -> tuple[ServerReceipt, tuple[str, ...]]:
         self._check_alive("during the trial")
         after = self.snapshot()
         counters = {name: count - before.get(name, 0) for name, count in after.items()}
         facts = self._dialect.facts(self._admin_lines)
         host, encrypted = self.context.host, self._settings.tls is not None
-        ports, paths = host.within(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
-        listen_address = probe_address(self._dialect, self._local_target(self._reached_by), host, self._tls_context())
-        found = [*self._listen_mismatches(ports, paths), *listen_violations(listen_address, encrypted)]
-        found += [*_refusal_violations(counters), *self._dialect.mismatches(facts, counters)]
+        ports, paths = host.run(lambda: (listening_ports(self.pid), listening_paths(self.pid)))
+        listen_address = probe_address(self._dialect, self._local_target(self._transport), host, self._tls_context())
+        violations = [*self._listen_mismatches(ports, paths), *listen_violations(listen_address, encrypted)]
+        violations += [*_refusal_violations(counters), *self._dialect.mismatches(facts, counters)]
         receipt = ServerReceipt(
             content=None,
             kind=self.kind,
@@ -257,10 +265,10 @@ class KeyValueServer(ServerProcess):
             listen_queue=self._listen_queue,
             warnings=[line for line in self.log_lines() if _WARNING in line][:_MAX_WARNINGS],
         )
-        return receipt, tuple(found)
+        return receipt, tuple(violations)
 
     def session_view(self, target: Target, host: Host, encrypted: ssl.SSLContext | None = None) -> SessionView:
-        # Try plain text first: a plain Redis would take our TLS handshake for half a line, and wait for the rest.
+        # Try plain text first: a Redis without TLS would take our TLS handshake for the beginning of a line, and wait for its end.
         if encrypted is not None and (listen_address := probe_address(self._dialect, target, host, None)).plain:
             raise LabError(
                 f"{self.kind} was to speak TLS at {listen_address.at}, but it answers in plain text there",
@@ -278,18 +286,18 @@ class KeyValueServer(ServerProcess):
 
     @property
     def _admin_lines(self) -> Lines:
-        assert self._admin is not None, "not ready yet"
+        assert self._admin is not None, "the server is ready"
         return self._admin
 
     def _local_target(self, transport: Transport) -> Target:
         """The server's address on its own host."""
         if transport == "socket":
             return UnixTarget(path=str(self.socket))
-        assert self.port is not None, "what connects by TCP has a server that listens on it"
+        assert self.port is not None, "a server for TCP connections listens on TCP"
         return TcpTarget(host=LOOPBACK_ADDRESS, port=self.port)
 
     def _open_admin(self) -> Lines:
-        """A session for the laboratory's queries: by the socket if there is one."""
+        """Open the laboratory's own session, over the socket if there is one."""
         if self._settings.socket is not None:
             return Lines.connect(self._local_target("socket"), _ANSWER_TIMEOUT_S)
         return Lines.connect(self._local_target("tcp"), _ANSWER_TIMEOUT_S, self._tls_context())
@@ -299,27 +307,29 @@ class KeyValueServer(ServerProcess):
         return None if tls is None else ssl.create_default_context(cafile=str(tls.ca))
 
     def _listen_mismatches(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
-        """Differences between the sockets and ports that the kernel lists for the server and those that were requested."""
+        """Violations if the sockets and ports that the kernel lists for the server are not the requested ones."""
         expected_ports = () if self.port is None else (self.port,)
         expected_paths = () if self._settings.socket is None else (str(self._settings.socket),)
-        found = []
+        violations = []
         if ports != expected_ports:
-            found.append(
+            violations.append(
                 f"the server listens on the TCP ports {list(ports)}, it was to listen on {list(expected_ports)}"
             )
         if paths != expected_paths:
-            found.append(f"the server listens on the sockets {list(paths)}, it was to listen on {list(expected_paths)}")
-        return found
+            violations.append(
+                f"the server listens on the sockets {list(paths)}, it was to listen on {list(expected_paths)}"
+            )
+        return violations
 
 
 def _refusal_violations(counters: Mapping[str, int]) -> list[str]:
-    """Violations by keys that the server evicted and connections that it rejected."""
-    found = []
+    """Violations if the server evicted keys or rejected connections."""
+    violations = []
     if evicted := counters.get("evicted_keys", 0):
-        found.append(f"the server evicted {evicted} keys during the trial: its memory was too small for them")
+        violations.append(f"the server evicted {evicted} keys during the trial: its memory was too small for them")
     if rejected := counters.get("rejected_connections", 0):
-        found.append(f"the server rejected {rejected} connections")
-    return found
+        violations.append(f"the server rejected {rejected} connections")
+    return violations
 
 
 class KeyValueStore(Store):
@@ -348,13 +358,13 @@ class KeyValueStore(Store):
         content: Content | None = None,
         transport: Transport = "socket",
     ) -> KeyValueServer:
-        # A server that cannot listen on both listens only where the load connects.
+        # A server that cannot listen on both listens only on the load's transport.
         context, listens_on_both = self.context, self._dialect.listens_on_both
         uses_tcp = networking and (listens_on_both or transport == "tcp")
         settings = StoreSettings(
             program=self.program.path,
             context=context,
-            socket=context.work / SOCKET if listens_on_both or transport == "socket" else None,
+            socket=context.work / SOCKET_NAME if listens_on_both or transport == "socket" else None,
             port=context.port(self._dialect.port) if uses_tcp else None,
             tls=tls,
         )

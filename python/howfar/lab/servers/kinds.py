@@ -1,4 +1,4 @@
-"""The known kinds of server, one entry each, and the program that a name refers to."""
+"""The known kinds of server, one entry each; and finding a server's program by name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from howfar.errors import ServerMissing, UsageError, did_you_mean
 from howfar.lab.servers import Store, Tables, mariadb, memcached, mysql, postgresql, redis
 from howfar.lab.servers.dialect import Dialect
 from howfar.lab.servers.key_value import KeyValueStore, StoreDialect
-from howfar.lab.servers.private import RECIPES, installs, named
-from howfar.lab.servers.program import PLACES, Program, find_program, identify
+from howfar.lab.servers.private import RECIPES, find_install, list_installs
+from howfar.lab.servers.program import EXTRA_DIRECTORIES, Program, find_program, identify
 from howfar.lab.servers.sql_store import SqlStore
 
 Speaks = Literal["mysql", "postgresql", "keys"]
@@ -36,9 +36,9 @@ class ServerKind:
     resumes_tls: bool = True
     """Whether a later connection can resume the TLS session of an earlier one."""
     encrypts_socket: bool = True
-    """Whether TLS is possible over its Unix socket too."""
+    """Whether TLS is also possible over its Unix socket."""
     long_text: str = "MEDIUMTEXT"
-    """Column type for a megabyte of text."""
+    """SQL type of a column for a megabyte of text."""
 
 
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
@@ -91,26 +91,24 @@ STORES = tuple(name for name, kind in KINDS.items() if kind.speaks == "keys")
 
 
 def long_text(server: str) -> str:
-    """Column type for long text on a server, named as for `find_server`."""
+    """SQL type of a column for long text. `server`: as for `find_server`."""
     return KINDS[find_server(server).kind].long_text
 
 
 def find_server(server: str) -> Program:
-    """The program of a kind (the machine's own, else the newest private install), of a private install's name or of a path.
-
-    Raises ServerMissing, ServerCrashed, UsageError.
-    """
+    """The program of a server, given its kind (the machine's own program, else the newest private install), a private install's name,
+    or a path. Raises ServerMissing, ServerCrashed, UsageError."""
     check_no_address(server)
     if "/" in server:
         return identify(Path(server))
     kind = KINDS.get(server)
     if kind is not None and (own_program := find_program(kind.names, server)) is not None:
         return identify(own_program)
-    if (private_install := named(server, installs())) is not None:
+    if (private_install := find_install(server, list_installs())) is not None:
         return identify(private_install.program)
     if kind is not None:
         raise ServerMissing(
-            f"no {server} server was found (looked for {' and '.join(kind.names)} in PATH and {', '.join(PLACES)}, "
+            f"no {server} server was found (looked for {' and '.join(kind.names)} in PATH and {', '.join(EXTRA_DIRECTORIES)}, "
             "and among the private installations)",
             kind.remedy,
         )
@@ -121,7 +119,7 @@ def find_server(server: str) -> Program:
 
 
 def check_no_address(server: str) -> None:
-    """Check that `server` is not a server's address, which might contain a password. Raises UsageError."""
+    """Check that `server` is not an address, which might contain a password. Raises UsageError."""
     if server.startswith("-") or any(mark in server for mark in ("://", "@", "=")):
         raise UsageError(
             "the laboratory starts a server of its own, and --server names the program, not the address of a server",
@@ -130,11 +128,12 @@ def check_no_address(server: str) -> None:
 
 
 def check_name(server: str) -> None:
-    """Check that `server` is a path, or names a server that exists here or can be installed. Raises ServerMissing, UsageError."""
+    """Check that `server` is a path, or the name of a server that exists here or can be installed. Raises ServerMissing,
+    UsageError."""
     check_no_address(server)
-    if "/" in server or server in KINDS or server in RECIPES or named(server, installs()) is not None:
+    if "/" in server or server in KINDS or server in RECIPES or find_install(server, list_installs()) is not None:
         return
-    known = [*KINDS, *(install.name for install in installs())]
+    known = [*KINDS, *(install.name for install in list_installs())]
     raise ServerMissing(
         f"no server is called {server!r}",
         f"{did_you_mean(server, (*known, *RECIPES))}Known servers: {', '.join(known)}; or give the path of a server program."

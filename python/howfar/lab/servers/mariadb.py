@@ -1,4 +1,4 @@
-"""MariaDB's initialisation, command line and accounts. To read about servers, start at `sql_store.py`."""
+"""MariaDB's initialisation, command line and accounts. Start reading at `sql_store.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from howfar.errors import ServerMissing
 from howfar.lab.servers import DATABASE, USER
-from howfar.lab.servers.dialect import Settings, log_options, quotable, run_initialiser, shared_options
+from howfar.lab.servers.dialect import Settings, check_quotable, log_options, run_initialiser, shared_options
 
 NAMES = ("mariadbd", "mysqld")
 PACKAGE = "mariadb-server-core"
@@ -22,16 +22,17 @@ class MariadbDialect:
     unfinished_work_sql: str | None = None
 
     def initialise(self, program: Path, data: Path) -> None:
-        script, extra = _install_script(program)
+        script, options = _find_install_script(program)
         data.mkdir(exist_ok=True)
-        # The script does not quote this path; through the descriptor it has no spaces, whatever the cache's path.
+        # The script does not quote this path; a path through a descriptor has no spaces, whatever the cache's path.
         descriptor = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
         command = [
             str(script),
             "--no-defaults",
-            *extra,
+            *options,
             f"--datadir=/proc/self/fd/{descriptor}",
-            # In /tmp two sandboxes would use the same name for a temporary table: it contains a pid, which each counts from 1.
+            # In /tmp two sandboxes would use the same name for a temporary table: it contains a PID, and each sandbox counts PIDs
+            # from 1.
             f"--tmpdir=/proc/self/fd/{descriptor}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
@@ -58,8 +59,8 @@ class MariadbDialect:
         return command
 
     def init_sql(self, password: str) -> str:
-        """Statements for startup. Root gets the same password: without a sandbox other users could reach the port."""
-        secret = f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{quotable(password)}')"
+        """Statements for startup. Root gets the same password, because without a sandbox other users can reach the port."""
+        secret = f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{check_quotable(password)}')"
         lines = [f"CREATE OR REPLACE USER '{USER}'@'{host}' {secret};" for host in ("%", "localhost")]
         lines += [f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'{host}' WITH GRANT OPTION;" for host in ("%", "localhost")]
         lines.append(f"CREATE OR REPLACE USER 'root'@'localhost' {secret};")
@@ -70,15 +71,15 @@ class MariadbDialect:
         return "\n".join(lines) + "\n"
 
 
-def _install_script(program: Path) -> tuple[Path, list[str]]:
-    """The install script near the program, else from PATH, and its options: a server outside /usr needs its base directory."""
+def _find_install_script(program: Path) -> tuple[Path, list[str]]:
+    """The install script, near the program or else in PATH, and its options: a server outside /usr needs its base directory."""
     prefix = program.resolve().parent.parent
     for folder in ("bin", "scripts"):
         for name in ("mariadb-install-db", "mysql_install_db"):
             script = prefix / folder / name
             if script.is_file():
                 return script, [] if prefix == Path("/usr") else [f"--basedir={prefix}"]
-    found = shutil.which("mariadb-install-db", path=os.environ.get("PATH", "") + ":/usr/bin")
-    if found is None:
+    script_in_path = shutil.which("mariadb-install-db", path=os.environ.get("PATH", "") + ":/usr/bin")
+    if script_in_path is None:
         raise ServerMissing(f"mariadb-install-db was found neither near {program} nor in PATH", f"Install {PACKAGE}.")
-    return Path(found), []
+    return Path(script_in_path), []

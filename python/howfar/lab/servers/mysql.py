@@ -1,6 +1,6 @@
-"""MySQL's initialisation, command line and accounts, for 8.0 and later. To read about servers, start at `sql_store.py`.
+"""MySQL's initialisation, command line and accounts, for 8.0 and later. Start reading at `sql_store.py`.
 
-As close to MariaDB's defaults as possible, so that the two can be compared: no binary log, no TLS unless requested, no X protocol.
+The settings are as close to MariaDB's defaults as possible, for comparability: no binary log, no TLS unless requested, no X protocol.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from howfar.lab.servers import DATABASE, USER
-from howfar.lab.servers.dialect import Settings, log_options, quotable, run_initialiser, shared_options
+from howfar.lab.servers.dialect import Settings, check_quotable, log_options, run_initialiser, shared_options
 
 NAMES = ("mysqld",)
 
@@ -22,8 +22,8 @@ class MysqlDialect:
     unfinished_work_sql: str | None = (
         "SELECT COUNT AS n FROM information_schema.INNODB_METRICS WHERE NAME = 'trx_rseg_history_len'"
     )
-    """Length of the history to purge. About a second after its start the server reads old undo pages for this, which must not fall
-    into a trial."""
+    """Length of the history that is not purged yet. About a second after its start the server reads old undo pages for purging, which
+    must not happen during a trial."""
 
     def initialise(self, program: Path, data: Path) -> None:
         # Debian's build requires its default directory for secure_file_priv unless an option sets none.
@@ -41,12 +41,12 @@ class MysqlDialect:
         run_initialiser(command, data / "mysql")
 
     def adopt(self, data: Path) -> None:
-        """Remove the file with the server's identity; copies that share one could not replicate from each other."""
+        """Remove the file with the server's identity: servers with the same identity cannot replicate from each other."""
         (data / "auto.cnf").unlink(missing_ok=True)
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
-        # The X plugin would listen on its own port and socket, even with --skip-networking. The length of the history shows
-        # that purging is finished only if the history is truncated each time.
+        # The X plugin would listen on its own port and socket, even with --skip-networking. Only if the history is truncated each time
+        # does its length show that purging is finished.
         command = [
             str(settings.program),
             *shared_options(settings, port),
@@ -63,8 +63,8 @@ class MysqlDialect:
 
     def init_sql(self, password: str) -> str:
         """Statements for startup. Socket and TCP share one account: a login over the socket, which may send the password in clear
-        text, fills the server's authentication cache, so that every later login is the short one."""
-        secret = f"IDENTIFIED WITH caching_sha2_password BY '{quotable(password)}'"
+        text, fills the server's authentication cache, so that all later logins take the fast path."""
+        secret = f"IDENTIFIED WITH caching_sha2_password BY '{check_quotable(password)}'"
         lines = [
             f"DROP USER IF EXISTS '{USER}'@'%';",
             f"CREATE USER '{USER}'@'%' {secret};",

@@ -1,4 +1,4 @@
-"""A connection to an untrusted server: each of its answers is limited in bytes, time and parts.
+"""A connection to an untrusted server, with limits on the bytes, time and parts of each answer.
 
 Client libraries get a `PeerConnection` instead of a socket; our own parsers read from it too. An exceeded limit, a broken connection
 and unsolicited bytes all raise PeerError, which no library catches.
@@ -19,16 +19,16 @@ from howfar.errors import LabError
 MAX_BYTES = 8 << 20
 """Maximum size of an answer; a list of ten thousand sessions has 3 MB."""
 MAX_PART_BYTES = 1 << 20
-"""Maximum size of one part of an answer. As decoded text it takes up to four times as much, and it is copied several times on the
-way."""
+"""Maximum size of one part of an answer. Decoded to text, a part takes up to four times as much memory, and is copied several
+times."""
 MAX_LINE_BYTES = 1 << 16
 MAX_PARTS = 1 << 16
-"""Maximum number of parts of an answer. A part is what is read at once: a packet's header or body, a line."""
+"""Maximum number of parts of an answer. One read is one part: a packet's header or body, or a line."""
 MAX_VALUES = 1 << 19
-"""Maximum number of values in the rows of an answer: in memory a short value takes 20 times its bytes on the wire."""
-ANSWER_S = 4.0
+"""Maximum number of values in the rows of an answer. In memory a short value takes 20 times its bytes on the wire."""
+ANSWER_TIMEOUT_S = 4.0
 """Time allowed for a complete answer, and for a login."""
-SILENCE_S = 2.0
+SILENCE_TIMEOUT_S = 2.0
 """Maximum time between two receptions of bytes of an answer."""
 _CHUNK_BYTES = 1 << 16
 
@@ -38,29 +38,33 @@ class PeerError(LabError):
 
 
 class PeerConnection:
-    """One connection. Everything read counts towards the limits of the current answer; `expect` begins the next answer."""
+    """One connection. All reads count towards the limits of the current answer; `begin_answer` begins the next one."""
 
     def __init__(
-        self, sock: socket.socket, name: str = "it", answer_s: float | None = None, silence_s: float | None = None
+        self,
+        sock: socket.socket,
+        name: str = "it",
+        answer_timeout_s: float | None = None,
+        silence_timeout_s: float | None = None,
     ) -> None:
         """`name`: the peer's name in messages. The times default to ANSWER_S and SILENCE_S."""
         self.socket = sock
         self._name = name
-        self._answer_s = ANSWER_S if answer_s is None else answer_s
-        self._silence_s = SILENCE_S if silence_s is None else silence_s
+        self._answer_timeout_s = ANSWER_TIMEOUT_S if answer_timeout_s is None else answer_timeout_s
+        self._silence_timeout_s = SILENCE_TIMEOUT_S if silence_timeout_s is None else silence_timeout_s
         self._buffer = bytearray()
-        make_blocking(sock, self._silence_s)
+        make_blocking(sock, self._silence_timeout_s)
         self._is_blocking = True
-        self.expect()
+        self.begin_answer()
 
-    def expect(self) -> None:
-        """Begin a new answer, with new limits. Raises PeerError if unread bytes are left."""
+    def begin_answer(self) -> None:
+        """Begin a new answer, with new limits. Raises PeerError if there are unread bytes of the previous one."""
         if self._buffer:
             raise PeerError(f"{self._name} sent more than was asked for")
         self._bytes_left, self._parts_left, self._values_left = MAX_BYTES, MAX_PARTS, MAX_VALUES
-        self._deadline = time.monotonic() + self._answer_s
+        self._deadline = time.monotonic() + self._answer_timeout_s
 
-    def took(self, values: int) -> None:
+    def count_values(self, values: int) -> None:
         """Count values towards the answer's limit. Raises PeerError if there are too many."""
         self._values_left -= values
         if self._values_left < 0:
@@ -76,7 +80,7 @@ class PeerConnection:
         self._fill(size)
         return self._take(size)
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """Read a line; returns it without its CR LF. Raises PeerError."""
         self._begin_part()
         searched = 0
@@ -101,9 +105,9 @@ class PeerConnection:
 
     def _take(self, size: int) -> bytes:
         with memoryview(self._buffer) as buffer:
-            taken = bytes(buffer[:size])
+            first_bytes = bytes(buffer[:size])
         del self._buffer[:size]
-        return taken
+        return first_bytes
 
     def _fill(self, size: int) -> None:
         if not 0 <= size <= len(self._buffer) + self._bytes_left:
@@ -118,16 +122,18 @@ class PeerConnection:
         """Receive more bytes of the answer into the buffer. Raises PeerError."""
         remaining_s = self._deadline - time.monotonic()
         if remaining_s <= 0:
-            raise PeerError(f"{self._name} took longer than {self._answer_s:g} s for an answer")
+            raise PeerError(f"{self._name} took longer than {self._answer_timeout_s:g} s for an answer")
         if not self._bytes_left:
             raise self._too_long()
-        if remaining_s < self._silence_s or isinstance(self.socket, ssl.SSLSocket):
-            # With TLS the kernel's timeout would apply to each read of a record, Python's applies to the complete record.
-            self._set_timeout(min(remaining_s, self._silence_s))
+        if remaining_s < self._silence_timeout_s or isinstance(self.socket, ssl.SSLSocket):
+            # With TLS the kernel's timeout would apply to each read of a part of a record; Python's applies to the complete record.
+            self._set_timeout(min(remaining_s, self._silence_timeout_s))
         try:
             received = self.socket.recv(min(_CHUNK_BYTES, self._bytes_left))
         except (BlockingIOError, TimeoutError, ssl.SSLWantReadError) as error:
-            raise PeerError(f"{self._name} did not answer within {min(remaining_s, self._silence_s):.2g} s") from error
+            raise PeerError(
+                f"{self._name} did not answer within {min(remaining_s, self._silence_timeout_s):.2g} s"
+            ) from error
         except OSError as error:
             raise PeerError(f"{self._name} did not answer: {error.strerror or error}") from error
         if not received:
@@ -142,8 +148,8 @@ class PeerConnection:
     # ------------------------------------------------------------ sending
 
     def sendall(self, data: bytes) -> None:
-        """Send all bytes. If that fails after the peer has sent something, such as an error, this can still be read; otherwise raises
-        PeerError."""
+        """Send all bytes. If sending fails but the peer has sent something, such as an error message, that can still be read;
+        otherwise raises PeerError."""
         try:
             self.socket.sendall(data)
         except OSError as error:
@@ -153,8 +159,8 @@ class PeerConnection:
             raise PeerError(f"{self._name} did not take a request: {error.strerror or error}") from error
 
     def exchange(self, request: bytes, max_bytes: int = 512) -> bytes:
-        """Send once and receive once, as a ping. Only the kernel's timeout applies here, because Python's would add a system call. To
-        limit a series of pings, use `ends_within`. Raises OSError."""
+        """Send once and receive once, for a ping. Only the kernel's timeout applies, because Python's would add a system call; use
+        `shut_down_after` to limit a series of pings. Raises OSError."""
         if not self._is_blocking:
             self.socket.settimeout(None)
             self._is_blocking = True
@@ -162,8 +168,8 @@ class PeerConnection:
         return self.socket.recv(max_bytes)
 
     @contextlib.contextmanager
-    def ends_within(self, seconds: float) -> Iterator[None]:
-        """Shut the connection down once the block has taken `seconds`: this ends every wait for the peer, with TLS too."""
+    def shut_down_after(self, seconds: float) -> Iterator[None]:
+        """Shut the connection down if the block takes longer than `seconds`, which ends every wait for the peer, also with TLS."""
         timer = threading.Timer(max(seconds, 0), self._shut_down)
         timer.daemon = True
         timer.start()
@@ -175,14 +181,14 @@ class PeerConnection:
 
     def _shut_down(self) -> None:
         with contextlib.suppress(OSError):
-            # Not TLS's own shutdown, which would wait for the peer.
+            # TLS's own shutdown would wait for the peer.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def encrypt(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
         """Switch the connection to TLS. Raises PeerError."""
         if self._buffer:
             raise PeerError(f"{self._name} sent more than was asked for")
-        self._set_timeout(max(min(self._deadline - time.monotonic(), self._silence_s), 0.001))
+        self._set_timeout(max(min(self._deadline - time.monotonic(), self._silence_timeout_s), 0.001))
         try:
             self.socket = context.wrap_socket(self.socket, server_hostname=server_hostname)
         except OSError as error:
@@ -201,16 +207,16 @@ class PeerConnection:
         self.sendall(data)
 
     def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
+        """Do nothing: sent data is not buffered."""
 
     def settimeout(self, seconds: float | None) -> None:
         """Do nothing: an answer's own limits apply, whatever timeout a library sets."""
 
 
-def make_blocking(sock: socket.socket, silence_s: float = SILENCE_S) -> None:
-    """Set the kernel's timeouts on a socket: Python's own would add a system call to each operation."""
-    seconds = int(silence_s)
-    timeout = struct.pack("ll", seconds, int((silence_s - seconds) * 1e6))
+def make_blocking(sock: socket.socket, timeout_s: float = SILENCE_TIMEOUT_S) -> None:
+    """Make a socket blocking, with the kernel's timeouts; Python's own timeout would add a system call to each operation."""
+    seconds = int(timeout_s)
+    timeout = struct.pack("ll", seconds, int((timeout_s - seconds) * 1e6))
     sock.settimeout(None)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         sock.setsockopt(socket.SOL_SOCKET, option, timeout)

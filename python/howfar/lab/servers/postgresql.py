@@ -1,7 +1,7 @@
-"""PostgreSQL: initialising it and starting it as a user other than root, loading the tables once, and reading its counters.
+"""PostgreSQL: initialises it, starts it as a user other than root, loads the tables once, and reads its counters.
 
-It refuses to run as user 0, which is the laboratory's user. So it runs in its own user namespace, which maps that user to nobody: no
-further user account is needed, its files still belong to us, and it works with and without root.
+PostgreSQL refuses to run as user 0, which is the laboratory's user. So it runs in its own user namespace, which maps that user to
+nobody: it needs no user account, its files still belong to us, and it works with and without root.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from howfar.contract.messages import Target, UnixTarget
-from howfar.contract.receipt import ServerReceipt, SessionView
+from howfar.contract.receipt import SessionView
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.sandbox import as_other_user, children_of
 from howfar.lab.servers import (
     DATABASE,
-    GAUGES,
     SPARE_CONNECTIONS,
     USER,
-    Ask,
     CertificatePaths,
+    RunQuery,
     ServerContext,
     ServerCounts,
     SessionProbe,
@@ -44,31 +43,29 @@ from howfar.lab.servers import (
     TableServer,
     address_parts,
     describe_address,
-    pages_allowed,
     ready_timeout_s,
 )
 from howfar.lab.servers.contents import Rows, row_chunks
 from howfar.lab.servers.dialect import run_initialiser
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import TableStore, template_server
-from howfar.lab.sockets import listening_ports
 from howfar.paths.path import Row
 
 NAMES = ("postgres",)
 PACKAGE = "postgresql"
 _ADMIN = "postgres"
-"""The laboratory's own role. It needs no password on the socket, whose directory only we can enter."""
+"""The laboratory's own role. It needs no password on the socket, whose directory no other user can enter."""
 _INITIAL_DATABASE = "postgres"
 _PORT = 5432
-"""The usual port. Without networking it is only part of the socket's name."""
+"""The usual port. Without networking it appears only in the socket's name."""
 _PAGE_BYTES = 8192
 _MIN_POOL_BYTES = 16 * 2**20
 _STOP_TIMEOUT_S = 5.0
-"""Time for the server to stop; after this time the server kills its own processes."""
+"""Time limit for the server to stop. After this time the server kills its own processes."""
 _ANSWER_TIMEOUT_S = 30.0
-"""Time for an answer over the path; a dead link or forwarder never answers."""
-_SETTLE_TIMEOUT_S = 5.0
-"""Time for the backends of disconnected clients to end. Each reports its counters when it ends."""
+"""Time limit for an answer over the path: a dead link or hop never answers."""
+_SESSIONS_END_TIMEOUT_S = 5.0
+"""Time limit for the backends of disconnected clients to end. Each reports its counters when it ends."""
 _POLL_S = 0.005
 _SCRAM_ITERATIONS = 4096
 """Iterations of SCRAM-SHA-256; the server's default."""
@@ -203,12 +200,7 @@ class PostgresSettings:
                 "ssl_key_file": str(self.tls.key),
             }
         if self.loading:
-            options |= {
-                "fsync": "off",
-                "full_page_writes": "off",
-                "autovacuum": "off",
-                "maintenance_work_mem": "256MB",
-            }
+            options |= {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "maintenance_work_mem": "256MB"}
         if self.loading and not self.log_for_replicas:
             options |= {"wal_level": "minimal", "max_wal_senders": "0"}
         return options if self.streaming is None else {**options, **self.streaming.options}
@@ -223,7 +215,7 @@ def _open_session(
     user: str,
     database: str,
     password: str | None,
-    encrypted: ssl.SSLContext | None,
+    tls_context: ssl.SSLContext | None,
     timeout_s: float = _ANSWER_TIMEOUT_S,
 ) -> pg8000.native.Connection:
     """Open a session. Raises LabError."""
@@ -237,17 +229,17 @@ def _open_session(
             database=database,
             password=password,
             # With None, pg8000 would request TLS, and misread a refused connection as the answer to that request.
-            ssl_context=encrypted or False,
+            ssl_context=tls_context or False,
             timeout=timeout_s,
         )
     except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(f"connecting to {describe_address(target)} failed: {_message_of(error)}") from error
+        raise LabError(f"connecting to {describe_address(target)} failed: {_server_message(error)}") from error
 
 
-def _view_session(password: str, target: Target, encrypted: ssl.SSLContext | None) -> SessionView:
+def _view_session(password: str, target: Target, tls_context: ssl.SSLContext | None) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
     try:
-        with contextlib.closing(_open_session(target, USER, DATABASE, password, encrypted)) as probe:
+        with contextlib.closing(_open_session(target, USER, DATABASE, password, tls_context)) as probe:
             rows = _rows(
                 probe,
                 "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
@@ -255,7 +247,7 @@ def _view_session(password: str, target: Target, encrypted: ssl.SSLContext | Non
             )
             return SessionView.model_validate(rows[0])
     except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(_message_of(error)) from error
+        raise LabError(_server_message(error)) from error
 
 
 class PostgresServer(TableServer):
@@ -269,7 +261,7 @@ class PostgresServer(TableServer):
         self._admin: pg8000.native.Connection | None = None
         context = settings.context
         port = context.port(_PORT) if settings.networking else _PORT
-        remote = (
+        remote_access = (
             [("all", USER)]
             if settings.streaming is None
             else [("all", USER), ("replication", settings.streaming.account)]
@@ -277,7 +269,7 @@ class PostgresServer(TableServer):
         entries = [f"local all {_ADMIN} trust", "local all all scram-sha-256"]
         entries += [
             f"host {database} {account} {network} scram-sha-256"
-            for database, account in remote
+            for database, account in remote_access
             for network in ("0.0.0.0/0", "::/0")
         ]
         (context.work / "pg_hba.conf").write_text("\n".join(entries) + "\n")
@@ -307,7 +299,7 @@ class PostgresServer(TableServer):
         timeout_s = ready_timeout_s(self._settings.pool_bytes)
         refusals: list[LabError] = []
 
-        def connected() -> bool:
+        def try_connect() -> bool:
             try:
                 self._admin = self._open_admin_session()
             except LabError as error:
@@ -315,7 +307,7 @@ class PostgresServer(TableServer):
             return self._admin is not None
 
         self._wait_until(
-            connected,
+            try_connect,
             time.monotonic() + timeout_s,
             lambda: ServerCrashed(
                 f"{self.program} did not answer within {timeout_s:.0f} s: {refusals[0].message}{self._last_output()}",
@@ -329,15 +321,15 @@ class PostgresServer(TableServer):
         self._check_capacity(int(facts["max_connections"]))
         if not self._is_replica:
             password_hash = password_verifier(self._settings.password)
-            self.query(f"ALTER ROLE {USER} PASSWORD '{password_hash}'", called="its password")
+            self.query(f"ALTER ROLE {USER} PASSWORD '{password_hash}'", label="its password")
             if (streaming := self._settings.streaming) is not None:
                 create_sql = f"CREATE ROLE {streaming.account} LOGIN REPLICATION PASSWORD '{streaming.password_hash}'"
-                self.query(create_sql, called="the replicas' account")
+                self.query(create_sql, label="the replicas' account")
         self.query(_PREWARM_SQL)
         # A session's reads are counted when it ends: end this one now, so that the pages it read do not count in a trial.
         self.disconnect()
         self._admin = self._open_admin_session()
-        self._settle()
+        self._wait_for_sessions_to_end()
 
     def _open_admin_session(self) -> pg8000.native.Connection:
         session = self._connect(_ADMIN, self._settings.database)
@@ -346,18 +338,18 @@ class PostgresServer(TableServer):
         return session
 
     @contextlib.contextmanager
-    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[RunQuery]:
         user = USER if as_client and not self._is_replica else _ADMIN
         session = self._connect(user, DATABASE, timeout_s)
 
-        def ask(sql: str) -> list[Row]:
+        def run_query(sql: str) -> list[Row]:
             try:
                 return _rows(session, sql)
             except (DatabaseError, InterfaceError, OSError) as error:
-                raise LabError(_message_of(error)) from error
+                raise LabError(_server_message(error)) from error
 
         try:
-            yield ask
+            yield run_query
         finally:
             with contextlib.suppress(DatabaseError, InterfaceError, OSError):
                 session.close()
@@ -371,16 +363,16 @@ class PostgresServer(TableServer):
             self._check_alive("when asked for a connection", lost=self._admin is not None)
             raise
 
-    def query(self, sql: str, called: str | None = None) -> list[Row]:
-        assert self._admin is not None, "not ready yet"
+    def query(self, sql: str, label: str | None = None) -> list[Row]:
+        assert self._admin is not None, "the server is ready"
         try:
             return _rows(self._admin, sql)
         except (DatabaseError, InterfaceError, OSError) as error:
-            what = called or repr(sql[:200])
+            what = label or repr(sql[:200])
             self._check_alive(f"during {what}", lost=not isinstance(error, DatabaseError))
-            raise LabError(f"the server refused {what}: {_message_of(error)}{self._last_output()}") from error
+            raise LabError(f"the server refused {what}: {_server_message(error)}{self._last_output()}") from error
 
-    def counted(self) -> ServerCounts:
+    def read_counts(self) -> ServerCounts:
         """The server's counts. PostgreSQL counts the sessions that have logged in, but not their queries."""
         sql = (
             f"SELECT (SELECT sessions FROM pg_stat_database WHERE datname = '{DATABASE}') AS sessions, count(*) AS present, "
@@ -390,13 +382,13 @@ class PostgresServer(TableServer):
         row = self.query(sql)[0]
         return ServerCounts(None, 0, int(row["sessions"]), int(row["present"]), int(row["encrypted"]))
 
-    def clients(self) -> tuple[str, ...]:
+    def client_addresses(self) -> tuple[str, ...]:
         sql = f"SELECT coalesce(host(client_addr), 'localhost') AS host FROM pg_stat_activity WHERE usename = '{USER}'"
         return tuple(str(row["host"]) for row in self.query(sql))
 
     def snapshot(self) -> dict[str, int]:
-        counted = self.query(_COUNTERS_SQL)[0]["c"]
-        return {_METRICS.get(name, name): int(counted[name]) for name in _COUNTERS if counted.get(name) is not None}
+        counters = self.query(_COUNTERS_SQL)[0]["c"]
+        return {_METRICS.get(name, name): int(counters[name]) for name in _COUNTERS if counters.get(name) is not None}
 
     def _facts(self) -> dict[str, str]:
         names = ", ".join(f"'{name}'" for name in _FACTS)
@@ -405,36 +397,15 @@ class PostgresServer(TableServer):
         rows = self.query(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
         return {str(row["name"]): str(row["setting"]) for row in rows}
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
-        self._check_alive("during the trial")
-        self._settle()
-        after = self.snapshot()
-        counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
-        ports = self.context.host.within(lambda: listening_ports(self.pid))
-        found = []
-        # PostgreSQL also counts a page as read when it extends a table.
-        read = counters["pages_read"] - counters.get("table_pages", 0)
-        if read > pages_allowed(commits):
-            found.append(f"the server read {read} pages from files during the trial: the data was not all in memory")
+    def _counter_violations(self, counters: Mapping[str, int], commits: int | None) -> list[str]:
+        violations = super()._counter_violations(counters, commits)
         if commits is not None and counters["commits"] < commits:
-            found.append(f"the server counted {counters['commits']} commits, the load at least {commits}")
-        if not self._settings.networking and ports:
-            found.append(
-                f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
-            )
-        receipt = ServerReceipt(
-            kind=self.kind,
-            pid=self.pid,
-            facts={**self._facts()},
-            counters=counters,
-            tcp_ports=list(ports),
-            listen_queue=self._listen_queue,
-        )
-        return receipt, tuple(found)
+            violations.append(f"the server counted {counters['commits']} commits, the load at least {commits}")
+        return violations
 
-    def _settle(self) -> None:
-        """Wait until the load's sessions have ended: a session reports its counts once a second and when it ends."""
-        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+    def _wait_for_sessions_to_end(self) -> None:
+        """Wait until the load's sessions have ended, because a session reports its last counts when it ends."""
+        deadline = time.monotonic() + _SESSIONS_END_TIMEOUT_S
         while self.snapshot().get("clients") and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
@@ -446,7 +417,7 @@ class PostgresServer(TableServer):
         return bool(self.query("SELECT 1 FROM pg_settings WHERE name = 'ssl_library' AND setting <> ''"))
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes, to the postmaster first, as it would restart the others."""
+        """Send SIGKILL to all processes, to the postmaster first, because it would restart the others."""
         children = children_of(self.pid)
         self._process.process.kill()
         for pid in children:
@@ -462,7 +433,7 @@ class PostgresServer(TableServer):
                 os.waitpid(pid, os.WNOHANG)
 
     def stop(self) -> None:
-        # Its processes are in sessions of their own, so killing its session would miss them; on SIGQUIT it ends them before itself.
+        # Its processes have their own sessions, so killing its session would miss them; on SIGQUIT it ends them before itself.
         self.disconnect()
         self._process.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -498,9 +469,9 @@ def _rows(connection: pg8000.native.Connection, sql: str) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _message_of(error: Exception) -> str:
-    """The server's message of an error. pg8000 gives all its fields, and hides the error behind another if closing the connection
-    fails."""
+def _server_message(error: Exception) -> str:
+    """The server's message of an error. pg8000 reports all fields of an error, and hides it behind another one if closing the
+    connection fails."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, DatabaseError):
         inner = inner.__context__
@@ -559,14 +530,14 @@ class PostgresStore(TableStore):
         return self._serve(data, networking=True, tls=tls, streaming=streaming)
 
     def _has_log_for_replicas(self, data: Path) -> bool:
-        """Whether a replica can start from the log in `data`. It cannot from the log of a template that an older howfar built."""
+        """Whether a replica can start from the log in `data`. Templates that an older howfar built have no such log."""
         command = [str(self.program.path.parent / "pg_controldata"), "-D", str(data)]
         result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         return not re.search(r"^wal_level setting: +minimal", result.stdout, re.MULTILINE)
 
     def _write_log_for_replicas(self, data: Path) -> None:
-        """Start and shut down once with `wal_level` set for replicas; tables are loaded without it, which is faster. A replica fetches
-        the whole log file in which it starts, so switch to a new file."""
+        """Start and shut down once with `wal_level` set for replicas; loading tables without it is faster. A replica fetches the
+        complete log file in which it starts, so switch to a new file."""
         with self._loading_server(data, log_for_replicas=True) as server:
             server.query("SELECT pg_switch_wal()")
 
@@ -614,8 +585,7 @@ def _load_first_table(server: PostgresServer, size: int, rows: Rows, stream: Pat
 
 
 def _finish_table(server: PostgresServer, number: int, size: int) -> None:
-    """Add keys, defaults and owner as sysbench does, and freeze the rows: otherwise the first trial that reads a row would do more
-    work."""
+    """Add keys, defaults and owner as sysbench does, and freeze the rows; otherwise the first read of each row would cost more."""
     name = f"sbtest{number}"
     for statement in (
         f"CREATE SEQUENCE {name}_id_seq START {size + 1} OWNED BY {name}.id",

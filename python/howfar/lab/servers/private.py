@@ -1,5 +1,5 @@
-"""Private installs: server programs that are installed in the cache and run from there. They come from Debian's archive, or from a
-directory or tarball of the user's."""
+"""Private installs: server programs in the cache, which run from there. They come from Debian's archive, or from a directory or
+tarball of the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECEIPT = "receipt.json"
 
 
 @dataclass(frozen=True)
-class Installed:
+class PrivateInstall:
     """One private install. `--server` accepts its `name`."""
 
     name: str
@@ -34,32 +34,34 @@ def servers_home() -> Path:
     return cache_home() / "servers"
 
 
-def installs() -> list[Installed]:
+def list_installs() -> list[PrivateInstall]:
     """All complete private installs, older versions first."""
     complete = []
     for receipt in servers_home().glob(f"*/{RECEIPT}"):
         if receipt.parent.name.startswith("."):
             continue
         program = json.loads(receipt.read_text())["program"]
-        complete.append(Installed(receipt.parent.name, receipt.parent / program))
-    return sorted(complete, key=lambda one: _version_key(one.name))
+        complete.append(PrivateInstall(receipt.parent.name, receipt.parent / program))
+    return sorted(complete, key=lambda install: _version_key(install.name))
 
 
-def named(name: str, candidates: Sequence[Installed]) -> Installed | None:
-    """The newest private install whose name is `name`, or begins with it: `mysql`, `mysql-9` and `mysql-9.7.4-2` all name
+def find_install(name: str, candidates: Sequence[PrivateInstall]) -> PrivateInstall | None:
+    """The newest of `candidates` whose name is `name` or begins with its parts: `mysql`, `mysql-9` and `mysql-9.7.4-2` all find
     `mysql-9.7.4-2`."""
-    matches = [one for one in candidates if one.name == name or one.name.startswith((f"{name}-", f"{name}."))]
+    matches = [
+        install for install in candidates if install.name == name or install.name.startswith((f"{name}-", f"{name}."))
+    ]
     return matches[-1] if matches else None
 
 
 def _version_key(name: str) -> tuple[tuple[int, str], ...]:
-    """Key for sorting names by version. Numbers are compared by value: 9.10 is newer than 9.9."""
+    """Key for sorting names by version, with numbers compared by value: 9.10 is newer than 9.9."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 _KEYRINGS = tuple(Path("/usr/share/keyrings", f"debian-archive-keyring.{ending}") for ending in ("gpg", "pgp"))
 _PLAIN_RELEASE = re.compile(r"[a-z]+")
-"""Matches names of plain releases: `bookworm`, but not `bookworm-updates`."""
+"""Matches releases such as `bookworm`, but not suites such as `bookworm-updates`."""
 _TIMEOUT_S = 1800
 _MAX_OUTPUT_LINES = 6
 _CONFIGURATION = """\
@@ -115,55 +117,55 @@ Description: not wanted here
 
 @dataclass(frozen=True)
 class PackageSelection:
-    """Packages to fetch from one suite: `package` with its dependencies, `alone` without theirs; `unwanted` are not fetched even as
-    dependencies."""
+    """Packages to fetch from one suite: `package` with its dependencies, `without_dependencies` without theirs; `excluded` are not
+    fetched even as dependencies."""
 
     suite: str
     package: str
-    alone: tuple[str, ...] = ()
-    unwanted: tuple[str, ...] = ()
+    without_dependencies: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
-def fetch(wanted: PackageSelection, home: Path, tell: Callable[[str], None]) -> list[Path]:
-    """Fetch verified package files into `home`, an empty directory. Raises ServerMissing."""
-    apt = _Apt(wanted, home)
-    tell(f"asking Debian's archive for {wanted.package} in {wanted.suite}")
+def fetch_packages(selection: PackageSelection, home: Path, on_step: Callable[[str], None]) -> list[Path]:
+    """Fetch package files with verified signatures into `home`, an empty directory. Raises ServerMissing."""
+    apt = _Apt(selection, home)
+    on_step(f"asking Debian's archive for {selection.package} in {selection.suite}")
     apt.run("update")
-    tell(f"fetching {wanted.package} {apt.version()} with its libraries")
-    apt.run("install", wanted.package)
+    on_step(f"fetching {selection.package} {apt.version()} with its libraries")
+    apt.run("install", selection.package)
     archives = home / "cache" / "archives"
-    if wanted.alone:
-        apt.run("download", *wanted.alone, directory=archives)
+    if selection.without_dependencies:
+        apt.run("download", *selection.without_dependencies, directory=archives)
     packages = sorted(archives.glob("*.deb"))
-    if not any(package.name.startswith(f"{wanted.package}_") for package in packages):
-        raise ServerMissing(f"apt-get succeeded but left no {wanted.package} in {archives}")
+    if not any(package.name.startswith(f"{selection.package}_") for package in packages):
+        raise ServerMissing(f"apt-get succeeded but left no {selection.package} in {archives}")
     return packages
 
 
 class _Apt:
-    """apt-get with its own state and configuration in one directory."""
+    """apt-get with separate state and configuration, which are in one directory."""
 
-    def __init__(self, wanted: PackageSelection, home: Path) -> None:
+    def __init__(self, selection: PackageSelection, home: Path) -> None:
         if shutil.which("apt-get") is None:
             raise ServerMissing(
                 "there is no apt-get here: private servers come from Debian's archive",
                 "Install the server with your system's own tools and name it with --server PATH.",
             )
-        self._package = wanted.package
+        self._package = selection.package
         self._configuration = home / "apt.conf"
         architecture = _run_command(["dpkg", "--print-architecture"], "asking dpkg for its architecture").strip()
         for folder in ("cache/archives/partial", "state/lists/partial", "log"):
             (home / folder).mkdir(parents=True)
         (home / "state" / "status").write_text(
-            "".join(_INSTALLED_ENTRY.format(name=name, architecture=architecture) for name in wanted.unwanted)
+            "".join(_INSTALLED_ENTRY.format(name=name, architecture=architecture) for name in selection.excluded)
         )
         sources = home / "archive.sources"
         sources.touch(mode=0o600)  # a mirror's address may contain a password
         sources.write_text(
-            f"Types: deb\nURIs: {_archive()}\nSuites: {wanted.suite}\nComponents: main\nSigned-By: {_keyring()}\n"
+            f"Types: deb\nURIs: {_archive()}\nSuites: {selection.suite}\nComponents: main\nSigned-By: {_keyring()}\n"
         )
-        # As root, apt would switch to a user that may not enter a cache below a home directory; stay root: this directory is ours
-        # alone.
+        # As root, apt would switch to a user that may not enter a cache below a home directory. Stay root: no other user has access
+        # to this directory.
         user = "root" if os.geteuid() == 0 else ""
         self._configuration.write_text(_CONFIGURATION.format(home=home, architecture=architecture, user=user))
 
@@ -209,7 +211,7 @@ def _archive() -> str:
     )
     for line in listed.splitlines():
         address, release, component, *origin = line.split()
-        # Before the machine's first `apt-get update` apt does not know the origin; the signature is checked in any case.
+        # Before the machine's first `apt-get update` apt does not know the origin. The signature is checked in any case.
         origin_is_known = origin and not origin[0].startswith("$")
         if component == "main" and _PLAIN_RELEASE.fullmatch(release) and (not origin_is_known or origin == ["Debian"]):
             return address
@@ -219,7 +221,7 @@ def _archive() -> str:
     )
 
 
-def _run_command(command: Sequence[str], what: str, directory: Path | None = None) -> str:
+def _run_command(command: Sequence[str], description: str, directory: Path | None = None) -> str:
     environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     try:
         result = subprocess.run(
@@ -233,12 +235,12 @@ def _run_command(command: Sequence[str], what: str, directory: Path | None = Non
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerMissing(
-            f"{what} failed: {error}", "Is this a Debian machine, and is the network available?"
+            f"{description} failed: {error}", "Is this a Debian machine, and is the network available?"
         ) from error
     if result.returncode != 0:
         output = (result.stderr.strip() or result.stdout.strip()).splitlines()[-_MAX_OUTPUT_LINES:]
         raise ServerMissing(
-            "\n".join([f"{what} failed; it said:", *(f"  {line}" for line in output)]),
+            "\n".join([f"{description} failed; it said:", *(f"  {line}" for line in output)]),
             "Is the network available? Nothing was changed; the same command tries again.",
         )
     return result.stdout
@@ -261,8 +263,8 @@ _NO_DEFAULTS = """\
 
 
 def relocate(root: Path, server: str) -> Path:
-    """Make a server that runs from `root`, where its packages are unpacked; returns its launcher. `server`: the program's name in
-    their usr/sbin."""
+    """Make a server runnable from `root`, where its packages are unpacked; returns its launcher. `server`: the program's name in the
+    packages' usr/sbin."""
     _delete_unused(root / PACKAGES / "usr")
     for name in ("share", "lib"):
         (root / name).symlink_to(f"{PACKAGES}/usr/{name}")
@@ -317,7 +319,8 @@ def _find_loader(root: Path) -> tuple[str, list[str]]:
         for loader in sorted(packages.glob(f"{usr}/*-linux-gnu*/ld-linux*.so.[0-9]")):
             triplet = loader.parent.name
             folders = [f"usr/lib/{triplet}", f"lib/{triplet}"]
-            return str(loader.relative_to(root)), [f"{PACKAGES}/{one}" for one in folders if (packages / one).is_dir()]
+            libraries = [f"{PACKAGES}/{folder}" for folder in folders if (packages / folder).is_dir()]
+            return str(loader.relative_to(root)), libraries
     raise ServerMissing(f"the packages in {packages} contain no loader", "This kind of machine is not supported here.")
 
 
@@ -331,16 +334,13 @@ _PROGRAMS = ("mariadbd", "mysqld")
 _FOLDERS = ("bin", "sbin", "libexec")
 
 
-def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str, str]:
-    """Make an install of the server in `source` in `building`, an empty directory that the caller renames. Returns the install's name,
-    and the program's path in it.
-
-    Raises ServerMissing, ServerCrashed, LabError.
-    """
+def build_from_source(source: Path, building: Path, on_step: Callable[[str], None]) -> tuple[str, str]:
+    """Build an install of the server in `source` in the empty directory `building`, which the caller renames. Returns the install's
+    name, and the launcher's path in it. Raises ServerMissing, ServerCrashed, LabError."""
     if source.is_dir():
         base = _base_directory(source.resolve())
     elif source.is_file():
-        tell(f"unpacking {source.name}")
+        on_step(f"unpacking {source.name}")
         _unpack(source, building / PACKAGES)
         base = _base_directory(building / PACKAGES)
     else:
@@ -349,23 +349,23 @@ def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str
     digest = sha256_of(program)
     for entry in base.iterdir():
         if entry.name != "sbin" and not (building / entry.name).exists():
-            inside = building in entry.parents
-            (building / entry.name).symlink_to(entry.relative_to(building) if inside else entry)
+            is_inside = building in entry.parents
+            (building / entry.name).symlink_to(entry.relative_to(building) if is_inside else entry)
     launcher = building / "sbin" / program.name
     launcher.parent.mkdir()
     command, base_option = _shell_word(program, building), f" --basedir={_shell_word(base, building)}"
     what = "a program with its base directory"
     write_executable(launcher, _LAUNCHER.format(what=what, digest=digest, command=command, options=base_option))
-    identified = identify(launcher)
-    name = f"{identified.kind}-{identified.version}-{digest[:8]}"
-    started = str(launcher.relative_to(building))
-    receipt = {"program": started, "taken_from": str(source.resolve())}
+    server = identify(launcher)
+    name = f"{server.kind}-{server.version}-{digest[:8]}"
+    launcher_path = str(launcher.relative_to(building))
+    receipt = {"program": launcher_path, "taken_from": str(source.resolve())}
     (building / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
-    return name, started
+    return name, launcher_path
 
 
 def _shell_word(path: Path, building: Path) -> str:
-    """A path for the launcher that stays valid when `building` is renamed: relative if inside it, absolute otherwise."""
+    """A path for the launcher that stays valid when `building` is renamed: relative to it if inside, absolute otherwise."""
     if building in (path, *path.parents):
         return '"$root"/' + shlex.quote(str(path.relative_to(building)))
     return shlex.quote(str(path))
@@ -382,15 +382,15 @@ def _unpack(tarball: Path, target: Path) -> None:
 
 def _base_directory(folder: Path) -> Path:
     """The server's base directory: a tarball has a single directory that contains everything."""
-    inside = list(folder.iterdir())
-    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
+    entries = list(folder.iterdir())
+    return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
 
 
 def _find_program(base: Path) -> Path:
-    for top in (base, base / "usr"):
+    for prefix in (base, base / "usr"):
         for folder in _FOLDERS:
             for name in _PROGRAMS:
-                if (path := top / folder / name).is_file():
+                if (path := prefix / folder / name).is_file():
                     return path
     raise ServerMissing(
         f"{base} contains no server program (looked for {' and '.join(_PROGRAMS)} in {', '.join(_FOLDERS)})",
@@ -408,8 +408,8 @@ class Recipe:
     kind: str
     server: str
     """Name of the program."""
-    wanted: PackageSelection
-    says: str
+    selection: PackageSelection
+    description: str
 
 
 # Both programs start without perl, which their packages require for scripts that are not used here.
@@ -417,51 +417,49 @@ RECIPES = {
     "mysql": Recipe(
         "mysql",
         "mysqld",
-        PackageSelection("sid", "mysql-server-core", unwanted=("perl",)),
+        PackageSelection("sid", "mysql-server-core", excluded=("perl",)),
         "the newest MySQL that Debian has",
     ),
-    # Its plugins, such as ed25519, are in the package that also installs a service: fetch that package without its dependencies.
+    # Its plugins, such as ed25519, are in a package that also installs a service; fetch that package without its dependencies.
     "mariadb-11": Recipe(
         "mariadb",
         "mariadbd",
-        PackageSelection("trixie", "mariadb-server-core", alone=("mariadb-server",), unwanted=("perl",)),
+        PackageSelection("trixie", "mariadb-server-core", without_dependencies=("mariadb-server",), excluded=("perl",)),
         "MariaDB of Debian 13",
     ),
 }
 
 
-def get(name: str, tell: Callable[[str], None]) -> tuple[Installed, bool]:
+def install_recipe(name: str, on_step: Callable[[str], None]) -> tuple[PrivateInstall, bool]:
     """Install the recipe `name` if it is not installed; returns the install, and whether this call created it. Raises UsageError,
     ServerMissing, LabError."""
     if name not in RECIPES:
         raise UsageError(f"there is no recipe for {name!r}", f"Known: {', '.join(RECIPES)}.")
     with _locked_home() as home:
-        if (existing := named(name, installs())) is not None:
+        if (existing := find_install(name, list_installs())) is not None:
             return existing, False
         with _temporary_directory(home) as building:
-            return _build(RECIPES[name], home, building, tell), True
+            return _build(RECIPES[name], home, building, on_step), True
 
 
-def install_from(source: Path, tell: Callable[[str], None]) -> tuple[Installed, bool]:
-    """Install the server in `source`, a directory or a tarball; returns the install, and whether this call created it.
-
-    Raises ServerMissing, ServerCrashed, LabError.
-    """
+def install_from(source: Path, on_step: Callable[[str], None]) -> tuple[PrivateInstall, bool]:
+    """Install the server in `source`, a directory or a tarball; returns the install, and whether this call created it. Raises
+    ServerMissing, ServerCrashed, LabError."""
     with _locked_home() as home, _temporary_directory(home) as building:
         root = building / "root"
         root.mkdir()
-        name, program = take(source, root, tell)
-        if (existing := next((one for one in installs() if one.name == name), None)) is not None:
+        name, program = build_from_source(source, root, on_step)
+        if (existing := next((install for install in list_installs() if install.name == name), None)) is not None:
             return existing, False
         root.rename(home / name)
-        return Installed(name, home / name / program), True
+        return PrivateInstall(name, home / name / program), True
 
 
 @contextmanager
 def _locked_home() -> Iterator[Path]:
     """Lock the directory of private installs exclusively, and remove unfinished installs."""
     home = servers_home()
-    # apt's configuration cannot quote these, and the loader's search path cannot quote a colon.
+    # apt's configuration cannot quote these characters, and the loader's search path cannot quote a colon.
     if any(character in str(home) for character in '":\\\n'):
         raise LabError(f"a private installation cannot be made in {home}: its name has a quote, a colon or a backslash")
     try:
@@ -487,17 +485,17 @@ def _temporary_directory(home: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _build(recipe: Recipe, home: Path, building: Path, tell: Callable[[str], None]) -> Installed:
+def _build(recipe: Recipe, home: Path, building: Path, on_step: Callable[[str], None]) -> PrivateInstall:
     apt = building / "apt"
     apt.mkdir()
-    packages = fetch(recipe.wanted, apt, tell)
-    server_package = next(package for package in packages if package.name.startswith(f"{recipe.wanted.package}_"))
+    packages = fetch_packages(recipe.selection, apt, on_step)
+    server_package = next(package for package in packages if package.name.startswith(f"{recipe.selection.package}_"))
     version = _run_command(
         ["dpkg-deb", "--field", str(server_package), "Version"], f"reading {server_package.name}"
     ).strip()
     root = building / f"{recipe.kind}-{version.rpartition(':')[2]}"  # without the epoch
     root.mkdir()
-    tell("unpacking")
+    on_step("unpacking")
     (root / PACKAGES).mkdir()
     for package in packages:  # none of their scripts is run
         _run_command(["dpkg-deb", "--extract", str(package), str(root / PACKAGES)], f"unpacking {package.name}")
@@ -505,7 +503,7 @@ def _build(recipe: Recipe, home: Path, building: Path, tell: Callable[[str], Non
     if identify(launcher).kind != recipe.kind:
         raise ServerMissing(f"the program of {server_package.name} does not say that it is {recipe.kind}")
     program = str(launcher.relative_to(root))
-    receipt = {"program": program, "suite": recipe.wanted.suite, "packages": [package.name for package in packages]}
+    receipt = {"program": program, "suite": recipe.selection.suite, "packages": [package.name for package in packages]}
     (root / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
     root.rename(home / root.name)
-    return Installed(root.name, home / root.name / program)
+    return PrivateInstall(root.name, home / root.name / program)

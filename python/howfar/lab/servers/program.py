@@ -1,4 +1,4 @@
-"""Find server programs on this machine, and identify their kind and version. How to start one is in the file of its kind."""
+"""Finds server programs on this machine, and identifies their kinds and versions. The file of each kind shows how to start one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from howfar.errors import ServerCrashed, ServerMissing
 
-PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
+EXTRA_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
 _VERSIONED_DIRECTORIES = (
     "/usr/lib/postgresql/[0-9]*/bin",
     "/usr/pgsql-[0-9]*/bin",
@@ -29,12 +29,12 @@ _BANNERS = {
     "valkey": re.compile(r"^Valkey server v=(\d\S*)"),
     "memcached": re.compile(r"^memcached (\d\S*)"),
 }
-"""Output of `--version`, by kind, for servers whose output begins with their name."""
+"""For each kind of server whose output of `--version` begins with the server's name: a pattern of that output."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A server program. `key` identifies its content."""
+    """A server program. `key` identifies the content of its file."""
 
     path: Path
     kind: str
@@ -49,19 +49,19 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
         key=_version_in,
         reverse=True,
     )
-    path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES, *map(str, versions)])
+    path = os.pathsep.join([os.environ.get("PATH", ""), *EXTRA_DIRECTORIES, *map(str, versions)])
     for name in names:
-        found = shutil.which(name, path=path)
-        if found is not None and kind_of(_version_output(Path(found))) == kind:
+        file = shutil.which(name, path=path)
+        if file is not None and kind_of(_version_output(Path(file))) == kind:
             # redis-server is often a link to a program whose behaviour depends on the name by which it is called.
-            return Path(found).absolute() if kind in _KINDS_BY_CALLED_NAME else Path(found).resolve()
+            return Path(file).absolute() if kind in _KINDS_BY_CALLED_NAME else Path(file).resolve()
     return None
 
 
 def _version_in(directory: Path) -> float:
-    """The version in the name of a directory; 0 if it has none."""
-    found = re.search(r"\d+(\.\d+)?", str(directory))
-    return float(found.group()) if found is not None else 0.0
+    """The version number in a directory's path; 0 if there is none."""
+    match = re.search(r"\d+(\.\d+)?", str(directory))
+    return float(match.group()) if match is not None else 0.0
 
 
 def identify(path: Path) -> Program:
@@ -87,7 +87,7 @@ def sha256_of(path: Path) -> str:
 
 
 def kind_of(output: str) -> str | None:
-    """The kind, from the output of `--version`. MySQL has no fixed name in it, but only servers derived from MySQL print `Ver`."""
+    """The kind, from the output of `--version`; None if unknown. Of the known kinds only servers derived from MySQL print `Ver`."""
     for kind, pattern in _BANNERS.items():
         if pattern.search(output):
             return kind
@@ -97,19 +97,19 @@ def kind_of(output: str) -> str | None:
 
 
 def version_of(output: str) -> str | None:
-    """The version, from the output of `--version`."""
+    """The version, from the output of `--version`; None if it is not there."""
     matches = (pattern.search(output) for pattern in (*_BANNERS.values(), _VERSION_PATTERN))
     return next((match.group(1) for match in matches if match is not None), None)
 
 
 def _version_output(path: Path) -> str:
-    """The output of `--version`. First try with `--no-defaults`, which keeps MariaDB and MySQL from reading the machine's
-    configuration; other servers refuse it, so try without. Raises ServerCrashed with the error of the first attempt."""
+    """The output of `--version`. The first attempt uses `--no-defaults`, which keeps MariaDB and MySQL from reading the machine's
+    configuration; other servers refuse that option, so a second attempt omits it. Raises ServerCrashed with the first error."""
     try:
-        return _ask_version(path)
+        return _run_version(path)
     except ServerCrashed:
         try:
-            output = _ask_version(path, ())
+            output = _run_version(path, ())
         except ServerCrashed:
             output = ""
         if kind_of(output) not in _BANNERS:
@@ -117,7 +117,7 @@ def _version_output(path: Path) -> str:
         return output
 
 
-def _ask_version(path: Path, options: tuple[str, ...] = ("--no-defaults",)) -> str:
+def _run_version(path: Path, options: tuple[str, ...] = ("--no-defaults",)) -> str:
     try:
         result = subprocess.run([path, *options, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,7 +1,7 @@
-"""Redis and Valkey as the laboratory starts and queries them: in memory only, without the machine's configuration.
+"""Starts and queries Redis and Valkey, with data in memory only and without the machine's configuration.
 
-Both can listen on a socket and on TCP at the same time, but use TLS only on TCP. There is no password: the laboratory has its own
-network, and without one they listen on 127.0.0.1.
+Both can listen on a socket and on TCP at the same time, but use TLS only on TCP. They have no password: they listen on the
+laboratory's own network or, without one, on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from howfar.contract.receipt import SessionView
 from howfar.errors import LabError
 from howfar.lab.environment import MIN_QUEUE
 from howfar.lab.servers.key_value import StoreSettings
-from howfar.lab.servers.text_protocol import Lines, ask, pairs
+from howfar.lab.servers.text_protocol import Lines, parse_pairs, send_command
 
 REDIS_NAMES = ("redis-server",)
 VALKEY_NAMES = ("valkey-server",)
@@ -29,7 +29,7 @@ _METRICS = {
 }
 _COUNTERS = (*_METRICS, "total_error_replies", "total_forks")
 """Names of counters; a snapshot omits those that a release does not have."""
-_CALLS_PREFIX = "cmdstat_"
+_COMMAND_COUNTER_PREFIX = "cmdstat_"
 _STATEMENT_COUNTERS = ("cmdstat_get", "cmdstat_set", "cmdstat_mget")
 _FACTS = (
     "maxclients",
@@ -65,10 +65,10 @@ class RedisDialect:
         port = settings.port or 0
         options = {
             "port": str(port if settings.tls is None else 0),
-            # In protected mode without a password it would refuse clients that connect over the link.
+            # In protected mode a server without a password would refuse clients that connect over the link.
             "protected-mode": "no" if settings.context.namespaced else "yes",
             "tcp-backlog": str(max(MIN_QUEUE, settings.context.connections)),
-            "maxclients": str(settings.clients),
+            "maxclients": str(settings.max_clients),
             "timeout": "0",
             "save": "",
             "appendonly": "no",
@@ -95,31 +95,31 @@ class RedisDialect:
         ]
 
     def version(self, lines: Lines) -> str:
-        info = pairs(ask(lines, "INFO", "server"), "\r\n", ":")
-        found = info.get("valkey_version", info.get("redis_version"))
-        if found is None:
+        info = parse_pairs(send_command(lines, "INFO", "server"), "\r\n", ":")
+        version = info.get("valkey_version", info.get("redis_version"))
+        if version is None:
             raise LabError("the server does not report its version as Redis does")
-        return found
+        return version
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        info = pairs(ask(lines, "INFO", "all"), "\r\n", ":")
-        found = {_METRICS.get(name, name): int(info[name]) for name in _COUNTERS if name in info}
-        found |= dict.fromkeys(_STATEMENT_COUNTERS, 0)  # it lists a command only after its first call
+        info = parse_pairs(send_command(lines, "INFO", "all"), "\r\n", ":")
+        counters = {_METRICS.get(name, name): int(info[name]) for name in _COUNTERS if name in info}
+        counters |= dict.fromkeys(_STATEMENT_COUNTERS, 0)  # it lists a command only after its first call
         for name, value in info.items():
-            if name.startswith(_CALLS_PREFIX):
-                found[name] = int(pairs(value, ",", "=").get("calls", "0"))
-        return found | {"statements": sum(found[name] for name in _STATEMENT_COUNTERS)}
+            if name.startswith(_COMMAND_COUNTER_PREFIX):
+                counters[name] = int(parse_pairs(value, ",", "=").get("calls", "0"))
+        return counters | {"statements": sum(counters[name] for name in _STATEMENT_COUNTERS)}
 
     def count_keys(self, lines: Lines) -> int:
-        return int(ask(lines, "DBSIZE"))
+        return int(send_command(lines, "DBSIZE"))
 
-    def others(self, lines: Lines) -> tuple[str, ...]:
-        own = str(ask(lines, "CLIENT", "ID"))
-        reported = (pairs(line, " ", "=") for line in ask(lines, "CLIENT", "LIST").splitlines())
-        return tuple(_host(client) for client in reported if client.get("id") != own)
+    def other_clients(self, lines: Lines) -> tuple[str, ...]:
+        own_id = str(send_command(lines, "CLIENT", "ID"))
+        clients = (parse_pairs(line, " ", "=") for line in send_command(lines, "CLIENT", "LIST").splitlines())
+        return tuple(_host(client) for client in clients if client.get("id") != own_id)
 
     def facts(self, lines: Lines) -> dict[str, str]:
-        reply = ask(lines, "CONFIG", "GET", "*")
+        reply = send_command(lines, "CONFIG", "GET", "*")
         settings = dict(zip(reply[::2], reply[1::2], strict=True))
         return {name: settings[name] for name in _FACTS if name in settings}
 
@@ -127,24 +127,25 @@ class RedisDialect:
         return int(facts["maxclients"])
 
     def mismatches(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
-        found = [
-            f"the server's {name} is {facts.get(name)!r}, it was to be {wanted!r}"
-            for name, wanted in _IN_MEMORY_SETTINGS.items()
-            if facts.get(name) != wanted
+        violations = [
+            f"the server's {name} is {facts.get(name)!r}, it was to be {requested!r}"
+            for name, requested in _IN_MEMORY_SETTINGS.items()
+            if facts.get(name) != requested
         ]
         if counters.get("total_forks", 0):
-            found.append("the server forked to write its data to a file during the trial")
-        return found
+            violations.append("the server forked to write its data to a file during the trial")
+        return violations
 
     def has_tls(self, lines: Lines) -> bool:
-        return bool(ask(lines, "CONFIG", "GET", "tls-port"))
+        return bool(send_command(lines, "CONFIG", "GET", "tls-port"))
 
     def view(self, lines: Lines, settings: StoreSettings) -> SessionView:
-        """The server's view of this session. It reports the session's port, not its encryption; its TLS port accepts only TLS."""
-        reported = pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
-        uses_tls = settings.tls is not None and reported.get("laddr", "").endswith(f":{settings.port}")
+        """The server's view of this session. The server does not report encryption, but the session's port; its TLS port accepts only
+        TLS."""
+        client = parse_pairs(send_command(lines, "CLIENT", "INFO").strip(), " ", "=")
+        uses_tls = settings.tls is not None and client.get("laddr", "").endswith(f":{settings.port}")
         version, cipher = lines.tls if uses_tls else (None, None)
-        host, listener = _host(reported), reported.get("laddr", "")
+        host, listener = _host(client), client.get("laddr", "")
         return SessionView(host=host, ssl_version=version, ssl_cipher=cipher, listener=listener)
 
 

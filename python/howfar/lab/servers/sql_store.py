@@ -1,6 +1,6 @@
 """MariaDB and MySQL: initialised from a template, loaded once, started anew for each trial.
 
-A server is stopped by SIGKILL, because its data directory is deleted anyway. Only a server whose data becomes a template is shut down
+A server is stopped by SIGKILL, because its data directory is deleted anyway; a server whose data becomes a template is shut down
 cleanly. Differences between MariaDB and MySQL are in `mariadb.py` and `mysql.py`.
 """
 
@@ -20,20 +20,18 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from howfar.contract.messages import Target, UnixTarget
-from howfar.contract.receipt import ServerReceipt, SessionView
+from howfar.contract.receipt import SessionView
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.servers import (
     DATABASE,
-    GAUGES,
     USER,
-    Ask,
     CertificatePaths,
+    RunQuery,
     ServerCounts,
     SessionProbe,
     Tables,
     TableServer,
     address_parts,
-    pages_allowed,
     ready_timeout_s,
 )
 from howfar.lab.servers.contents import Rows, row_chunks
@@ -42,19 +40,18 @@ from howfar.lab.servers.dialect import (
     BinaryLog,
     Dialect,
     Settings,
+    build_init_sql,
     option_file,
     path_prefix,
     pool_option,
-    start_sql,
 )
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import TableStore, template_server
-from howfar.lab.sockets import listening_ports
 from howfar.paths.path import Row
 
 _ANSWER_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
-"""Time limit for an answer over the path: a link or a forwarder that has died does not close the connection."""
+"""Time limit for an answer over the path, where a dead link or hop does not close the connection."""
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
 """Client errors: cannot connect (socket, TCP), server has gone away, connection lost during a query."""
 _SYNTAX_ERROR = 1064
@@ -113,6 +110,8 @@ _FACTS = (
 class SqlServer(TableServer):
     """A running MariaDB or MySQL; see `servers.ServerProcess`."""
 
+    no_network_setting = "skip_networking"
+
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
         self.kind = dialect.kind
         self._settings = settings
@@ -120,9 +119,9 @@ class SqlServer(TableServer):
         self._admin: pymysql.Connection[DictCursor] | None = None
         context = settings.context
         port = context.port(3306) if settings.networking else None
-        init = context.work / "init.sql"
-        init.touch(mode=0o600)
-        init.write_text(start_sql(settings, dialect))
+        init_file = context.work / "init.sql"
+        init_file.touch(mode=0o600)
+        init_file.write_text(build_init_sql(settings, dialect))
         if (file := option_file(settings)) is not None:
             file.write_text(f"[mysqld]\n{pool_option(settings)}\n")
         for name, text in ({} if settings.binary_log is None else settings.binary_log.files).items():
@@ -146,7 +145,7 @@ class SqlServer(TableServer):
                 "Is the machine overloaded?",
             ),
         )
-        self._admin = self.session(_ANSWER_TIMEOUT_S)
+        self._admin = self.connect(_ANSWER_TIMEOUT_S)
         self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
         limits = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
         self._check_capacity(int(limits["connections"]))
@@ -156,8 +155,8 @@ class SqlServer(TableServer):
             )
         log = self._settings.binary_log
         if not self._settings.loading and not (log is not None and log.fetches_data):
-            self._wait_warm(deadline)
-            self._wait_settled(deadline)
+            self._wait_for_buffer_pool(deadline)
+            self._wait_for_unfinished_work(deadline)
 
     def _socket_accepts(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -167,7 +166,7 @@ class SqlServer(TableServer):
                 return False
         return True
 
-    def _wait_warm(self, deadline: float) -> None:
+    def _wait_for_buffer_pool(self, deadline: float) -> None:
         """Wait until the server has read its pages into memory. Raises LabError."""
 
         def status() -> str:
@@ -182,7 +181,7 @@ class SqlServer(TableServer):
                 ),
             )
 
-    def _wait_settled(self, deadline: float) -> None:
+    def _wait_for_unfinished_work(self, deadline: float) -> None:
         """Wait until the server has finished the work that a killed server left in its data. Raises LabError."""
         sql = self._dialect.unfinished_work_sql
         if sql is not None:
@@ -192,38 +191,38 @@ class SqlServer(TableServer):
                 lambda: LabError("the server did not come to rest: transactions are not purged", "Is it overloaded?"),
             )
 
-    def session(self, timeout_s: float) -> pymysql.Connection[DictCursor]:
-        """A further session over the socket; a statement that exceeds `timeout_s` fails with pymysql.Error. Raises LabError."""
+    def connect(self, timeout_s: float) -> pymysql.Connection[DictCursor]:
+        """Open a further session over the socket; a statement that exceeds `timeout_s` fails with pymysql.Error. Raises LabError."""
         try:
-            return _connected(UnixTarget(path=str(self.socket)), self._settings.password, timeout_s, None)
+            return _connect(UnixTarget(path=str(self.socket)), self._settings.password, timeout_s, None)
         except pymysql.Error as error:
             self._check_alive("when asked for a connection", lost=_is_connection_lost(error))
             raise LabError(f"connecting to {self.socket} failed: {error}{self._last_output()}") from error
 
     @contextlib.contextmanager
-    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[Ask]:
-        with self.session(timeout_s) as connection, connection.cursor() as cursor:
+    def open_session(self, timeout_s: float, *, as_client: bool = False) -> Iterator[RunQuery]:
+        with self.connect(timeout_s) as connection, connection.cursor() as cursor:
 
-            def ask(sql: str) -> list[Row]:
+            def run_query(sql: str) -> list[Row]:
                 try:
                     cursor.execute(sql)
                     return list(cursor.fetchall())
                 except (pymysql.Error, OSError) as error:
                     raise LabError(str(error)) from error
 
-            yield ask
+            yield run_query
 
-    def query(self, sql: str, called: str | None = None) -> list[Row]:
-        assert self._admin is not None, "not ready yet"
+    def query(self, sql: str, label: str | None = None) -> list[Row]:
+        assert self._admin is not None, "the server is ready"
         try:
             with self._admin.cursor() as cursor:
                 cursor.execute(sql)
                 return list(cursor.fetchall())
         except pymysql.Error as error:
-            self._check_alive(f"during {called or repr(sql[:60])}", lost=_is_connection_lost(error))
-            if called is not None:
+            self._check_alive(f"during {label or repr(sql[:60])}", lost=_is_connection_lost(error))
+            if label is not None:
                 raise LabError(
-                    f"the server refused {called}: {_message_without_statement(error)}{self._last_output()}"
+                    f"the server refused {label}: {_message_without_statement(error)}{self._last_output()}"
                 ) from None
             raise LabError(f"the server refused {sql[:200]!r}: {error}{self._last_output()}") from error
 
@@ -232,45 +231,22 @@ class SqlServer(TableServer):
         rows = self.query(f"SHOW {kind} WHERE Variable_name IN ({listed})")
         return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
 
-    def counted(self) -> ServerCounts:
+    def read_counts(self) -> ServerCounts:
         status = {name: int(value) for name, value in self._status(_CLIENT_COUNTERS).items()}
         # A driver's ping counts as an administrative command, not as a question.
         round_trips = status["Questions"] + status["Com_admin_commands"]
         present = status["Threads_connected"] - 1
         return ServerCounts(round_trips, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
 
-    def clients(self) -> tuple[str, ...]:
+    def client_addresses(self) -> tuple[str, ...]:
         sql = f"SELECT HOST FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = '{USER}'"
         return tuple(str(row["HOST"]) for row in self.query(sql))
 
     def snapshot(self) -> dict[str, int]:
-        return counters_of({name: int(value) for name, value in self._status(_COUNTERS).items()})
+        return convert_counters({name: int(value) for name, value in self._status(_COUNTERS).items()})
 
-    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[ServerReceipt, tuple[str, ...]]:
-        self._check_alive("during the trial")
-        after = self.snapshot()
-        counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
-        facts = self._status(_FACTS, kind="GLOBAL VARIABLES")
-        ports = self.context.host.within(lambda: listening_ports(self.pid))
-        found = []
-        pages_read = counters.get("pages_read", 0)
-        if pages_read > pages_allowed(commits):
-            found.append(
-                f"the server read {pages_read} pages from files during the trial: the data was not all in memory"
-            )
-        if not self._settings.networking and (facts.get("skip_networking") != "ON" or ports):
-            found.append(
-                f"the server was to have no network but listens on TCP ports: {', '.join(map(str, sorted(ports)))}"
-            )
-        receipt = ServerReceipt(
-            kind=self.kind,
-            pid=self.pid,
-            facts={**facts},
-            counters=counters,
-            tcp_ports=list(ports),
-            listen_queue=self._listen_queue,
-        )
-        return receipt, tuple(found)
+    def _facts(self) -> dict[str, str]:
+        return self._status(_FACTS, kind="GLOBAL VARIABLES")
 
     def session_probe(self) -> SessionProbe:
         return partial(_view_session, self._settings.password)
@@ -286,17 +262,17 @@ class SqlServer(TableServer):
             self._admin = None
 
 
-def counters_of(status: Mapping[str, int]) -> dict[str, int]:
+def convert_counters(status: Mapping[str, int]) -> dict[str, int]:
     """Convert the counters of SHOW STATUS to those of a snapshot."""
-    found = {_METRICS.get(name, name): count for name, count in status.items()}
+    counters = {_METRICS.get(name, name): count for name, count in status.items()}
     if all(name in status for name in _STATEMENT_COUNTERS):
         # Com_select does not include answers from a query cache.
-        found["statements"] = sum(status[name] for name in _STATEMENT_COUNTERS) + status.get("Qcache_hits", 0)
-    return found
+        counters["statements"] = sum(status[name] for name in _STATEMENT_COUNTERS) + status.get("Qcache_hits", 0)
+    return counters
 
 
-def _connected(
-    target: Target, password: str, timeout_s: float, encrypted: ssl.SSLContext | None
+def _connect(
+    target: Target, password: str, timeout_s: float, tls_context: ssl.SSLContext | None
 ) -> pymysql.Connection[DictCursor]:
     """Open a session. Raises pymysql.Error."""
     unix_socket, host, port = address_parts(target)
@@ -310,16 +286,16 @@ def _connected(
         autocommit=True,
         connect_timeout=10,
         read_timeout=timeout_s,
-        ssl=encrypted,
-        ssl_disabled=encrypted is None,
+        ssl=tls_context,
+        ssl_disabled=tls_context is None,
         cursorclass=DictCursor,
     )
 
 
-def _view_session(password: str, target: Target, encrypted: ssl.SSLContext | None) -> SessionView:
+def _view_session(password: str, target: Target, tls_context: ssl.SSLContext | None) -> SessionView:
     """The server's view of a session; see `servers.SessionProbe`."""
     try:
-        probe = _connected(target, password, _VIEW_TIMEOUT_S, encrypted)
+        probe = _connect(target, password, _VIEW_TIMEOUT_S, tls_context)
         with probe, probe.cursor() as cursor:
             cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
             view: Row = dict(cursor.fetchone() or {})
@@ -335,12 +311,12 @@ def _is_connection_lost(error: pymysql.Error) -> bool:
 
 
 def _message_without_statement(error: pymysql.Error) -> str:
-    """The server's message without the statement, which may contain a secret."""
+    """The server's message, without the statement if the message quotes it: it may contain a secret."""
     return f"error {_SYNTAX_ERROR}, which quotes it" if error.args[:1] == (_SYNTAX_ERROR,) else str(error)
 
 
 def load_tables(server: SqlServer, tables: Tables, rows: Rows, data: Path) -> None:
-    """Fill the empty database. Read every page once, so that the dump of the buffer pool at shutdown lists all pages. Raises
+    """Fill the empty database. Then read every page once, so that the dump of the buffer pool at shutdown lists all pages. Raises
     LabError."""
     _load_first_table(server, tables.size, rows, data.parent / "tmp" / "rows")
     for number in range(2, tables.count + 1):
@@ -392,8 +368,8 @@ class SqlStore(TableStore):
         self._dialect = dialect
 
     def begin(self, *, binary_log: BinaryLog, tls: CertificatePaths | None = None) -> SqlServer:
-        """Start a server for replication, with networking, on the first content. The caller waits until it is ready, and stops it, so
-        that several can start in parallel."""
+        """Start a server for replication, with networking, on the first content, without waiting for it, so that several servers can
+        start in parallel. The caller stops it."""
         return self._serve(self._data(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log)
 
     def _initialise(self, data: Path) -> None:

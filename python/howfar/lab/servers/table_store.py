@@ -1,5 +1,5 @@
-"""Stores with sysbench's tables. Tables are loaded once; data directories are then copied from templates in the cache. Subclasses with
-the differences between servers are in `sql_store.py` and `postgresql.py`."""
+"""Stores with sysbench's tables. Tables are loaded once; data directories are then copied from templates in the cache. Subclasses for
+the kinds of server are in `sql_store.py` and `postgresql.py`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ from howfar.plan.estimate import ROWS_PER_S
 from howfar.plan.factors import Content
 
 _UNFINISHED = "building-"
-_MAX_SHELF_BYTES = 16 * 2**30
-"""Maximum size of a shelf, a directory of templates. Beyond it the least recently used ones are removed, except the one just built."""
+_MAX_TEMPLATES_BYTES = 16 * 2**30
+"""Maximum size of a directory of templates. Beyond it the least recently used templates are removed, but never the one just built."""
 
 
-def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
-    """Create `target` as a copy of the template `name`. If there is no such template, build `target`, and keep a copy as the template.
-
-    Returns True if the template existed. Raises what `build` raises; incomplete templates are not kept.
-    """
-    shelf.mkdir(parents=True, exist_ok=True)
-    lock_file = shelf / "lock"
-    template = shelf / name
+def copy_or_build_template(templates: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
+    """Create `target` as a copy of the template `name` in the directory `templates`. If there is no such template, build `target`, and
+    keep a copy as the template. Returns True if the template existed. Passes on errors of `build`, after which no template is kept."""
+    templates.mkdir(parents=True, exist_ok=True)
+    lock_file = templates / "lock"
+    template = templates / name
     with lock(lock_file, exclusive=False):
         if template.is_dir():
             with contextlib.suppress(OSError):  # it may belong to another account
@@ -56,37 +54,37 @@ def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], 
         if template.is_dir():
             copy_tree(template, target)
             return True
-        _remove_unfinished(shelf)
+        _remove_unfinished(templates)
         build(target)
-        unfinished = shelf / f"{_UNFINISHED}{os.getpid()}"
+        unfinished = templates / f"{_UNFINISHED}{os.getpid()}"
         copy_tree(target, unfinished)
         os.utime(unfinished)
         unfinished.rename(template)
-        _remove_oldest(shelf, keep=template)
+        _remove_oldest(templates, keep=template)
     return False
 
 
-def tidy(shelves: Path) -> None:
-    """Remove the unfinished templates that killed processes left on all shelves."""
-    for shelf in shelves.glob("*/"):
-        if not any(shelf.glob(f"{_UNFINISHED}*")):
+def remove_unfinished_templates(root: Path) -> None:
+    """Remove the unfinished templates that killed processes left in all directories of templates below `root`."""
+    for templates in root.glob("*/"):
+        if not any(templates.glob(f"{_UNFINISHED}*")):
             continue
         with (
-            (shelf / "lock").open("a") as file,
+            (templates / "lock").open("a") as file,
             contextlib.suppress(BlockingIOError),
-        ):  # a builder that holds the lock tidies itself
+        ):  # a process that holds the lock removes them itself
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_unfinished(shelf)
+            _remove_unfinished(templates)
 
 
-def _remove_unfinished(shelf: Path) -> None:
-    """Remove unfinished templates. Call with the shelf's lock held exclusively, so that no template is being built."""
-    for stale in shelf.glob(f"{_UNFINISHED}*"):
+def _remove_unfinished(templates: Path) -> None:
+    """Remove unfinished templates. The caller holds the directory's lock exclusively, so no template is being built."""
+    for stale in templates.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(stale, ignore_errors=True)
 
 
 def _size(directory: Path) -> int:
-    """Size on disk. Files that vanish meanwhile count 0."""
+    """Size of a directory on disk, in bytes. Files that vanish meanwhile count as 0."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -95,25 +93,26 @@ def _size(directory: Path) -> int:
     return total
 
 
-def _remove_oldest(shelf: Path, keep: Path) -> None:
+def _remove_oldest(templates: Path, keep: Path) -> None:
     oldest_first = sorted(
-        (template for template in shelf.iterdir() if template.is_dir()), key=lambda template: template.stat().st_mtime
+        (template for template in templates.iterdir() if template.is_dir()),
+        key=lambda template: template.stat().st_mtime,
     )
     total = sum(_size(template) for template in oldest_first)
     for template in oldest_first:
-        if total <= _MAX_SHELF_BYTES or template == keep:
+        if total <= _MAX_TEMPLATES_BYTES or template == keep:
             continue
         total -= _size(template)
         shutil.rmtree(template, ignore_errors=True)
 
 
 ROW_BYTES = 250
-"""Bytes of a row with its share of the index on `k`, as InnoDB stores it (10 x 1 000 000 took 2.4 GB)."""
+"""Bytes of a row with its share of the index on `k`, as InnoDB stores it: 10 tables of 1 000 000 rows took 2.4 GB."""
 POOL_PER_DATA = 1.25
 """Ratio of the buffer pool's size to the tables' size, so that no page of the tables is ever evicted."""
 
-LOADED = "templates/loaded"
-"""The shelf of templates with loaded tables, relative to the cache."""
+LOADED_TEMPLATES = "templates/loaded"
+"""Directory of the templates with loaded tables, relative to the cache."""
 
 
 def template_name(program: Program, tables: int, table_size: int, rows: Rows) -> str:
@@ -126,10 +125,8 @@ _ServerT = TypeVar("_ServerT", bound=TableServer)
 
 @contextlib.contextmanager
 def template_server(server: _ServerT) -> Iterator[_ServerT]:
-    """Wait until a newly started server is ready; shut it down cleanly at the end, so that its files can become a template.
-
-    Raises ServerCrashed, LabError.
-    """
+    """Wait until a newly started server is ready; shut it down cleanly at the end, so that its files can become a template. Raises
+    ServerCrashed, LabError."""
     wait_ready(server)
     try:
         yield server
@@ -177,7 +174,11 @@ class TableStore(Store):
         return self.tables.count * self.tables.size * ROW_BYTES + self.pool_slack_bytes
 
     def preparation(self) -> str:
-        missing = [each for each in self.tables.contents if not (cache_home() / LOADED / self._template(each)).is_dir()]
+        missing = [
+            each
+            for each in self.tables.contents
+            if not (cache_home() / LOADED_TEMPLATES / self._template(each)).is_dir()
+        ]
         if not missing or self.tables.count == 0:
             return "copying the server's data, usually a few seconds"
         rows = self.tables.count * self.tables.size * len(missing)
@@ -185,12 +186,12 @@ class TableStore(Store):
 
     def prepare(self, context: ServerContext) -> DataFacts:
         self._context = context
-        tidy(self._cache)
+        remove_unfinished_templates(self._cache)
         (context.work / "tmp").mkdir()
-        existed = [self._create_data(content) for content in self.tables.contents]
+        was_copied = [self._create_data(content) for content in self.tables.contents]
         return DataFacts(
             data_file_system=file_system_of(self._data(self.tables.contents[0])),
-            data_from_template=all(existed),
+            data_from_template=all(was_copied),
             tables=self.tables.count,
             table_size=self.tables.size,
             contents=list(self.tables.contents),
@@ -222,16 +223,19 @@ class TableStore(Store):
         if self.tables.count == 0:
             return self._create_empty(data)
         rows = find_rows(content)
-        existed = from_template(
-            cache_home() / LOADED, self._template(content), data, lambda directory: self._load(directory, rows)
+        was_copied = copy_or_build_template(
+            cache_home() / LOADED_TEMPLATES,
+            self._template(content),
+            data,
+            lambda directory: self._load(directory, rows),
         )
         self._adopt(data)
-        return existed
+        return was_copied
 
     def _template(self, content: Content) -> str:
         return template_name(self.program, self.tables.count, self.tables.size, find_rows(content))
 
     def _create_empty(self, data: Path) -> bool:
-        existed = from_template(self._cache / "empty", self.program.key, data, self._initialise)
+        was_copied = copy_or_build_template(self._cache / "empty", self.program.key, data, self._initialise)
         self._adopt(data)
-        return existed
+        return was_copied

@@ -1,4 +1,4 @@
-"""Redis's RESP2 and Memcached's text protocol: the parts that are needed to query a server's state."""
+"""The parts of Redis's RESP2 and of Memcached's text protocol that queries of a server's state need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from howfar.lab.servers.peer import MAX_BYTES, MAX_PARTS, PeerConnection, PeerEr
 
 
 class ServerError(LabError):
-    """The server answered with an error, `reply`."""
+    """A server's error reply, which is in `reply`."""
 
     def __init__(self, request: str, reply: str) -> None:
         super().__init__(f"the server answered {request!r} with {reply[:200]!r}")
@@ -21,14 +21,14 @@ class ServerError(LabError):
 
 
 class Lines:
-    """One connection with a protocol of lines that end in CR LF, and of counted bytes between them. Errors are LabErrors."""
+    """A connection whose protocol consists of lines that end in CR LF, and of counted bytes between them. Errors are LabErrors."""
 
     def __init__(self, peer: PeerConnection) -> None:
         self.peer = peer
 
     @classmethod
-    def connect(cls, target: Target, timeout_s: float, encrypted: ssl.SSLContext | None = None) -> Lines:
-        """Connect; an answer may take `timeout_s`. Raises LabError."""
+    def connect(cls, target: Target, timeout_s: float, tls_context: ssl.SSLContext | None = None) -> Lines:
+        """Connect; `timeout_s` limits connecting and each answer. Raises LabError."""
         address = describe_address(target)
         sock: socket.socket | None = None
         try:
@@ -44,8 +44,8 @@ class Lines:
             raise LabError(f"connecting to {address} failed: {error}") from error
         peer = PeerConnection(sock, address, timeout_s, timeout_s)
         try:
-            if encrypted is not None:
-                peer.encrypt(encrypted, "localhost" if isinstance(target, UnixTarget) else target.host)
+            if tls_context is not None:
+                peer.encrypt(tls_context, "localhost" if isinstance(target, UnixTarget) else target.host)
         except PeerError as error:
             peer.close()
             raise LabError(f"connecting with TLS to {address} failed: {error}") from error
@@ -66,15 +66,16 @@ class Lines:
         return self.peer.socket.version(), cipher[0] if cipher else None
 
     def send(self, request: bytes) -> None:
-        """Send a request, and begin to expect its answer."""
-        self.peer.expect()
+        """Send a request, and begin a new answer."""
+        self.peer.begin_answer()
         self.peer.sendall(request)
 
-    def line(self) -> str:
-        return self.peer.line().decode(errors="replace")
+    def read_line(self) -> str:
+        """Read a line; returns it without its end. Raises LabError."""
+        return self.peer.read_line().decode(errors="replace")
 
-    def exactly(self, count: int) -> str:
-        """Read `count` bytes and the end of line after them; returns the bytes without it. Raises ValueError."""
+    def read_exactly(self, count: int) -> str:
+        """Read `count` bytes and the end of line after them; returns the bytes as text. Raises ValueError, LabError."""
         text = self.peer.read(count, MAX_BYTES).decode(errors="replace")
         if self.peer.read(2) != b"\r\n":
             raise ValueError("a text that is longer than was announced")
@@ -84,20 +85,20 @@ class Lines:
         self.peer.close()
 
 
-def ask(lines: Lines, *arguments: str) -> Any:
-    """The answer to a request in RESP. Raises ServerError with the server's error, LabError."""
+def send_command(lines: Lines, *arguments: str) -> Any:
+    """Send a command in RESP; returns the answer. Raises ServerError with the server's error, LabError."""
     encoded = [word.encode() for word in arguments]
     lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
     try:
-        line = lines.line()
+        line = lines.read_line()
         if line.startswith("-"):
             raise ServerError(arguments[0], line[1:])
-        return _answer(lines, line)
+        return _parse_answer(lines, line)
     except (ValueError, RecursionError) as error:
         raise LabError(f"the server's answer to {arguments[0]} is not RESP") from error
 
 
-def _answer(lines: Lines, line: str) -> Any:
+def _parse_answer(lines: Lines, line: str) -> Any:
     """Parse the answer that begins with this line. Raises ValueError, RecursionError, LabError."""
     kind, rest = line[:1], line[1:]
     match kind:
@@ -106,41 +107,41 @@ def _answer(lines: Lines, line: str) -> Any:
         case ":":
             return int(rest)
         case "$":
-            return None if rest == "-1" else lines.exactly(int(rest))
+            return None if rest == "-1" else lines.read_exactly(int(rest))
         case "*":
-            return [_answer(lines, lines.line()) for _ in range(max(int(rest), 0))]
+            return [_parse_answer(lines, lines.read_line()) for _ in range(max(int(rest), 0))]
     raise ValueError(line[:200])
 
 
-def split(text: str, delimiter: str) -> list[str]:
+def split_parts(text: str, delimiter: str) -> list[str]:
     """Split a text. Raises LabError if it has more parts than an answer may have."""
-    found = text.split(delimiter, MAX_PARTS)
-    if len(found) > MAX_PARTS:
+    parts = text.split(delimiter, MAX_PARTS)
+    if len(parts) > MAX_PARTS:
         raise LabError(f"the server sent an answer of more than {MAX_PARTS:,} parts")
-    return found
+    return parts
 
 
-def pairs(text: str, delimiter: str, equals: str) -> dict[str, str]:
+def parse_pairs(text: str, delimiter: str, equals: str) -> dict[str, str]:
     """Parse names and values from a text like `a=1 b=2`, as in INFO and CLIENT LIST. `delimiter` is the space here, `equals` the `=`.
     Raises LabError."""
-    words = (word.partition(equals) for word in split(text, delimiter))
+    words = (word.partition(equals) for word in split_parts(text, delimiter))
     return {name.strip(): value for name, separator, value in words if separator}
 
 
-_ERRORS = ("ERROR", "CLIENT_ERROR", "SERVER_ERROR")
+_ERROR_REPLIES = ("ERROR", "CLIENT_ERROR", "SERVER_ERROR")
 
 
-def stats(lines: Lines, section: str = "") -> dict[str, str]:
-    """Memcached's statistics. Raises ServerError, LabError."""
+def query_stats(lines: Lines, section: str = "") -> dict[str, str]:
+    """Query Memcached's statistics; returns them by name. Raises ServerError, LabError."""
     request = f"stats {section}".strip()
     lines.send(request.encode() + b"\r\n")
-    found: dict[str, str] = {}
-    while (line := lines.line()) != "END":
+    statistics: dict[str, str] = {}
+    while (line := lines.read_line()) != "END":
         kind, _, rest = line.partition(" ")
         name, _, value = rest.partition(" ")
-        if kind in _ERRORS:
+        if kind in _ERROR_REPLIES:
             raise ServerError(request, line)
         if kind != "STAT" or not name:
             raise LabError(f"the server's answer to {request!r} is not Memcached's")
-        found[name] = value
-    return found
+        statistics[name] = value
+    return statistics

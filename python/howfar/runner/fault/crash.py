@@ -30,9 +30,9 @@ from howfar.lab.replication import ReplicaSet
 from howfar.lab.replication.dialect import Arrival
 from howfar.lab.replication.links import ReplicationLink
 from howfar.lab.replication.member import Member, wait_for
-from howfar.lab.replication.proof import latency_violation, violations, window_receipt
+from howfar.lab.replication.proof import latency_violation, window_receipt, window_violations
 from howfar.lab.replication.replica_set import promote
-from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
+from howfar.lab.replication.watch import AcknowledgedCommit, LagSample, LagWatch, Writers
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.runner.fault.under_load import BackgroundLoad, CpuWatch, MeasureLoad, watch_keys, with_key_log
 from howfar.store.records import CpuShares, CrashRecord, JoinRecord
@@ -202,10 +202,10 @@ class FaultTimeline:
     """When all actions of the fault were done."""
     dead_ns: int
     """Right before the primary was killed."""
-    mended_ns: int | None = None
+    restored_ns: int | None = None
     """When the member's fault was removed, or when the member had joined. None: never."""
     back_ns: int | None = None
-    """Time from `mended_ns` until it was a full member again; for a member that joined, from the start of its server. None: not
+    """Time from `restored_ns` until it was a full member again; for a member that joined, from the start of its server. None: not
     within `_EXPEL_LIMIT_S`."""
     joined: JoinRecord | None = None
     """Record of a member that left and joined. The fault was in force while it joined."""
@@ -243,15 +243,15 @@ def leave(member: Member) -> None:
 
 def join(replica_set: ReplicaSet, member: Member, arrival: Arrival) -> JoinResult:
     """Start the member again and wait until it is a full member. Raises LabError, ServerCrashed."""
-    assert member.seed is not None, "faults are the laboratory's"
-    links = replica_set.links_around([member])
+    assert member.seed is not None, "faults are injected only in the laboratory"
+    links = replica_set.external_links([member])
     before, began_ns = _traffic_to_node(links), time.monotonic_ns()
-    how = replica_set.dialect.arrive(member, replace(member.seed, arrival=arrival), JOIN_TIMEOUT_S)
+    how = replica_set.dialect.rejoin(member, replace(member.seed, arrival=arrival), JOIN_TIMEOUT_S)
     ended_ns = time.monotonic_ns()
     traffic = {name: count - before[name] for name, count in _traffic_to_node(links).items()}
     name, donor_traffic = max(traffic.items(), key=lambda item: item[1].link)
     link = next(link for link in links if link.name == name)
-    (donor,) = set(replica_set.ends_of(link)) - {member.name}
+    (donor,) = set(replica_set.member_names(link)) - {member.name}
     record = JoinRecord(
         how=how,
         took_ns=ended_ns - began_ns,
@@ -282,7 +282,7 @@ def _traffic_to_node(links: Sequence[ReplicationLink]) -> dict[str, _LinkTraffic
     traffic = {}
     for link in links:
         sent_bytes, counters = link.sent_bytes(), link.counters()
-        assert sent_bytes is not None and counters is not None, "faults are the laboratory's"
+        assert sent_bytes is not None and counters is not None, "faults are injected only in the laboratory"
         to_node = counters.to_client
         traffic[link.name] = _LinkTraffic(sent_bytes, to_node.wire_bytes, to_node.segments, to_node.packets)
     return traffic
@@ -298,11 +298,11 @@ def apply_fault(
     if member is not None and kind.arrival is not None:
         return _restart_member(replica_set, member, kind, pause, stack)
     fault_ns = time.monotonic_ns()
-    for link in (replica_set.links_around(affected) if affected else replica_set.links) if kind.cut else ():
+    for link in (replica_set.external_links(affected) if affected else replica_set.links) if kind.cut else ():
         link.cut(kind.cut)
     slowed = stack.enter_context(ExitStack())
     if member is not None and kind.runs < 1:
-        slowed.enter_context(slow(member.server.pid, kind.runs))
+        slowed.enter_context(slow_down(member.server.pid, kind.runs))
     for replica in replica_set.replicas if kind.stops_receiving else ():
         replica_set.dialect.stop_receiving(replica, _RECEIVER_STOP_TIMEOUT_S)
     in_force_ns = time.monotonic_ns()
@@ -310,14 +310,14 @@ def apply_fault(
     if writers is not None:
         stack.callback(writers.finish)
         if kind.failover_ns:
-            writers.await_commit(in_force_ns, _EXPEL_LIMIT_S)
-    mended_ns = back_ns = None
+            writers.wait_for_commit(in_force_ns, _EXPEL_LIMIT_S)
+    restored_ns = back_ns = None
     if member is not None and kind.away_ns:
         pause(kind.away_ns)
-        mend(replica_set, kind)
+        restore_links(replica_set, kind)
         slowed.close()
-        mended_ns = time.monotonic_ns()
-        back_ns = _await_full_member(member, mended_ns)
+        restored_ns = time.monotonic_ns()
+        back_ns = _await_full_member(member, restored_ns)
     if kind.failover_ns:
         pause(kind.failover_ns)
     dead_ns = time.monotonic_ns()
@@ -326,8 +326,8 @@ def apply_fault(
     if not (kind.cut or kind.stops_receiving or kind.lives_ns):
         in_force_ns = time.monotonic_ns()
     if writers is not None and not kind.lives_ns:
-        writers.await_commit(dead_ns, _EXPEL_LIMIT_S)
-    return FaultTimeline(fault_ns, in_force_ns, dead_ns, mended_ns, back_ns), writers
+        writers.wait_for_commit(dead_ns, _EXPEL_LIMIT_S)
+    return FaultTimeline(fault_ns, in_force_ns, dead_ns, restored_ns, back_ns), writers
 
 
 def _affected_members(replica_set: ReplicaSet, kind: FaultKind) -> tuple[Member, ...]:
@@ -348,7 +348,7 @@ def _restart_member(
     pause(kind.failover_ns)
     dead_ns = time.monotonic_ns()
     replica_set.primary.server.kill()
-    writers.await_commit(dead_ns, _EXPEL_LIMIT_S)
+    writers.wait_for_commit(dead_ns, _EXPEL_LIMIT_S)
     back_ns = joined.record.took_ns
     return FaultTimeline(fault_ns, joined.began_ns, dead_ns, joined.ended_ns, back_ns, joined.record), writers
 
@@ -357,14 +357,14 @@ def _await_full_member(member: Member, since_ns: int) -> int | None:
     """Time from `since_ns` until the member is a full member again. None: it took too long. A member outside its cluster may refuse
     queries."""
 
-    def is_whole() -> bool:
+    def is_full_member() -> bool:
         with suppress(LabError):
-            facts = member.node_facts()
+            facts = member.read_node_facts()
             return facts is not None and not facts.unlike
         return False
 
     with suppress(LabError):
-        wait_for(is_whole, _EXPEL_LIMIT_S, lambda: f"{member.name} did not come back")
+        wait_for(is_full_member, _EXPEL_LIMIT_S, lambda: f"{member.name} did not come back")
         return time.monotonic_ns() - since_ns
     return None
 
@@ -373,19 +373,19 @@ _STOP_PERIOD_S = 0.1
 
 
 @contextmanager
-def slow(pid: int, runs: float) -> Iterator[None]:
-    """Slow a child process down until the context ends, by stopping and continuing it periodically. `runs`: share of each period in
-    which it runs, above 0 and below 1."""
-    assert 0 < runs < 1, "else it would be stopped for ever, or never"
+def slow_down(pid: int, running_share: float) -> Iterator[None]:
+    """Slow a child process down until the context ends, by stopping and continuing it periodically. `running_share`: share of each
+    period in which it runs, above 0 and below 1."""
+    assert 0 < running_share < 1, "the process runs for a part of each period"
     ended = threading.Event()
 
     def stop_and_continue() -> None:
         with suppress(ProcessLookupError):
             while not ended.is_set():
                 os.kill(pid, signal.SIGSTOP)
-                ended.wait(_STOP_PERIOD_S * (1 - runs))
+                ended.wait(_STOP_PERIOD_S * (1 - running_share))
                 os.kill(pid, signal.SIGCONT)
-                ended.wait(_STOP_PERIOD_S * runs)
+                ended.wait(_STOP_PERIOD_S * running_share)
 
     thread = threading.Thread(target=stop_and_continue, daemon=True)
     thread.start()
@@ -396,10 +396,10 @@ def slow(pid: int, runs: float) -> Iterator[None]:
         thread.join()
 
 
-def mend(replica_set: ReplicaSet, kind: FaultKind) -> None:
+def restore_links(replica_set: ReplicaSet, kind: FaultKind) -> None:
     """Restore all links, so that nothing stays cut for the next trial. Raises LinkFailed."""
     for link in replica_set.links if kind.cut else ():
-        link.mend()
+        link.restore()
 
 
 LOST_KEYS_KEPT = 20
@@ -442,11 +442,11 @@ def crash_record(
     watched_ns: int,
     survivor: Survivor,
 ) -> CrashRecord:
-    """The record of a crash. Raises LabError if the logs contradict each other, see `check`."""
+    """The record of a crash. Raises LabError if the logs contradict each other, see `check_comparison`."""
     acknowledged, acknowledged_ns = log.ended(KeyOutcome.ACKNOWLEDGED)
     client = ClientLog(log.keys(KeyOutcome.ACKNOWLEDGED), log.keys(KeyOutcome.REFUSED), log.keys(KeyOutcome.UNKNOWN))
     comparison = compare_keys([client], survivor.keys)
-    check(comparison)
+    check_comparison(comparison)
     visibility = compare_visibility(
         *watcher_log.ended(KeyOutcome.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys)
     )
@@ -487,34 +487,41 @@ def crash_record(
 
 
 def cluster_fields(
-    log: KeyLog, writes: Sequence[Write], timeline: FaultTimeline, ended_ns: int, cut_off: Set[str], lived: bool = False
+    log: KeyLog,
+    writes: Sequence[AcknowledgedCommit],
+    timeline: FaultTimeline,
+    ended_ns: int,
+    cut_off: Set[str],
+    primary_survived: bool = False,
 ) -> dict[str, int | float | JoinRecord | None]:
     """Additional fields of a cluster's record, from the clients at the primary and at the other nodes. `ended_ns`: when all clients
     had stopped writing. `cut_off`: names of the nodes that were cut off.
 
-    `lived`: whether the primary survived the fault, so that its commit rate is meaningful.
+    `primary_survived`: whether the primary survived the fault, so that its commit rate is meaningful.
     """
     records = log.records[log.records["fate"] == KeyOutcome.ACKNOWLEDGED]
     sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
     isolated = (sent_ns > timeline.in_force_ns) & ("primary" in cut_off)
     if timeline.joined is not None:
         ended_ns = timeline.dead_ns
-    mended_ns = ended_ns if timeline.mended_ns is None else timeline.mended_ns
-    elsewhere = [write.ended_ns for write in writes if write.node not in cut_off or write.ended_ns > mended_ns]
-    meanwhile = np.count_nonzero((times > timeline.in_force_ns) & (times <= mended_ns))
-    times = np.sort(np.concatenate([times[~isolated], np.array([*elsewhere, ended_ns], np.int64)]))
+    restored_ns = ended_ns if timeline.restored_ns is None else timeline.restored_ns
+    other_commits_ns = [write.ended_ns for write in writes if write.node not in cut_off or write.ended_ns > restored_ns]
+    commits_during_fault = np.count_nonzero((times > timeline.in_force_ns) & (times <= restored_ns))
+    times = np.sort(np.concatenate([times[~isolated], np.array([*other_commits_ns, ended_ns], np.int64)]))
     times = times[times <= ended_ns]
     last_before_fault = max(int(np.searchsorted(times, timeline.fault_ns)) - 1, 0)
     return {
         "stall_ns": int(np.diff(times[last_before_fault:]).max(initial=0)),
-        "by_itself": int(np.count_nonzero(isolated)) + len(writes) - len(elsewhere),
-        "meanwhile_per_s": meanwhile / ((mended_ns - timeline.in_force_ns) / 1e9) if lived else None,
+        "by_itself": int(np.count_nonzero(isolated)) + len(writes) - len(other_commits_ns),
+        "meanwhile_per_s": commits_during_fault / ((restored_ns - timeline.in_force_ns) / 1e9)
+        if primary_survived
+        else None,
         "back_ns": timeline.back_ns,
         "joined": timeline.joined,
     }
 
 
-def check(comparison: KeyComparison) -> None:
+def check_comparison(comparison: KeyComparison) -> None:
     """Check that a comparison is sound. Raises LabError, which names some of the keys."""
     problems = [
         (comparison.uninserted, "rows of the survivor that no client inserted"),
@@ -585,7 +592,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         watcher = watch_keys(logged_job, context.logs / "seen", context.launcher, stack)
         first_snapshot = replica_set.snapshot()
         # Where commits wait for an acknowledgement, a heartbeat would be one more commit that others queue behind.
-        lag = LagWatch(replica_set, beats=not replica_set.spec.needed)
+        lag = LagWatch(replica_set, with_heartbeat=not replica_set.spec.acknowledgements_needed)
         stack.callback(lag.finish)
         stack.callback(load.abandon)
         load.start(context.measure, context.launcher, context.on_event)
@@ -594,18 +601,20 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         load.pause_until(after_ns)
         cpus_before = cpus.finish()
         # Replicas are queried before the primary: transactions that arrive in between are not subtracted.
-        replica_positions = [_received_and_applied(replica_set, replica) for replica in replica_set.replicas]
+        replica_positions = [_query_positions(replica_set, replica) for replica in replica_set.replicas]
         last_snapshot = replica_set.snapshot()
-        if mismatches := violations(replica_set.spec, first_snapshot, last_snapshot):
+        if mismatches := window_violations(replica_set.spec, first_snapshot, last_snapshot):
             raise LabError("replication was not as configured before the fault: " + "; ".join(mismatches))
-        stack.callback(mend, replica_set, kind)
+        stack.callback(restore_links, replica_set, kind)
         pause = partial(load.pause, until="the primary, which lived on after the fault, was killed")
         timeline, writers = apply_fault(replica_set, kind, pause, stack)
         outcome = load.finish()
         ended_ns, writes = time.monotonic_ns(), None if writers is None else writers.finish()
         samples = _samples_before_fault(lag, timeline)
         survivor = _take_over(
-            replica_set, _failover_candidates(replica_set, kind), whole=bool(kind.away_ns) and kind.arrival is None
+            replica_set,
+            _failover_candidates(replica_set, kind),
+            is_complete=bool(kind.away_ns) and kind.arrival is None,
         )
         if kind.lives_ns:
             timeline = replace(timeline, dead_ns=time.monotonic_ns())
@@ -614,18 +623,18 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         seen, watched = watcher.finish()
     before = StateBeforeFault(
         window_ns=load.began_ns,
-        **_replica_before(replica_set, first_snapshot.position, last_snapshot.position, replica_positions),
+        **_replica_state_fields(replica_set, first_snapshot.position, last_snapshot.position, replica_positions),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=context.rtt_ns,
         cpus=cpus_before,
     )
-    log = load.keys()
-    check_waited(context, log, timeline.fault_ns)
+    log = load.read_keys()
+    check_commits_waited(context, log, timeline.fault_ns)
     record = crash_record(fault, timeline, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
     if writes is not None:
         cut_off = {member.name for member in _affected_members(replica_set, kind)} if kind.cut else set()
-        lived = bool(kind.lives_ns) or kind.arrival is not None
-        record = record.model_copy(update=cluster_fields(log, writes, timeline, ended_ns, cut_off, lived))
+        primary_survived = bool(kind.lives_ns) or kind.arrival is not None
+        record = record.model_copy(update=cluster_fields(log, writes, timeline, ended_ns, cut_off, primary_survived))
     receipt = receipt_before_fault(replica_set, first_snapshot, last_snapshot)
     receipt.fault = asdict(kind)
     return CrashResult(record, outcome, receipt)
@@ -642,29 +651,29 @@ def _failover_candidates(replica_set: ReplicaSet, kind: FaultKind) -> Sequence[M
     )
 
 
-def _replica_before(
+def _replica_state_fields(
     replica_set: ReplicaSet, first_position: str, last_position: str, replica_positions: Sequence[tuple[str, str]]
 ) -> dict[str, int | None]:
     """Fields of `StateBeforeFault` about the replicas. `replica_positions`: the positions that each had received and applied."""
-    lacking = replica_set.dialect.positions.lacking
-    behind = min((lacking(last_position, applied) for _, applied in replica_positions), default=None)
-    applied = None if behind is None else max(lacking(last_position, first_position) - behind, 0)
+    count_missing = replica_set.dialect.positions.count_missing
+    behind = min((count_missing(last_position, applied) for _, applied in replica_positions), default=None)
+    applied = None if behind is None else max(count_missing(last_position, first_position) - behind, 0)
     return {
         "behind": behind,
         "applied": applied,
-        "unreceived": _unreceived(replica_set, last_position, [received for received, _ in replica_positions]),
+        "unreceived": _count_unreceived(replica_set, last_position, [received for received, _ in replica_positions]),
     }
 
 
-def _unreceived(replica_set: ReplicaSet, position: str, received: Sequence[str]) -> int | None:
+def _count_unreceived(replica_set: ReplicaSet, position: str, received: Sequence[str]) -> int | None:
     """Number of transactions that no replica has received. None: unknown."""
     positions = replica_set.dialect.positions
     if not positions.counts_received:
         return None
-    return min((positions.lacking(position, replica_position) for replica_position in received), default=None)
+    return min((positions.count_missing(position, replica_position) for replica_position in received), default=None)
 
 
-def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
+def check_commits_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
     """Check by their latency that commits waited for the link: counters can be wrong, but no packet is faster than the link. Raises
     LabError."""
     records = log.records[
@@ -692,26 +701,26 @@ def _samples_before_fault(lag: LagWatch, timeline: FaultTimeline) -> list[LagSam
     return [sample for sample in lag.finish() if sample.at_ns <= timeline.fault_ns]
 
 
-def _take_over(replica_set: ReplicaSet, candidates: Sequence[Member], *, whole: bool) -> Survivor:
-    """Promote the most advanced of `candidates`, once all data in transit has arrived. `whole`: the cluster is complete again, so
-    nothing is promoted. Raises LabError."""
+def _take_over(replica_set: ReplicaSet, candidates: Sequence[Member], *, is_complete: bool) -> Survivor:
+    """Promote the most advanced of `candidates`, once all data in transit has arrived. `is_complete`: whether the cluster is complete
+    again, so that nothing is promoted. Raises LabError."""
     for replica in candidates:
-        await_arrived(replica_set, replica)
-    survivor = most_advanced(replica_set, candidates)
-    if whole:
-        return Survivor(survivor.name, keys_of(survivor), promotion_ns=0, unapplied=0)
+        await_arrival(replica_set, replica)
+    survivor = find_most_advanced(replica_set, candidates)
+    if is_complete:
+        return Survivor(survivor.name, read_keys(survivor), promotion_ns=0, unapplied=0)
     promoted = promote(survivor)
-    return Survivor(survivor.name, keys_of(survivor), promoted.took_ns, promoted.unapplied)
+    return Survivor(survivor.name, read_keys(survivor), promoted.took_ns, promoted.unapplied)
 
 
-def await_arrived(replica_set: ReplicaSet, replica: Member) -> None:
+def await_arrival(replica_set: ReplicaSet, replica: Member) -> None:
     """Wait until the kernel of the dead primary has delivered what it had to send: the connection ends, or nothing arrives for a few
     round trips. Raises LabError."""
     quiet_s = _QUIET_S + _QUIET_RTTS * max((link.rtt_ns for link in replica_set.links), default=0) / 1e9
     deadline = time.monotonic() + _ARRIVAL_TIMEOUT_S
     received, since = "", time.monotonic()
     while time.monotonic() < deadline:
-        state = replica.replica_state()
+        state = replica.read_replica_state()
         if state is None or state.receiving != "Yes":
             return
         if state.received != received:
@@ -722,39 +731,41 @@ def await_arrived(replica_set: ReplicaSet, replica: Member) -> None:
     raise LabError(f"{replica.name} went on receiving for {_ARRIVAL_TIMEOUT_S:.0f} s after its primary had died")
 
 
-def most_advanced(replica_set: ReplicaSet, candidates: Sequence[Member]) -> Member:
+def find_most_advanced(replica_set: ReplicaSet, candidates: Sequence[Member]) -> Member:
     """The replica that lacks the fewest of the transactions that the other replicas have received."""
-    received = {replica.name: _received(replica) for replica in candidates}
+    received = {replica.name: _received_position(replica) for replica in candidates}
 
     def count_lacking(replica: Member) -> int:
-        return sum(replica_set.dialect.positions.lacking(other, received[replica.name]) for other in received.values())
+        return sum(
+            replica_set.dialect.positions.count_missing(other, received[replica.name]) for other in received.values()
+        )
 
     return min(candidates, key=count_lacking)
 
 
-def _received_and_applied(replica_set: ReplicaSet, replica: Member) -> tuple[str, str]:
+def _query_positions(replica_set: ReplicaSet, replica: Member) -> tuple[str, str]:
     """The positions that a replica has received and applied."""
-    return _received(replica), replica.position(replica_set.dialect.applied_sql)
+    return _received_position(replica), replica.query_position(replica_set.dialect.applied_sql)
 
 
-def _received(replica: Member) -> str:
-    state = replica.replica_state()
+def _received_position(replica: Member) -> str:
+    state = replica.read_replica_state()
     return "" if state is None else state.received
 
 
-def keys_of(member: Member) -> Keys:
+def read_keys(member: Member) -> Keys:
     """Keys of all rows on the member. Raises LabError."""
     with member.server.open_session(_KEYS_QUERY_TIMEOUT_S) as ask:
         rows = ask(f"SELECT id FROM {TABLE}")
     return np.fromiter((row["id"] for row in rows), np.int64, len(rows))
 
 
-EARLIEST = 0.25
+MIN_FAULT_SHARE = 0.25
 """Earliest time of a fault, as a share of the plan's measured window. By then the replica's lag is steady."""
 
 
 def fault_after_ns(seed: int, block: int, attempt: int, arm: str, measure_ns: int) -> int:
-    """Time of the fault, from the beginning of the measured window. It is uniformly random in the part after `EARLIEST`, so that
-    crashes do not coincide with periodic work of the servers."""
+    """Time of the fault, from the beginning of the measured window. It is uniformly random in the part after `MIN_FAULT_SHARE`, so
+    that crashes do not coincide with periodic work of the servers."""
     rng = random.Random(f"howfar fault of block {block}, attempt {attempt}, of {arm} of seed {seed}")
-    return int(measure_ns * (EARLIEST + (1 - EARLIEST) * rng.random()))
+    return int(measure_ns * (MIN_FAULT_SHARE + (1 - MIN_FAULT_SHARE) * rng.random()))

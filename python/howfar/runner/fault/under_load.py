@@ -98,7 +98,7 @@ class BackgroundLoad:
     def pause(self, length_ns: int, until: str = "the fault came") -> None:
         """Wait under load. `until`: the next event, for the message when the load does not last that long."""
         if self._ended.wait(length_ns / 1e9):
-            self._raise()
+            self._raise_error()
             raise LabError(f"the load ended before {until}", "Is the machine overloaded? Its log may say why.")
         if not self._measuring.is_set():
             raise LabError("the load did not begin in time", "Is the machine overloaded?")
@@ -109,12 +109,12 @@ class BackgroundLoad:
         self._ended.wait(
             (job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns) / 1e9 + _GRACE_S
         )
-        self._raise()
+        self._raise_error()
         if self._outcome is None:
             raise LabError("the load did not end in time")
         return self._outcome
 
-    def keys(self) -> KeyLog:
+    def read_keys(self) -> KeyLog:
         """The log of the load's keys. Raises EngineError when it is incomplete."""
         return acknowledged.read(self.log)
 
@@ -125,7 +125,7 @@ class BackgroundLoad:
         self.kill()
         self._thread.join(_GRACE_S)
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 

@@ -48,7 +48,7 @@ class Veth:
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Shape]:
-        yield lambda point: (cable.probed(), "a bare cable: neither delay nor rate")
+        yield lambda point: (cable.probed_link(), "a bare cable: neither delay nor rate")
 
 
 class Tbf:
@@ -66,7 +66,7 @@ class Tbf:
         def shape(point: LinkPoint) -> tuple[ProbedLink, str]:
             for host, device in devices:
                 _tc(host, tbf_arguments(device, point.rate_bps))
-            return cable.probed(), "rate only: it has no delay"
+            return cable.probed_link(), "rate only: it has no delay"
 
         try:
             _tc(cable.client_host, tbf_arguments("c0", _PROBE_BPS))
@@ -89,7 +89,7 @@ def _tc(host: Host, arguments: tuple[str, ...]) -> None:
         return subprocess.run(["tc", *arguments], capture_output=True, text=True)
 
     try:
-        completed = host.within(run)
+        completed = host.run(run)
     except FileNotFoundError as error:
         raise MissingError("the program tc was not found", "Install iproute2.") from error
     if completed.returncode != 0:

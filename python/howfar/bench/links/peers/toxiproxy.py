@@ -50,14 +50,14 @@ class Toxiproxy:
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
         """Start toxiproxy. Raises LabError, MissingError."""
         command = [str(find_program()), "-host", SERVER_ADDRESS, "-port", str(_API_PORT)]
-        quiet = subprocess.DEVNULL
+        devnull = subprocess.DEVNULL
         server = ManagedProcess(
             # On all CPUs, like our emulator, not on its host's half.
             cable.server_host.launcher(usable_cpus()),
             command,
-            stdin=quiet,
-            stdout=quiet,
-            stderr=quiet,
+            stdin=devnull,
+            stdout=devnull,
+            stderr=devnull,
             env={**os.environ, "LOG_LEVEL": "error"},
         )
         try:
@@ -150,7 +150,7 @@ class Api:
                 answer = connection.getresponse()
                 return answer.status, answer.read()
 
-        status, content = self._host.within(exchange)
+        status, content = self._host.run(exchange)
         if status >= 400:
             raise LabError(f"toxiproxy refused {method} {path}: {content[:300].decode(errors='replace')}")
         return content
@@ -197,4 +197,4 @@ def _shape(api: Api, cable: BareCable, pid: int, point: LinkPoint) -> tuple[Prob
             api.ask("POST", "/proxies/link/toxics", toxic.body)
     except (OSError, http.client.HTTPException) as error:
         raise LabError(f"toxiproxy did not answer: {error}") from error
-    return cable.probed(_PROXY_PORT, pid), note
+    return cable.probed_link(_PROXY_PORT, pid), note

@@ -1,11 +1,11 @@
-"""Back-ends that carry packets from one host to the other: one file and one line of registration each; the bare cable is here.
+"""Back-ends, which carry packets from one host to the other. Each has one file and one line of registration; the bare cable is here.
 
-A back-end is opened for a network whose hosts are not cabled yet; it cables them and returns a `BackendLink`.
+A back-end gets a network whose hosts are not cabled yet; it cables them and returns a `BackendLink`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -18,11 +18,11 @@ DEFAULT = "packet"
 SHAPING = (DEFAULT, "kernel")
 """Back-ends that can shape a rate."""
 NAMES = (*SHAPING, "none")
-"""Names of all back-ends, known without loading them: command lines need them."""
+"""Names of all back-ends. Command lines need them without importing the back-ends."""
 
 
 class BackendLink(Protocol):
-    """A link in use. None means that the back-end does not report the value."""
+    """A back-end's link in use. A value that the back-end does not report is None."""
 
     @property
     def ready(self) -> LinkReady | None:
@@ -44,21 +44,21 @@ class BackendLink(Protocol):
 
 
 class Backend(Protocol):
-    """A mechanism that carries packets. The modules of this package implement it."""
+    """A mechanism that carries packets between the hosts. Each implementation has its own module."""
 
     NAME: str
     ABOUT: str
     """Description in one line, for `howfar links`."""
     CHARGES_LONE_PACKETS: bool
-    """Whether a single packet on an idle link is delayed by its transmission time too."""
+    """Whether even a single packet on an idle link is delayed by its transmission time."""
     MIN_QUEUE_BYTES: int
     """Length of the shortest possible queue; shorter defaults are raised to it."""
     ARRIVAL: str | None
-    """For the receipt: what determines a packet's arrival, from which its lateness is measured; None if it is not measured."""
+    """For the receipt: the event from which a packet's lateness is measured; None if lateness is not measured."""
 
     @staticmethod
-    def refuses(spec: LinkSpec) -> str | None:
-        """The reason why this back-end cannot provide `spec`, as far as it can be known without trying; None if there is none."""
+    def refusal_reason(spec: LinkSpec) -> str | None:
+        """The reason why this back-end cannot provide `spec`; None if no reason is known without trying."""
         ...
 
     @staticmethod
@@ -68,14 +68,11 @@ class Backend(Protocol):
 
 
 def backends() -> dict[str, Backend]:
+    """All back-ends by name."""
     from howfar.lab.link.backends import kernel_qdiscs, packet
 
-    factories: tuple[Callable[[], Backend], ...] = (
-        packet.PacketBackend,
-        kernel_qdiscs.KernelBackend,
-        BareBackend,
-    )
-    return {backend.NAME: backend for backend in (create() for create in factories)}
+    known: tuple[Backend, ...] = (packet.PacketBackend(), kernel_qdiscs.KernelBackend(), BareBackend())
+    return {backend.NAME: backend for backend in known}
 
 
 def find_backend(name: str, spec: LinkSpec) -> Backend:
@@ -83,7 +80,7 @@ def find_backend(name: str, spec: LinkSpec) -> Backend:
     known = backends()
     if name not in known:
         raise UsageError(f"no link back-end is called {name!r}", f"Known: {', '.join(known)}.")
-    reason = known[name].refuses(spec)
+    reason = known[name].refusal_reason(spec)
     if reason:
         raise UsageError(f"the link back-end {name} cannot do that: {reason}", f"Use --link-backend {DEFAULT}.")
     return known[name]
@@ -99,7 +96,7 @@ class BareLink:
         return True
 
     def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
-        reason = BareBackend.refuses(spec)
+        reason = BareBackend.refusal_reason(spec)
         if reason:
             raise LinkFailed(f"a bare cable cannot do that: {reason}")
 
@@ -115,7 +112,7 @@ class BareBackend:
     ARRIVAL: str | None = None
 
     @staticmethod
-    def refuses(spec: LinkSpec) -> str | None:
+    def refusal_reason(spec: LinkSpec) -> str | None:
         if spec.rtt_ns or spec.has_effects or any(spec.mean_rate_bps(name) for name in DIRECTIONS):
             return "a bare cable has no delay, no rate and no effect"
         return None

@@ -1,8 +1,8 @@
 """`kernel`: a bridge between two veth cables, shaped by the kernel's own queueing disciplines, as tc sets them.
 
-tbf limits the rate; netem adds the delay and the random effects. Many kernels lack netem, and then only rates are possible. With this
-back-end lateness and unintended drops are unknown, and the receipt says so. `running.missing_qdiscs` finds out which disciplines this
-kernel has.
+tbf limits the rate; netem adds the delay and the random effects. Many kernels lack netem; then only rates are possible. With this
+back-end lateness and unintended drops are unknown, as the receipt says. `running.missing_qdiscs` finds out which disciplines this
+kernel lacks.
 """
 
 from __future__ import annotations
@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from howfar.contract.messages import (
-    IndependentLoss,
-    LinkReady,
-    LinkStats,
-    NormalJitter,
-)
+from howfar.contract.messages import IndependentLoss, LinkReady, LinkStats, NormalJitter
 from howfar.errors import LabError, LinkFailed
 from howfar.lab.link.backends import BackendLink
 from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, DirectionName, LinkSpec
@@ -39,13 +34,13 @@ class QdiscLink:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._kinds_by_device: dict[str, list[str]] = {}
-        """Kinds of the disciplines in force (netem, tbf), by device."""
+        """For each device, the kinds of the disciplines in force (netem, tbf)."""
 
     def alive(self) -> bool:
         return True
 
     def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
-        reason = KernelBackend.refuses(spec)
+        reason = KernelBackend.refusal_reason(spec)
         if reason:
             raise LinkFailed(f"the kernel's disciplines cannot do that: {reason}")
         for name in DIRECTIONS:
@@ -78,8 +73,8 @@ def _device(name: DirectionName, ends: LinkAddresses) -> str:
 
 
 def tbf_rate(rate_bps: int, mtu: int) -> int:
-    """The rate parameter of tbf for a rate on the wire. tbf counts frames without preamble, FCS and gap. Its option `overhead` counts
-    only once for a super-packet of up to 44 frames, so the rate is lowered instead."""
+    """The rate parameter of tbf for a rate on the wire. tbf counts frames without preamble, FCS and gap, and applies its option
+    `overhead` only once to a super-packet of up to 44 frames; so the rate is lowered instead."""
     return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
 
 
@@ -92,12 +87,12 @@ def qdisc_batch(
     delay_ns = max(spec.delay_ns(name) - compensate_ns, 0)
     netem = []
     if spec.rtt_ns or direction.jitter:
-        spread = (
+        variation = (
             f" {direction.jitter.deviation_ns / 1000:g}us distribution normal"
             if isinstance(direction.jitter, NormalJitter)
             else ""
         )
-        netem.append(f"delay {delay_ns / 1000:g}us{spread}")
+        netem.append(f"delay {delay_ns / 1000:g}us{variation}")
     if isinstance(direction.loss, IndependentLoss):
         netem.append(f"loss random {direction.loss.probability:%}")
     elif direction.loss is not None:
@@ -125,12 +120,12 @@ class KernelBackend:
     NAME = "kernel"
     ABOUT = "the kernel's tbf (rate) and netem (delay, loss) on a bridge; nothing is proved"
     CHARGES_LONE_PACKETS = False
-    """tbf's bucket is full at rest."""
+    """At rest tbf's bucket is full, so a single packet passes at once."""
     MIN_QUEUE_BYTES = BURST_BYTES
     ARRIVAL: str | None = None
 
     @staticmethod
-    def refuses(spec: LinkSpec) -> str | None:
+    def refusal_reason(spec: LinkSpec) -> str | None:
         for name in DIRECTIONS:
             direction, rate_bps = spec.direction(name), spec.mean_rate_bps(name)
             if spec.seed and (direction.loss or direction.jitter or direction.duplicate or direction.corrupt):

@@ -1,5 +1,5 @@
-"""`packet`: the engine's emulator, which carries packets between two veth cables by packet sockets. It needs no device node and no
-kernel module except veth."""
+"""`packet`: the engine's emulator, which carries packets between two veth cables through packet sockets. It needs no device node, and
+no kernel module except veth."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class PacketLink:
         )
         with self._lock:
             self._engine.send(message)
-            self._request_stats(reset=False)  # replies come in order, so after this one the new parameters are in force
+            self._request_stats(
+                reset=False
+            )  # replies come in order: once this one arrives, the new parameters are in force
 
     def stats(self, *, reset: bool = False) -> LinkStats:
         with self._lock:
@@ -61,8 +63,8 @@ def pin_threads(pid: int, shares: Shares, ends: LinkAddresses = CLIENT_LINK) -> 
 
     Unpinned, a real-time thread stays on its last CPU until another thread occupies that CPU, so the two threads moved with each burst
     of packets. A thread that delivers to another CPU must also interrupt that CPU to wake the receiver. On two CPUs the RTT at rest
-    was 0.201 ms with each thread on its receiver's CPU, 0.24 to 0.25 ms with the two swapped, 0.22 ms with both on one CPU:
-    calibration measured one of these, the following trials another.
+    was 0.201 ms with each thread on its receiver's CPU, 0.24 to 0.25 ms with the two swapped, 0.22 ms with both on one CPU. So
+    calibration could measure one of these RTTs, and the following trials another.
     """
     cpus_by_thread = {
         f"{ends.client_middle}-{ends.server_middle}": shares.server,
@@ -77,19 +79,19 @@ def pin_threads(pid: int, shares: Shares, ends: LinkAddresses = CLIENT_LINK) -> 
 @contextmanager
 def packet_link(network: Network, spec: LinkSpec) -> Iterator[PacketLink]:
     """Start the emulator in the current network namespace; end it on leaving. Raises LinkFailed, EngineError."""
-    calm = spec.without_effects()
+    rest_spec = spec.without_effects()
     job = LinkJob(
         client_interface=network.ends.client_middle,
         server_interface=network.ends.server_middle,
-        to_server=calm.direction_message("to_server"),
-        to_client=calm.direction_message("to_client"),
+        to_server=rest_spec.direction_message("to_server"),
+        to_client=rest_spec.direction_message("to_client"),
     )
     with EngineProcess(job, Launcher(prefix=("setsid",))) as engine:
         ready = engine.read()
         if not isinstance(ready, LinkReady):
             raise LinkFailed(f"the link answered {ready.event!r} instead of being ready")
         if network.shares is not None:
-            with suppress(OSError):  # without pinning the link is correct too, but its RTT varies more
+            with suppress(OSError):  # without pinning the link still works, but its RTT varies more
                 pin_threads(engine.pid, network.shares, network.ends)
         yield PacketLink(engine, ready)
 
@@ -102,7 +104,7 @@ class PacketBackend:
     ARRIVAL: str | None = "kernel stamp"
 
     @staticmethod
-    def refuses(spec: LinkSpec) -> str | None:
+    def refusal_reason(spec: LinkSpec) -> str | None:
         return None
 
     @staticmethod

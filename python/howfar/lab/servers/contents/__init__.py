@@ -1,8 +1,8 @@
 """The rows of the tables, by content. A sysbench table is a stream for LOAD DATA: ids in order, `k` uniform over the ids,
-`c` of 119 bytes and `pad` of 59, as sysbench fills its columns, so that every content gives answers of the same length.
+`c` of 119 bytes and `pad` of 59 bytes, as sysbench fills its columns. So every content gives answers of the same length.
 
-The seed is fixed, so the rows are the same on every machine. (sysbench draws `k` from its current distribution; no statement of
-oltp_read_only reads it, so uniform is as good.)
+The seed is fixed, so the rows are the same on every machine. sysbench would draw `k` from its current distribution; as no statement of
+oltp_read_only reads `k`, a uniform distribution has the same effect.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class Rows(Protocol):
         ...
 
 
-def _number(values: npt.NDArray[np.int64]) -> Bytes:
+def _format_numbers(values: npt.NDArray[np.int64]) -> Bytes:
     """Numbers as text of ten digits each; LOAD DATA ignores leading zeros."""
     powers = 10 ** np.arange(_DIGITS_PER_NUMBER - 1, -1, -1, dtype=np.int64)
     return (values[:, None] // powers % 10 + _ZERO).astype(np.uint8)
 
 
 def row_chunk(rows: Rows, first_id: int, count: int, table_size: int) -> bytes:
-    """`count` lines `id<TAB>k<TAB>c<TAB>pad`, ids from `first_id`. Deterministic in its arguments."""
+    """`count` lines `id<TAB>k<TAB>c<TAB>pad` with ids from `first_id`; the same arguments give the same lines."""
     random = np.random.default_rng([_SEED, first_id])
     ids = np.arange(first_id, first_id + count, dtype=np.int64)
     keys = random.integers(1, table_size + 1, size=count, dtype=np.int64)
     tab = np.full((count, 1), _TAB, dtype=np.uint8)
     newline = np.full((count, 1), _NEWLINE, dtype=np.uint8)
     c, pad = rows.fields(random, count)
-    return np.hstack([_number(ids), tab, _number(keys), tab, c, tab, pad, newline]).tobytes()
+    return np.hstack([_format_numbers(ids), tab, _format_numbers(keys), tab, c, tab, pad, newline]).tobytes()
 
 
 def row_chunks(rows: Rows, table_size: int) -> Iterator[bytes]:
@@ -80,10 +80,10 @@ class Digits:
     columns = "(id, k, c, pad)"
 
     def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
-        return _groups(random, count, C_GROUPS), _groups(random, count, PAD_GROUPS)
+        return _make_groups(random, count, C_GROUPS), _make_groups(random, count, PAD_GROUPS)
 
 
-def _groups(random: np.random.Generator, count: int, groups: int) -> Bytes:
+def _make_groups(random: np.random.Generator, count: int, groups: int) -> Bytes:
     """Groups of random digits; shape (count, groups * 12 - 1)."""
     cells = np.full((count, groups, GROUP_DIGITS + 1), _HYPHEN, dtype=np.uint8)
     cells[:, :, :GROUP_DIGITS] = random.integers(0, 10, size=(count, groups, GROUP_DIGITS), dtype=np.uint8) + _ZERO
@@ -94,7 +94,7 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 
 
 class Incompressible:
-    """Random bytes, like images, archives and encrypted data to a compressor. zlib makes them 1.001 times as large.
+    """Random bytes: like images, archives and encrypted data they cannot be compressed. zlib makes them 1.001 times as large.
 
     The columns are BINARY: no character set converts them, and ORDER BY and DISTINCT compare bytes. LOAD DATA gets them in hex;
     otherwise a tab, an end of line or a backslash among the random bytes would be interpreted.
@@ -106,24 +106,25 @@ class Incompressible:
     columns = "(id, k, @c, @pad) SET c = UNHEX(@c), pad = UNHEX(@pad)"
 
     def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
-        return _hex(random, count, C_BYTES), _hex(random, count, PAD_BYTES)
+        return _make_hex(random, count, C_BYTES), _make_hex(random, count, PAD_BYTES)
 
 
-def _hex(random: np.random.Generator, count: int, length: int) -> Bytes:
+def _make_hex(random: np.random.Generator, count: int, length: int) -> Bytes:
     """Random bytes in hexadecimal; shape (count, 2 * length)."""
     values = random.integers(0, 256, size=(count, length), dtype=np.uint8)
     return _HEX[np.stack([values >> 4, values & 15], axis=-1)].reshape(count, -1)
 
 
-_ZIPF = 1.0
-"""The n-th most frequent word is drawn with weight 1/n, as in prose."""
+_ZIPF_EXPONENT = 1.0
+"""With this exponent the n-th most frequent word has weight 1/n, as in prose."""
 _SENTENCE_WORDS = 12
-"""One word in this many ends a sentence."""
+"""Mean number of words in a sentence."""
 _SPACE, _STOP = ord(" "), ord(".")
 
 
 class ZipfText:
-    """Sentences of words drawn by Zipf's law from `words.txt` (ASCII, the most frequent first). A full column cuts off the sentence.
+    """Sentences of words that are drawn from `words.txt` (ASCII, the most frequent first) by Zipf's law. The end of a column cuts a
+    sentence off.
 
     zlib at level 6 compresses `c` to 0.41 of its size in frames of 16 KiB, as servers send it, about the same as English prose.
     """
@@ -134,7 +135,7 @@ class ZipfText:
     columns = "(id, k, c, pad)"
 
     def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
-        return _columns(random, count, C_BYTES), _columns(random, count, PAD_BYTES)
+        return _make_columns(random, count, C_BYTES), _make_columns(random, count, PAD_BYTES)
 
 
 @cache
@@ -143,7 +144,7 @@ def _vocabulary() -> tuple[str, ...]:
 
 
 @cache
-def _letters() -> tuple[Bytes, npt.NDArray[np.int64]]:
+def _padded_words() -> tuple[Bytes, npt.NDArray[np.int64]]:
     """Words as rows of bytes, padded for a full stop and a space after them, and the words' lengths."""
     width = max(len(word) for word in _vocabulary()) + 2
     letters = np.full((len(_vocabulary()), width), _SPACE, dtype=np.uint8)
@@ -153,18 +154,18 @@ def _letters() -> tuple[Bytes, npt.NDArray[np.int64]]:
 
 
 @cache
-def _ranks() -> npt.NDArray[np.float64]:
-    weights = 1.0 / np.arange(1, len(_vocabulary()) + 1) ** _ZIPF
-    summed: npt.NDArray[np.float64] = np.cumsum(weights / weights.sum())
-    return summed
+def _cumulative_weights() -> npt.NDArray[np.float64]:
+    weights = 1.0 / np.arange(1, len(_vocabulary()) + 1) ** _ZIPF_EXPONENT
+    cumulative: npt.NDArray[np.float64] = np.cumsum(weights / weights.sum())
+    return cumulative
 
 
-def _prose(random: np.random.Generator, length: int) -> Bytes:
+def _make_prose(random: np.random.Generator, length: int) -> Bytes:
     """Sentences, `length` bytes in total."""
-    letters, lengths = _letters()
-    mean = float(np.dot(np.diff(_ranks(), prepend=0.0), lengths)) + 1
-    word_count = int(length / mean * 1.2) + 100
-    chosen = np.minimum(np.searchsorted(_ranks(), random.random(word_count)), len(_vocabulary()) - 1)
+    letters, lengths = _padded_words()
+    mean_length = float(np.dot(np.diff(_cumulative_weights(), prepend=0.0), lengths)) + 1
+    word_count = int(length / mean_length * 1.2) + 100
+    chosen = np.minimum(np.searchsorted(_cumulative_weights(), random.random(word_count)), len(_vocabulary()) - 1)
     ends_sentence = random.random(word_count) < 1 / _SENTENCE_WORDS
     cells, sizes = letters[chosen], lengths[chosen]
     starts_sentence = np.roll(ends_sentence, 1)
@@ -172,20 +173,20 @@ def _prose(random: np.random.Generator, length: int) -> Bytes:
     cells[ends_sentence, sizes[ends_sentence]] = _STOP
     is_kept = np.arange(letters.shape[1]) < (sizes + 1 + ends_sentence)[:, None]
     prose: Bytes = cells[is_kept][:length]
-    assert prose.size == length, "a fifth more words than the mean asks for is always enough"
+    assert prose.size == length, "a fifth more words than the mean length requires are always enough"
     return prose
 
 
-def _columns(random: np.random.Generator, count: int, width: int) -> Bytes:
+def _make_columns(random: np.random.Generator, count: int, width: int) -> Bytes:
     """Columns of sentences; shape (count, width). A value that would end in a space, which CHAR drops, ends in a full stop instead."""
-    columns = _prose(random, count * width).reshape(count, width)
+    columns = _make_prose(random, count * width).reshape(count, width)
     columns[columns[:, -1] == _SPACE, -1] = _STOP
     return columns
 
 
-_KNOWN: dict[Content, Rows] = {"digits": Digits(), "text": ZipfText(), "incompressible": Incompressible()}
+_ROWS_BY_CONTENT: dict[Content, Rows] = {"digits": Digits(), "text": ZipfText(), "incompressible": Incompressible()}
 
 
 def find_rows(content: Content) -> Rows:
     """The rows of a content, by its name in a plan."""
-    return _KNOWN[content]
+    return _ROWS_BY_CONTENT[content]

@@ -1,13 +1,13 @@
-"""Measures the floor of each transport of a server: how long a round trip and a connect take when the server has nothing to do.
+"""Measures the minimum latency of each transport of a server: the time of a round trip and of a connect while the server is idle.
+Reports call it the floor.
 
-Measurements are made in rounds of pings and a login. Each round measures all transports, so that other load on the machine affects all
-alike, and transports can be compared round by round. The value of a round is the median of its pings; intervals are for the median
-over the rounds.
+Measurements are made in rounds of pings and a login. Each round measures all transports, so that other load on the machine affects
+all alike, and transports can be compared round by round. The value of a round is the median of its pings; intervals are for the
+median over the rounds.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import statistics
@@ -18,21 +18,21 @@ from contextlib import closing, nullcontext
 from howfar.doctor.findings import IdleCost, Median, MinimumLatency, Transport
 from howfar.doctor.protocols.session import Endpoint, GuardedProtocol, NoValidAnswer, ServerRefused
 from howfar.doctor.targets import TargetLogin
-from howfar.lab.idle import idle_driver, polling
+from howfar.lab.idle import idle_driver, keep_polling
 from howfar.lab.servers.peer import make_blocking
-from howfar.stats.intervals import LEVEL
+from howfar.stats.intervals import median_interval
 
 ROUNDS = 24
 PINGS = 15
 """Pings per round: 360 in total on each transport."""
 _WARM_UP_PINGS = 5
 """Warm-up pings of each round, which do not count."""
-_PAUSE_S, _PAUSED_PINGS = 0.001, 5
+_PAUSE_S, _PINGS_AFTER_PAUSES = 0.001, 5
 _REMOTE_CONNECT_NS = 20e6
 """A server whose connect takes longer than this counts as remote, and fewer pings suffice."""
 _REMOTE_PINGS = 3
-_SUFFICIENT_S, _MIN_ROUNDS = 5.0, 6
-"""No further round begins after `_SUFFICIENT_S`, if there are `_MIN_ROUNDS` rounds, which suffice for an interval."""
+_ENOUGH_TIME_S, _MIN_ROUNDS = 5.0, 6
+"""No further round begins after `_ENOUGH_TIME_S`, if there are `_MIN_ROUNDS` rounds, which suffice for an interval."""
 _MAX_TOTAL_S = 30.0
 """Time limit of all rounds, for a server that answers slowly."""
 
@@ -40,7 +40,7 @@ _MAX_TOTAL_S = 30.0
 def measure(
     protocol: GuardedProtocol, endpoints: Mapping[Transport, Endpoint], login: TargetLogin
 ) -> tuple[tuple[MinimumLatency, ...], dict[Transport, tuple[str, str]]]:
-    """Measure the floors. For each transport that could not be measured, returns the reason and a remedy, which is empty if unknown.
+    """Measure all transports. Returns the latencies and, for each transport that failed, the reason and a remedy (empty if unknown).
 
     Each round opens a new connection, so that the CPU on which the kernel places the server's thread varies between rounds.
     """
@@ -50,67 +50,69 @@ def measure(
     pings = PINGS
     began = time.monotonic()
     for number in range(ROUNDS):
-        if number >= _MIN_ROUNDS and time.monotonic() - began > _SUFFICIENT_S:
+        if number >= _MIN_ROUNDS and time.monotonic() - began > _ENOUGH_TIME_S:
             break
         for transport in _rotate([name for name in endpoints if name not in reasons], number):
             remaining_s = began + _MAX_TOTAL_S - time.monotonic()
             if remaining_s <= 0:
                 break
             try:
-                trip, connect = _measure_round(protocol, endpoints[transport], login, pings, remaining_s)
+                round_trip, connect_ns = _measure_round(protocol, endpoints[transport], login, pings, remaining_s)
             except (ServerRefused, NoValidAnswer, OSError) as why:
                 remedy = why.remedy if isinstance(why, ServerRefused) else ""
                 reasons[transport] = str(why), "an account that may log in there" if remedy is None else remedy
                 continue
-            round_trips[transport].append(trip)
-            connects[transport].append(connect)
-        if number == 0 and any(connect[0] > _REMOTE_CONNECT_NS for connect in connects.values() if connect):
+            round_trips[transport].append(round_trip)
+            connects[transport].append(connect_ns)
+        if number == 0 and any(connect_ns[0] > _REMOTE_CONNECT_NS for connect_ns in connects.values() if connect_ns):
             pings = _REMOTE_PINGS
     reasons |= {
         name: (f"it kept the rounds waiting for {_MAX_TOTAL_S:g} s", "") for name in endpoints if not round_trips[name]
     } | reasons
     measured = [name for name in endpoints if name not in reasons]
     return tuple(
-        _make_floor(name, endpoints[name], pings, round_trips[name], connects[name]) for name in measured
+        _make_minimum_latency(name, endpoints[name], pings, round_trips[name], connects[name]) for name in measured
     ), reasons
 
 
 def _measure_round(
-    protocol: GuardedProtocol, endpoint: Endpoint, login: TargetLogin, pings: int, left_s: float
+    protocol: GuardedProtocol, endpoint: Endpoint, login: TargetLogin, pings: int, remaining_s: float
 ) -> tuple[float, float]:
-    """The median time of a ping, and the time of the connect, in ns."""
+    """Measure one round; returns the median time of a ping and the time of the connect, in ns."""
     began = time.perf_counter_ns()
     session = protocol.open(endpoint, login)
-    connect = time.perf_counter_ns() - began
+    connect_ns = time.perf_counter_ns() - began
     try:
-        with session.peer.ends_within(left_s):
+        with session.peer.shut_down_after(remaining_s):
             _time_calls(session.ping, min(_WARM_UP_PINGS, pings - 1))
-            return statistics.median(_time_calls(session.ping, pings)), float(connect)
+            return statistics.median(_time_calls(session.ping, pings)), float(connect_ns)
     finally:
         session.close()
 
 
-def idle_cost(protocol: GuardedProtocol, transport: Transport, endpoint: Endpoint, login: TargetLogin) -> IdleCost:
+def measure_idle_cost(
+    protocol: GuardedProtocol, transport: Transport, endpoint: Endpoint, login: TargetLogin
+) -> IdleCost:
     """Measure what the waking of idle CPUs costs: rounds of pings over one connection, half of them with idle CPUs kept polling. A
-    pause of a millisecond, as between requests in practice, precedes each ping, so that CPUs go to sleep. Raises LabError, Refused,
-    NoValidAnswer, OSError."""
+    pause of a millisecond, as between requests in practice, precedes each ping, so that CPUs go to sleep. Raises LabError,
+    ServerRefused, NoValidAnswer, OSError."""
     times_ns: dict[bool, list[float]] = {False: [], True: []}
     session = protocol.open(endpoint, login)
     try:
-        with session.peer.ends_within(_MAX_TOTAL_S):
+        with session.peer.shut_down_after(_MAX_TOTAL_S):
             for number in range(2 * ROUNDS):
                 polls = (number % 2 == 1) != (number // 2 % 2 == 1)  # alternate which of the two comes first in a pair
-                with polling() if polls else nullcontext():
+                with keep_polling() if polls else nullcontext():
                     _time_calls(session.ping, _WARM_UP_PINGS)
-                    times_ns[polls].append(statistics.median(_time_after_pauses(session.ping)))
+                    times_ns[polls].append(statistics.median(_time_calls_after_pauses(session.ping)))
     finally:
         session.close()
     driver, governor = idle_driver()
     return IdleCost(
         transport=transport,
-        as_found=interval(times_ns[False]),
-        polling=interval(times_ns[True]),
-        waking=interval(
+        as_found=make_median(times_ns[False]),
+        polling=make_median(times_ns[True]),
+        waking=make_median(
             [as_found - kept_polling for as_found, kept_polling in zip(times_ns[False], times_ns[True], strict=True)]
         ),
         driver=driver,
@@ -118,34 +120,40 @@ def idle_cost(protocol: GuardedProtocol, transport: Transport, endpoint: Endpoin
     )
 
 
-def _time_after_pauses(act: Callable[[], None]) -> list[float]:
+def _time_calls_after_pauses(act: Callable[[], None]) -> list[float]:
     times_ns = []
-    for _ in range(_PAUSED_PINGS):
+    for _ in range(_PINGS_AFTER_PAUSES):
         time.sleep(_PAUSE_S)
         times_ns += _time_calls(act, 1)
     return times_ns
 
 
-def between_processes() -> tuple[MinimumLatency, ...]:
-    """Floors of a socket and TCP between two processes of howfar: the kernel's share, without a server. Empty on failure."""
-    ends = {Transport.SOCKET: socket.socketpair(socket.AF_UNIX), Transport.TCP: _tcp_pair()}
-    children = [_fork_echo(far_end, [near_end for near_end, _ in ends.values()]) for _, far_end in ends.values()]
+def measure_between_processes() -> tuple[MinimumLatency, ...]:
+    """Measure a socket and TCP between two processes of howfar: the kernel's share, without a server. Empty on failure."""
+    socket_pairs = {Transport.SOCKET: socket.socketpair(socket.AF_UNIX), Transport.TCP: _tcp_pair()}
+    children = [
+        _fork_echo(far_end, [near_end for near_end, _ in socket_pairs.values()]) for _, far_end in socket_pairs.values()
+    ]
     try:
-        for _, far_end in ends.values():
+        for _, far_end in socket_pairs.values():
             far_end.close()
-        medians_ns: dict[Transport, list[float]] = {transport: [] for transport in ends}
+        medians_ns: dict[Transport, list[float]] = {transport: [] for transport in socket_pairs}
         for number in range(ROUNDS):
-            for transport in _rotate(list(ends), number):
-                medians_ns[transport].append(statistics.median(_time_calls(_make_exchange(ends[transport][0]), PINGS)))
+            for transport in _rotate(list(socket_pairs), number):
+                medians_ns[transport].append(
+                    statistics.median(_time_calls(_make_exchange(socket_pairs[transport][0]), PINGS))
+                )
     except OSError:  # no echo in time: this machine is too busy
         return ()
     finally:
-        for near_end, _ in ends.values():
+        for near_end, _ in socket_pairs.values():
             near_end.close()
         for child in children:
             os.waitpid(child, 0)
-    nowhere = Endpoint(None, "between two processes of howfar", 0)
-    return tuple(_make_floor(transport, nowhere, PINGS, medians_ns[transport], []) for transport in ends)
+    placeholder = Endpoint(None, "between two processes of howfar", 0)
+    return tuple(
+        _make_minimum_latency(transport, placeholder, PINGS, medians_ns[transport], []) for transport in socket_pairs
+    )
 
 
 def _make_exchange(end: socket.socket) -> Callable[[], None]:
@@ -157,23 +165,23 @@ def _make_exchange(end: socket.socket) -> Callable[[], None]:
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        near_end = socket.create_connection(listening.getsockname())
-        far_end, _ = listening.accept()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        near_end = socket.create_connection(listener.getsockname())
+        far_end, _ = listener.accept()
     for end in (near_end, far_end):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         make_blocking(end)
     return near_end, far_end
 
 
-def _fork_echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
+def _fork_echo(end: socket.socket, inherited: Sequence[socket.socket]) -> int:
     """Start a process that echoes until the other end is closed. Returns its PID."""
     child = os.fork()
     if child:
         return child
     try:
-        for other in others:
-            other.close()
+        for inherited_socket in inherited:
+            inherited_socket.close()
         end.settimeout(None)
         while data := end.recv(64):
             end.sendall(data)
@@ -182,9 +190,9 @@ def _fork_echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
 
 
 def _rotate(transports: list[Transport], number: int) -> list[Transport]:
-    """The transports rotated by `number`: the first of one round is the last of the next."""
-    at = number % max(len(transports), 1)
-    return transports[at:] + transports[:at]
+    """Rotate the transports by `number`: the first of one round is the last of the next."""
+    offset = number % max(len(transports), 1)
+    return transports[offset:] + transports[:offset]
 
 
 def _time_calls(act: Callable[[], None], count: int) -> list[float]:
@@ -196,43 +204,28 @@ def _time_calls(act: Callable[[], None], count: int) -> list[float]:
     return times_ns
 
 
-def _make_floor(
+def _make_minimum_latency(
     transport: Transport, endpoint: Endpoint, pings: int, round_trips: list[float], connects: list[float]
 ) -> MinimumLatency:
     return MinimumLatency(
         transport=transport,
         where=endpoint.where if endpoint.port or endpoint.path else str(endpoint.host),
         pings_per_round=pings,
-        round_trip_ns=interval(round_trips),
-        connect_ns=interval(connects) if connects else None,
+        round_trip_ns=make_median(round_trips),
+        connect_ns=make_median(connects) if connects else None,
         round_trips_ns=tuple(round_trips),
         connects_ns=tuple(connects),
     )
 
 
-def interval(values: Sequence[float]) -> Median:
-    """The median with its interval by order statistics: for 24 values the 7th and the 18th (98 %). Fewer than six values give no 95 %
-    interval."""
-    ordered = sorted(values)
-    depth = _interval_depth(len(ordered))
-    limits = (ordered[depth], ordered[-1 - depth]) if depth is not None else (None, None)
-    return Median(value=statistics.median(ordered), low=limits[0], high=limits[1])
+def make_median(values: Sequence[float]) -> Median:
+    """Return the median with its 95 % interval: for 24 values the 7th and the 18th; no interval below six values."""
+    estimate = median_interval(values)
+    return Median(value=estimate.value, low=estimate.low, high=estimate.high)
 
 
-def _interval_depth(count: int) -> int | None:
-    """How many values may be cut off at each end so that the rest contains the median with a probability of 95 %; None if there are
-    too few values."""
-    outside, depth = 0.0, None
-    for rank in range(count // 2):
-        outside += math.comb(count, rank) / 2**count
-        if 2 * outside > 1 - LEVEL:
-            break
-        depth = rank
-    return depth
-
-
-def savings(worse: Sequence[float], better: Sequence[float]) -> Median | None:
-    """The saving of `better` over `worse`, by rounds; None if they were not measured in the same rounds."""
+def median_saving(worse: Sequence[float], better: Sequence[float]) -> Median | None:
+    """Return the median saving of `better` over `worse`, by rounds; None if they were not measured in the same rounds."""
     if not worse or len(worse) != len(better):
         return None
-    return interval([slow - fast for slow, fast in zip(worse, better, strict=True)])
+    return make_median([slow - fast for slow, fast in zip(worse, better, strict=True)])

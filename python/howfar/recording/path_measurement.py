@@ -16,7 +16,6 @@ from typing import Generic, TypeVar
 
 from howfar.contract.messages import (
     AnswerJob,
-    NullReady,
     Replayed,
     ReplayJob,
     ReplayPage,
@@ -28,12 +27,14 @@ from howfar.contract.messages import (
     Tls,
     UnixTarget,
 )
+from howfar.contract.receipt import TcpSettings
+from howfar.engine.null_server import run_null_server
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError, LinkFailed
-from howfar.lab.connected_server import LabPathContext, PathEndpoints, target_of
+from howfar.errors import LinkFailed
+from howfar.lab.connected_server import LabPathContext, PathEndpoints, endpoint_target
 from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
-from howfar.lab.link.receipt import RUN_LIMITS, link_violations
+from howfar.lab.link.receipt import RUN_LIMITS, link_receipt
 from howfar.lab.network import usable_cpus
 from howfar.paths import Path
 from howfar.paths.path import Row
@@ -98,22 +99,24 @@ class OpenPath:
         """See `PathCosts.waking_ns`; 0 without a link."""
         return self.link.waking_ns if self.link is not None else 0.0
 
+    @property
+    def _rates_bps(self) -> tuple[float | None, float | None]:
+        """Rates of the link to the server and to the client; None without a limit."""
+        if self.link is None:
+            return None, None
+        return self.link.spec.mean_rate_bps("to_server"), self.link.spec.mean_rate_bps("to_client")
+
     def sending_ns(self, to_server: int, to_client: int) -> float:
         """Time to transmit these bytes at the link's rate; 0 without a rate limit."""
-        if self.link is None:
-            return 0.0
-        spec = self.link.spec
-        rates = (spec.mean_rate_bps("to_server"), spec.mean_rate_bps("to_client"))
-        return sum(8e9 * size / rate for size, rate in zip((to_server, to_client), rates, strict=True) if rate)
+        sizes = (to_server, to_client)
+        return sum(8e9 * size / rate for size, rate in zip(sizes, self._rates_bps, strict=True) if rate)
 
-    def largest(self) -> tuple[int, int]:
+    @property
+    def max_sizes(self) -> tuple[int, int]:
         """Largest sizes to measure, to the server and to the client: the bytes that the link sends in a quarter second, limited."""
-        if self.link is None:
-            return _MAX_SIZE, _MAX_SIZE
-        rates = (self.link.spec.mean_rate_bps("to_server"), self.link.spec.mean_rate_bps("to_client"))
         to_server, to_client = (
             _MAX_SIZE if rate is None else max(_MIN_MAX_SIZE, min(_MAX_SIZE, round(rate / 8 * _MAX_SENDING_S)))
-            for rate in rates
+            for rate in self._rates_bps
         )
         return to_server, to_client
 
@@ -124,16 +127,16 @@ class OpenPath:
             events = [engine.read() for _ in pages]
         return [event for event in events if isinstance(event, Replayed)]
 
-    def begin(self) -> Callable[[], tuple[str, ...]]:
-        """Begin to monitor the link. The returned function lists how the link has deviated from the request since then."""
+    def start_monitoring(self) -> Callable[[], tuple[str, ...]]:
+        """Start to monitor the link. The returned function lists how the link has deviated from the request since then."""
         link = self.link
         if link is None:
             return tuple
-        idle = link.at_rest()
+        rtt_at_rest = link.measure_rtt_at_rest()
         if link.spec.has_effects:
             link.arm()
         link.counters(reset=True)
-        return lambda: link_violations(link, idle, link.counters(), RUN_LIMITS)
+        return lambda: link_receipt(link, rtt_at_rest, link.counters(), TcpSettings()).violations(RUN_LIMITS)
 
 
 @contextmanager
@@ -161,11 +164,9 @@ def open_path(
         if path.machines == 1:
             server_cpus, client_cpus = placement.server or usable_cpus(), placement.application or usable_cpus()
         launcher = lab.server_host.launcher(server_cpus)
-        server = EngineProcess(AnswerJob(listen=listen, tls=server_tls, speech=speech), launcher)
-        stack.enter_context(server)
-        if not isinstance(server.read(), NullReady):
-            raise LabError("the server that does no work did not start", "Please report this.")
-        client_host = lab.client_host_of(path)
+        job = AnswerJob(listen=listen, tls=server_tls, speech=speech)
+        server = stack.enter_context(run_null_server(job, launcher))
+        client_host = lab.client_host_for(path)
         path_endpoints = PathEndpoints(
             work,
             client_host,
@@ -176,7 +177,9 @@ def open_path(
         )
         kind = "mariadb" if speech == "sizes" else speech
         running = _NullServer(kind, socket, None if path.by_socket and speech == "sizes" else port, server.pid)
-        context = LabPathContext(running=running, stack=stack, ends=path_endpoints, user=_ACCOUNT, database=_ACCOUNT)
+        context = LabPathContext(
+            running=running, stack=stack, endpoints=path_endpoints, user=_ACCOUNT, database=_ACCOUNT
+        )
         endpoint = path.open(context)
         client_tls = (
             Tls(
@@ -190,7 +193,9 @@ def open_path(
             else None
         )
         client = client_host.launcher(client_cpus)
-        yield OpenPath(path, target_of(endpoint), client_tls, speech, client, lab.link if path.crosses_link else None)
+        yield OpenPath(
+            path, endpoint_target(endpoint), client_tls, speech, client, lab.link if path.crosses_link else None
+        )
 
 
 def measure(
@@ -217,8 +222,8 @@ def measure(
         }
 
     expected_ns = sum(_expected_ns(path, sizes, rhythm) for path in paths)
-    what = f"round trip costs, {max(expected_ns / 1e9, 1):.0f} s a block or more"
-    results = run_in_blocks(blocks, measure_block, what, say)
+    title = f"round trip costs, {max(expected_ns / 1e9, 1):.0f} s a block or more"
+    results = run_in_blocks(blocks, measure_block, title, say)
     return [
         PathCosts(
             label=label,
@@ -246,39 +251,38 @@ class Computation:
         random.Random(_OBJECTS_SEED).shuffle(objects)
         self._objects = objects[: _OBJECTS // 100]
         work_ns = min(max(work_ns, _MIN_WORK_NS), _MAX_WORK_NS)
-        object_ns = min(self._took_ns() for _ in range(20)) / len(self._objects)
+        object_ns = min(self._time_once_ns() for _ in range(20)) / len(self._objects)
         self._objects = objects[: max(round(work_ns / object_ns), 1)]
 
-    def _took_ns(self) -> int:
+    def _time_once_ns(self) -> int:
         # The thread's CPU time, which excludes waiting for a CPU.
         began, total = time.thread_time_ns(), 0
         for number, name, tags in self._objects:
             total += number + len(name) + sum(tags)
         return time.thread_time_ns() - began
 
-    def longer_ns(self, wait_ns: float) -> float:
+    def slowdown_ns(self, wait_ns: float) -> float:
         """How much longer the computation takes after a wait of `wait_ns` than without one."""
-        longer_times_ns = []
+        slowdowns_ns = []
         for _ in range(max(_MIN_WAITS, min(_MAX_WAITS, int(_WAITS_TOTAL_NS / max(wait_ns, 1))))):
-            warm = min(self._took_ns() for _ in range(3))
+            warm = min(self._time_once_ns() for _ in range(3))
             time.sleep(wait_ns / 1e9)
-            longer_times_ns.append(self._took_ns() - warm)
-        return max(trimmed_mean(longer_times_ns), 0.0)
+            slowdowns_ns.append(self._time_once_ns() - warm)
+        return max(trimmed_mean(slowdowns_ns), 0.0)
 
 
 def with_resuming_cost(block: CostBlock, computations: tuple[Computation, Computation], rhythm: Rhythm) -> CostBlock:
     """The block with costs that include slower computing after a wait: application and server each wait for the other."""
     application, server = computations
-    longer_ns = application.longer_ns(block.cost_ns[0] + rhythm.server_ns)
-    longer_ns += server.longer_ns(block.cost_ns[0] + rhythm.gap_ns)
+    added_ns = application.slowdown_ns(block.cost_ns[0] + rhythm.server_ns)
+    added_ns += server.slowdown_ns(block.cost_ns[0] + rhythm.gap_ns)
     return block.model_copy(
-        update={"cost_ns": tuple(cost + longer_ns for cost in block.cost_ns), "resuming_ns": longer_ns}
+        update={"cost_ns": tuple(cost + added_ns for cost in block.cost_ns), "resuming_ns": added_ns}
     )
 
 
 _MAX_ATTEMPTS = 4
 _MAX_TRIES, _ACCEPTABLE_LATE_SHARE = 3, 0.03
-
 
 _Result = TypeVar("_Result")
 
@@ -292,14 +296,15 @@ class Blocks(Generic[_Result]):
 
 
 def run_in_blocks(
-    count: int, run_block: Callable[[], _Result], what: str, say: Callable[[str], None]
+    count: int, run_block: Callable[[], _Result], title: str, say: Callable[[str], None]
 ) -> Blocks[_Result]:
-    """Call `run_block` once per block, leaving out blocks for which the link could not be set up as requested. Raises LinkFailed if no
-    block is left."""
+    """Call `run_block` once per block, leaving out blocks for which the link could not be set up as requested. `title`: for messages.
+
+    Raises LinkFailed if no block is left."""
     results: list[_Result] = []
     void: list[LinkFailed] = []
     for number in range(1, count + 1):
-        say(f"{what}, block {number} of {count}")
+        say(f"{title}, block {number} of {count}")
         try:
             results.append(run_block())
         except LinkFailed as failed:
@@ -317,7 +322,7 @@ def run_until_valid(path: OpenPath, run: Callable[[OpenPath], _Result]) -> _Resu
     """
     violations: tuple[str, ...] = ()
     for _ in range(_MAX_ATTEMPTS):
-        end_monitoring = path.begin()
+        end_monitoring = path.start_monitoring()
         result = run(path)
         violations = end_monitoring()
         if not violations:
@@ -338,13 +343,13 @@ def _measure_block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
             least_late = late_share, block
         if late_share <= _ACCEPTABLE_LATE_SHARE:
             break
-    assert least_late is not None, "there is a first try"
+    assert least_late is not None, "the loop ran at least once"
     return least_late[1]
 
 
 def _expected_rounds(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> list[tuple[int, float]]:
     """For each pair of sizes, the number of round trips that count and the expected time of one in ns."""
-    expected_ns = [path.rtt_ns + rhythm.each_ns + path.sending_ns(*pair) for pair in sizes.pairs]
+    expected_ns = [path.rtt_ns + rhythm.pause_and_server_ns + path.sending_ns(*pair) for pair in sizes.pairs]
     return [(measured_rounds(round_trip_ns), round_trip_ns) for round_trip_ns in expected_ns]
 
 

@@ -110,16 +110,6 @@ class CostedPage:
     """None if its round trips do not overlap."""
 
     @property
-    def present_cost_ns(self) -> np.ndarray:
-        """Cost on the present path, shape (blocks, round trips)."""
-        return self.path.present_cost_ns
-
-    @property
-    def target_cost_ns(self) -> np.ndarray:
-        """Cost on the target path, shape (blocks, round trips)."""
-        return self.path.target_cost_ns
-
-    @property
     def opened_connections(self) -> Set[int]:
         """Connections that the page opened."""
         return self.added_connect_ns_by_connection.keys()
@@ -131,7 +121,7 @@ class CostedPage:
     @property
     def added_connect_ns(self) -> np.ndarray:
         """How much longer connecting takes on the target path than on the present one, by block, for all connections of the page."""
-        return sum(self.added_connect_ns_by_connection.values(), np.zeros(len(self.target_cost_ns)))
+        return sum(self.added_connect_ns_by_connection.values(), np.zeros(len(self.path.target_cost_ns)))
 
     @property
     def rtts(self) -> float:
@@ -152,7 +142,7 @@ class CostedPage:
     def unseen_ns(self) -> np.ndarray:
         """For each round trip, the time that the application waited before and after the recorder saw it. Recorded gaps include this
         time, `application_ns` does not."""
-        return np.asarray(np.maximum(self.present_cost_ns.mean(axis=0) - self.path_ns.mean(axis=0), 0.0))
+        return np.asarray(np.maximum(self.path.present_cost_ns.mean(axis=0) - self.path_ns.mean(axis=0), 0.0))
 
     @cached_property
     def application_gaps_ns(self) -> np.ndarray:
@@ -164,8 +154,8 @@ class CostedPage:
     def path_ns(self) -> np.ndarray:
         """The part of the observed time that the path took, shape (blocks, round trips)."""
         if self.floor_ns is None:
-            return self.present_cost_ns
-        return np.full_like(self.present_cost_ns, self.floor_ns) + [trip.ack_wait_ns for trip in self.trips]
+            return self.path.present_cost_ns
+        return np.full_like(self.path.present_cost_ns, self.floor_ns) + [trip.ack_wait_ns for trip in self.trips]
 
     @cached_property
     def server_ns(self) -> np.ndarray:
@@ -240,12 +230,9 @@ def _with_overlap_range(
     answer_ends = [costed.page.begun_ns]
     for trip in trips:
         # The application may have waited for any earlier answer, so only its time after the last of these is certain.
-        own_ns = (
-            trip.begun_ns
-            - answer_ends[bisect_right(answer_ends, max(trip.begun_ns, answer_ends[0])) - 1]
-            - tap_ns(recording)
-        )
-        took_ns = max(own_ns, 0) + trip.ended_ns - trip.begun_ns
+        last_answer_ns = answer_ends[bisect_right(answer_ends, max(trip.begun_ns, answer_ends[0])) - 1]
+        application_ns = trip.begun_ns - last_answer_ns - tap_ns(recording)
+        took_ns = max(application_ns, 0) + trip.ended_ns - trip.begun_ns
         chain_ns[trip.connection_id] = chain_ns[trip.connection_id] + took_ns + by_id[trip.id]
         insort(answer_ends, trip.ended_ns)
     longest_chain = max(chain_ns, key=lambda connection: float(chain_ns[connection].mean()))
@@ -266,7 +253,7 @@ def _slow_start_rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
     rounds = {}
     for trip in recording.round_trips:
         window, ended_ns = windows.get(trip.connection_id, (SlowStartWindow(), trip.begun_ns))
-        window.rest(max(trip.begun_ns - ended_ns, 0))
+        window.apply_idle_time(max(trip.begun_ns - ended_ns, 0))
         rounds[trip.id] = window.earlier_rounds(trip.bytes_to_client)
         windows[trip.connection_id] = window, trip.ended_ns
     return rounds
@@ -372,8 +359,8 @@ def _ack_ns(trips: Sequence[Trip], present: PathCosts, target: PathCosts) -> np.
     """Time between the two writes of a request on the target path, shape (blocks, round trips); 0 for requests sent in one write. The
     second write waits for an acknowledgement, which takes a round trip."""
     waits = np.asarray([trip.ack_wait_ns for trip in trips], dtype=float)
-    longer_ns = (target.smallest_ns - present.smallest_ns)[:, None]
-    return np.asarray(np.maximum(waits + longer_ns, 0.0) * ((waits > 0) & (not target.by_socket)))
+    added_ns = (target.smallest_ns - present.smallest_ns)[:, None]
+    return np.asarray(np.maximum(waits + added_ns, 0.0) * ((waits > 0) & (not target.by_socket)))
 
 
 def tap_ns(recording: Recording) -> float:

@@ -1,0 +1,36 @@
+"""What a primary may do while its replica is away, in words."""
+
+from __future__ import annotations
+
+from howfar.analysis.answer import Texts
+
+TEXTS: Texts = {
+    # The answer.
+    "fell-back": "with {subject}, the primary waits {stall_s:table} s, then acknowledges {censored:?at least }{estimate:count} "
+    "commits without a replica, for {censored:?at least }{degraded_s:table} s",
+    "waited": "with {subject}, the primary acknowledges nothing for {stall_s:table} s, until its replica is back",
+    "went-on": "with {subject} and {replicas:of replica}, the primary goes on: it never waits longer than {stall_s:table} s",
+    "fell-back, next": "with {subject} it waits {stall_s:table} s, then acknowledges {censored:?at least }{estimate:count}",
+    "waited, next": "with {subject} it waits {stall_s:table} s",
+    # Notes of the table.
+    "means": "means over {trials:of trial} for each mode; 95 % intervals in brackets, where there are enough trials",
+    "no-timeout": "with {subject}, this server has no timeout and does not fall back",
+    "held-off": "with {subject}, only the end of the load let the primary come back in {held_off} of {trials:of trial}",
+    "lower-bound": "≥: a lower bound; commits waited for the replica again only when the load had ended, or not at all",
+    # Title and caption of the chart of one trial.
+    "alone-in-trial": "{unprotected:of commit} acknowledged without a replica",
+    "stood-still": "no commit for {stall_s:table} s while the replica was away",
+    "link-cut": "at {left_s:.1f} s the link is cut",
+    "fell": "from {fell_s:.1f} s the primary acknowledges without its replica",
+    "link-back": "at {returned_s:.1f} s the link returns",
+    "reconnected": "at {reconnected_s:.1f} s the replica is connected",
+    "never-back": "no commit waits for it until the end of the trial",
+    "back-after-load": "only at {back_s:.1f} s, when the load has ended, would commits wait for it again",
+    "back": "at {back_s:.1f} s commits wait for it again",
+    "lag-panel": "below: transactions that the replica lacks; a gap: unknown",
+    # Details.
+    "silent-log": "the primary ({subject}) wrote nothing about it to its log",
+    "log": "all that the primary ({subject}) wrote about it to its log",
+    "sources": "trials: {trials}; commits are counted from the clients' logs, states by querying the primary",
+    "queries": "queries of the primary's state are {apart_s:table} s apart in the median",
+}

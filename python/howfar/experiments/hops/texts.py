@@ -1,0 +1,39 @@
+"""What a program on the path may cost, and from how many clients a pooler pays off, in words."""
+
+from __future__ import annotations
+
+from howfar.analysis.answer import Texts
+
+TEXTS: Texts = {
+    "slower": "compared with {baseline}, {subject} is {estimate:slower}",
+    "slower, next": "{subject} {estimate:slower}",
+    # Where the throughput shows no difference.
+    "delay": "at {per_s:,g}/s, {subject} adds {estimate:us} to the median answer",
+    "delay, next": "{subject} {estimate:us}",
+    "unmeasured": "there is no result for {subject}",
+    # Poolers, by how clients connect.
+    "pays-from/persistent": "with kept connections, {subject} pays off from {estimate:n} clients on",
+    "pays/persistent": "with kept connections, {subject} pays off for {fewest} to {most} clients",
+    "costs/persistent": "with kept connections, {subject} costs throughput for {fewest} to {most} clients",
+    "unclear/persistent": "with kept connections, it is unclear whether {subject} pays off",
+    "pays-from/per-transaction": "with a connection per transaction, {subject} pays off from {estimate:n} clients on",
+    "pays/per-transaction": "with a connection per transaction, {subject} pays off for {fewest} to {most} clients",
+    "costs/per-transaction": "with a connection per transaction, {subject} costs throughput for {fewest} to {most} clients",
+    "unclear/per-transaction": "with a connection per transaction, it is unclear whether {subject} pays off",
+}
+
+COSTS_NOTE = (
+    "Against {baseline}, within blocks, with 95 % intervals. *: resolved. Throughput and CPU time: in a closed loop. "
+    "CPU time is that of all programs of the path; on the same CPUs it is taken from the client or the server. Per "
+    "connect: the extra time of a transaction that opens its own connection; through {baseline} itself, {connect}."
+)
+POOLERS_NOTE = (
+    "Throughput relative to {baseline} with as many clients, within blocks, and the connections to the server. A "
+    "pooler pays off from where the ratio rises through 1, on straight lines between the logarithms."
+)
+POOLERS_CAPTION = "Above the dashed line, the pooler pays off. Bars: 95 % intervals."
+PUBLISHED_NOTE = "Throughput relative to the other path. Published: single runs on other machines, links and versions."
+OPPOSITE = (
+    "{path}, {connect}: the published ratio and ours lie on opposite sides of 1. The set-ups differ, and this run "
+    "does not tell which difference is the cause."
+)

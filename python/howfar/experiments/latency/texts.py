@@ -1,0 +1,26 @@
+"""What a run at given rates may find, and its advice, in words."""
+
+from __future__ import annotations
+
+from howfar.analysis.answer import Texts
+
+TEXTS: Texts = {
+    "too-high": "{per_s:,g} transactions/s is too high for {subject}",
+    "too-high, next": "{per_s:,g} for {subject}",
+    "sustained": "{per_s:,g} transactions/s can be sustained over {subject}",
+    "unclear": "this run cannot tell whether {per_s:,g} transactions/s is too high for {subject}",
+    "unclear, next": "or {per_s:,g} for {subject}",
+    # Among paths at the highest rate that all sustain.
+    "p99": "at {per_s:,g}, 99 of 100 answers take up to {estimate:ms} over {subject}",
+    "p99, next": "{estimate:ms} over {subject}",
+}
+
+KEEP_BELOW = "On {path}, keep below {most} transactions/s, or give it more connections or fewer round trips."
+ANSWERED = (
+    "At {per_s:,g}/s, it answered {answered} in time; in a closed loop with as many connections, it does {capacity}/s"
+)
+HEADROOM = "{reason}, of which {share:share} leaves room for bursts."
+"""Appended if the path queues above what a closed loop does. If it queues below, its capacity is no guide."""
+
+CAPACITIES = "In a closed loop, which no rate can exceed without a growing queue: {capacities}."
+"""Note with the throughput of each path."""

@@ -1,0 +1,117 @@
+"""What a run about pages may find, in words; its advice, its limits, and the notes of its tables."""
+
+from __future__ import annotations
+
+from howfar.analysis.answer import Texts
+
+TEXTS: Texts = {
+    # The answer, at each page's headline setting.
+    "difference": "two machines serve {estimate:fewer} {subject} pages than one",
+    "difference, next": "{estimate:fewer} {subject} pages",
+    "unclear": "{subject} pages may not differ",
+    "all-unclear": "this run cannot tell two machines from one for {subject} pages",
+    "break-even": "{subject} pages break even at {cpu_ms:table} ms of application CPU",
+    "break-even, next": "{subject} pages at {cpu_ms:table} ms",
+    "always-gains": "{subject} pages gain even with only {cpu_ms:table} ms of application CPU",
+    "never-gains": "{subject} pages do not gain even with {cpu_ms:table} ms of application CPU",
+    "no-pair": "no answer: no block has a page both on one machine with sockets and on two machines",
+    # Causes, each a sentence of its own.
+    "tcp": "on one machine, TCP serves {estimate:fewer} {subject} pages than sockets",
+    "tcp-unclear": "on one machine, this run cannot tell TCP from sockets for {subject} pages",
+    "round-trips": "with one page in flight, the {round_trips:n} round trips of a {subject} page take {estimate:table} ms longer on "
+    "two machines, {each_ms:n} ms each",
+    "round-trips-unclear": "this run cannot tell how much longer a {subject} page's {round_trips:n} round trips take on two machines",
+    "connecting": "a {subject} page on {location} takes {estimate:table} ms longer if it opens its connections anew",
+    "workers": "{workers} PHP workers serve at most {one:n} {subject} pages a second on one machine and {two:n} on two",
+    "workers-and-cpus": "{workers} PHP workers serve at most {one:n} {subject} pages a second on one machine and {two:n} on two; "
+    "the CPUs here allow {cpus_one:n} and {cpus_two:n}",
+    "model": "the model predicts the median time of {cells:of cell} within {worst:share}, on average within {mean:share}",
+    "model-misses": "the model misses the median time of real pages by up to {worst:share}, on average by {mean:share}, where it "
+    "should stay within {bar:share}",
+    "impossible": "the model has no prediction for {cells:of cell}: a single page that it needs was faster than its parts can be",
+}
+TITLES: Texts = {
+    "crossing": "Pages per second with two machines over one, against the application's CPU per page",
+    "split": "What a page's time is made of, by path",
+    "split-round-trips": "On two machines, a {page} page spends {round_trips_ms:table} of its {page_ms:table} ms in round trips",
+    "latency": "How long pages take, by path",
+}
+"""Titles of charts. That of a chart with a finding is the finding."""
+ADVICE: Texts = {
+    "one": "Keep application and servers on one machine, with sockets, for {pages} pages.",
+    "two": "Give the application its own machine, for {pages} pages.",
+    "needs": "A {page} page needs {own:table} ms of application CPU.",
+    "needs, crossing": "A {page} page needs {own:table} ms of application CPU and breaks even at {crossing}.",
+    "needs, best": "A {page} page needs {own:table} ms of application CPU; two machines do best with {cpu_ms:table} ms, serving "
+    "{ratio} times as many pages as one.",
+    "near": "The emulated link takes CPU that a real one does not: a page near that point needs a test on two real machines.",
+    "beyond": "The emulated link takes CPU that a real one does not: without it this page may be beyond that point, so test it on "
+    "two real machines.",
+    "sockets": "On one machine, connect through the sockets: {how}.",
+    "round-trips": "Before you use a second machine, cut the round trips of the {page} page. {ways}.",
+    "keep": "Keep connections between pages: {ways}.",
+}
+SOCKET_LINES = {
+    "redis": ("# phpredis", "$redis->pconnect('/run/redis/redis-server.sock');"),
+    "memcached": (
+        "# memcached -s listens on a socket, and on no port",
+        "$memcached->addServer('/run/memcached/memcached.sock', 0);",
+    ),
+}
+"""PHP's lines for the socket of a service without SQL."""
+KEEPING_SQL = "PDO::ATTR_PERSISTENT"
+KEEPING = {"redis": "pconnect for Redis", "memcached": "a persistent_id for Memcached"}
+"""How PHP keeps its connections to a service without SQL."""
+REASONS: Texts = {
+    "no-interval": "no interval",
+    "includes-1": "includes 1",
+    "no-floor": "no noise floor",
+    "within-floor": "within noise",
+    "chance": "maybe chance",
+    "no-interval, long": "there is no interval",
+    "includes-1, long": "the interval includes 1",
+    "no-floor, long": "the noise floor is unknown",
+    "within-floor, long": "it is within the noise floor{floor}",
+    "chance, long": "one of {claims} comparisons may differ so much by chance",
+}
+"""Why a comparison shows no clear difference."""
+LIMITS: Texts = {
+    "emulator": "Both machines are on one computer, and the emulated link between them uses its CPUs: up to {cpus:.2f}{of_cpus} in "
+    "{arm}, {link} ms per page in addition to {others} ms of everything else. Two real machines perform better than shown here.",
+    "half": "Each machine has {own:of CPU}, half of this computer's; a second machine doubles them. This run does not say from when "
+    "two larger machines pay, which need more pages in flight to be saturated.",
+    "visitor": "The visitor speaks FastCGI to PHP-FPM on the application's machine, as a web server does, and uses at most {share} "
+    "of a page's CPU, {visitor} ms in {arm}. There is no HTTP and no TLS to the visitor.",
+    "closed-loop": "A closed loop of {visitors} visitors without pauses: one shows how long a page takes, several show what a machine "
+    "can serve. Visitors who arrive at random wait longer near saturation than the shares over {noticed} and {degraded} ms say.",
+}
+NOTES: Texts = {
+    "round-trips": "A {page} page makes {counts} round trips.",
+    "first": "Pages of {application}. p50 with {fewest} in flight, the rest with {most}. People notice delays from {noticed} ms. "
+    "App CPU is that of the application alone.",
+    "machines": "Two machines are two halves of this computer's CPUs, joined by an emulated link.",
+    "shown": "{shown} of the run's {cells} cells; the others are under {section}.",
+    "crossing": "Total application CPU per page: the page's own needs and what it was requested to compute in addition.",
+    "without emulator": "Without the emulator and with half the round trips: by the model.",
+    "choices": "Pages per second, paired by block; one machine is the one with sockets. Where none is better, the reason follows.",
+    "break-even": "Break-even of {page} pages: {crossing} of application CPU.",
+    "unclear": "No clear difference for {page} pages: {reason}.",
+    "clock": "From the first byte sent to the last byte read, by the application's own clock; fewest pages in flight.",
+    "kept": "PHP checks whether a kept connection still works: one more round trip each to {targets}.",
+    "rest": "At rest the link takes {us} µs; the rest is waking processors and waiting for them.",
+    "model": "Predicted from the real page on sockets, the engine's page on each path, and the link's RTT at rest.",
+    "no model": "No arm has a prediction: it takes real pages on sockets and the engine's page on each path.",
+    "busy": "CPUs busy: of the one machine; of two, the application's and the servers'. All: without the link's emulator.",
+    "published": "Published for other machines and another application. Here: two machines over one, for the same page.",
+}
+CAPTIONS: Texts = {
+    "crossing": "Points: measured, with 95 % intervals; one machine is the one with sockets.",
+    "crossing, model": " Dashed: the model.",
+    "crossing, measured": " Diamond: where both are equal, with its interval.",
+    "crossing, floor": " Grey band: the noise floor.",
+    "split": "By the application's own clock. A round trip is counted from its first byte sent to its last byte read, including the "
+    "application's work for it. The rest is the page's own code, the visitor's path to it, and waiting for a CPU.",
+    "latency": "At 99 %, one page in a hundred took longer. Dotted: {noticed} ms, from which people notice a delay, and "
+    "{degraded} ms, from which the experience is degraded.",
+    "prediction": "On the dashed line the model is right; above it the page was faster than predicted. The grey band is ±10 %.",
+}

@@ -1,0 +1,41 @@
+"""What a comparison of paths may find, in words."""
+
+from __future__ import annotations
+
+from howfar.analysis.answer import Texts
+
+TEXTS: Texts = {
+    "difference": "compared with {baseline}, {subject} is {estimate:slower}",
+    "difference, next": "{subject} {estimate:slower}",
+    "cpu": "per {unit}, {subject} costs {estimate:more} CPU",
+    # One path under two names: what this machine can tell apart.
+    "equal": "two equal runs of {subject} agree; differences above {noise_floor:share} would show",
+    "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:share}",
+    "unknown-floor": "too few blocks to tell what this machine can resolve",
+}
+
+RATIOS_CAPTION = (
+    "Dot and bar: the ratio with its 95 % interval, grey where it may be chance. Circles: single blocks. Grey band: "
+    "the noise floor."
+)
+MAY_BE_CHANCE = ": within noise, or possibly chance in so many comparisons"
+PUBLISHED_CAPTION = " Diamond: published elsewhere."
+CUT_CAPTION = " Arrowhead: the interval continues beyond the axis."
+TIME_CAPTION = (
+    "The length of a bar is the mean time of a connection from one transaction to the next. CPU is measured; link is "
+    "the measured RTT at rest times the round trips. Waiting for a CPU overlaps the others, so it is shown as far as "
+    "they leave time; rest is what none of these explains: wake-ups, queueing behind another connection, locks."
+)
+LATENCY_CAPTION = (
+    "Closed loop: each connection sends its next transaction when the last one is answered, so these are service "
+    "times. All good trials of a path are merged; a line ends where ten samples lie beyond it. Both axes are "
+    "logarithmic."
+)
+CPU_CAPTION = (
+    "From the scheduler's accounting of each process. The link's emulator is not included: it is part of the "
+    "instrument. {note}"
+)
+WAKING_NOTE = (
+    "{unit} per second with idle CPUs as this machine has them, relative to those with polling idle CPUs: below 1, "
+    "waking CPUs costs throughput. The last column is the factor by which that changes the comparison."
+)

@@ -1,0 +1,101 @@
+"""The answer of a run: one sentence, made by templates from findings that are data."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+from tests.unit.test_frozen_reports import RUNS
+
+from howfar.analysis.answer import MAX_WORDS, NOT_YET, UNRESOLVED, Finding, not_yet, sentence
+from howfar.analysis.summary import Summary
+from howfar.experiments.registry import EXPERIMENTS, summarise
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import MIN_BLOCKS
+from howfar.store.run_file import read_run
+
+TEXTS = {
+    "less": "{subject} is {estimate:slower} than {baseline}",
+    "less, next": "{subject} {estimate:slower}",
+    "count": "{subject} serves {n:n} pages",
+}
+
+
+def less(subject: str, ratio: float) -> Finding:
+    """A finding with a ratio."""
+    return Finding(
+        id="less",
+        subject=subject,
+        estimate=Estimate(value=ratio, low=None, high=None),
+        parameters={"baseline": "socket"},
+    )
+
+
+def unresolved(subject: str) -> Finding:
+    return Finding(id=UNRESOLVED, subject=subject, parameters={"baseline": "socket"})
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.19, "5.3 times slower"),
+        (0.5, "2.0 times slower"),
+        (0.84, "16 % slower"),
+        (1.05, "5 % faster"),
+        (12, "12 times faster"),
+    ],
+)
+def test_a_ratio_is_said_as_people_say_it(ratio: float, text: str) -> None:
+    assert sentence([less("tcp", ratio)], TEXTS) == f"Tcp is {text} than socket."
+
+
+def test_findings_of_one_kind_share_a_clause() -> None:
+    findings = [less("remote", 0.25), less("ssh", 0.2), unresolved("tcp"), unresolved("haproxy")]
+    assert (
+        sentence(findings, TEXTS)
+        == "Remote is 4.0 times slower than socket, ssh 5.0 times slower; this run cannot tell tcp and haproxy from socket."
+    )
+
+
+def test_a_sentence_ends_before_the_finding_that_would_make_it_too_long() -> None:
+    findings = [less(f"path {number} by way of {number} hops", 0.1 + number / 20) for number in range(9)]
+    text = sentence(findings, TEXTS)
+    assert 20 <= len(text.split()) <= MAX_WORDS and text.endswith("slower.")
+
+
+def test_no_findings_make_no_sentence() -> None:
+    assert sentence([], TEXTS) == ""
+
+
+def test_too_few_blocks_are_no_answer() -> None:
+    finding = not_yet(MIN_BLOCKS - 1)
+    assert finding.id == NOT_YET and sentence([finding], {}) == "Not yet: 3 of the 4 blocks that an answer needs."
+
+
+def stored(name: str, folder: Path) -> Summary:
+    """The summary of a stored run."""
+    path = folder / f"{name}.howfar"
+    path.write_bytes(lzma.decompress(RUNS[name].read_bytes()))
+    return summarise(read_run(path))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_answer_of_each_stored_run_is_one_short_sentence_without_brackets(name: str, tmp_path: Path) -> None:
+    summary = stored(name, tmp_path)
+    text = summary.answer.sentence
+    assert 1 <= len(text.split()) <= MAX_WORDS, text
+    assert not set(text) & set("()[]{}"), text
+    assert text.endswith(".") and text.count(". ") == 0, "one sentence"
+    assert summary.answer.question, "the report says what was asked"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_without_an_answer_there_is_no_advice(name: str, tmp_path: Path) -> None:
+    summary = stored(name, tmp_path)
+    assert not (summary.answer.is_missing and summary.advice)
+
+
+def test_each_template_has_an_id_of_its_own_experiment() -> None:
+    for experiment in EXPERIMENTS:
+        assert not {UNRESOLVED, NOT_YET} & experiment.texts.keys(), "a common text has one wording"
