@@ -45,7 +45,7 @@ def false_alarms(
     blocks: int = EXPERIMENT_BLOCKS,
     toss_names: bool = True,
 ) -> FalseAlarms:
-    """Count, over resampled A/A experiments, those whose quoted interval excludes 1.
+    """Count, over resampled A/A experiments, those whose reported interval excludes 1.
 
     `first[i]` and `second[i]` are throughputs (or CPU times per query) of the i-th trial of each name, in time order; both > 0,
     same length, at least `MIN_TRIALS`. `toss_names=False` keeps the recorded names, to see the recording's own difference.
@@ -59,6 +59,6 @@ def false_alarms(
         if toss_names:
             drawn = [ratio if rng.random() < 0.5 else 1 / ratio for ratio in drawn]
         judged = judge_ratio(drawn)
-        declared += excludes_one(judged.quoted)
+        declared += excludes_one(judged.reported)
         contaminated += judged.is_contaminated
     return FalseAlarms(experiments=experiments, declared=declared, contaminated=contaminated)

@@ -152,10 +152,10 @@ def compare(laboratory: Lab, path: str, options: argparse.Namespace) -> None:
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
-    quoted = judge_ratio([one / other for one, other in zip(ours, theirs, strict=True)]).quoted
-    if quoted.low is None or quoted.high is None:
-        return f"{quoted.value:.3f}" + " " * 15
-    return f"{quoted.value:.3f} [{quoted.low:.3f}, {quoted.high:.3f}]"
+    reported = judge_ratio([one / other for one, other in zip(ours, theirs, strict=True)]).reported
+    if reported.low is None or reported.high is None:
+        return f"{reported.value:.3f}" + " " * 15
+    return f"{reported.value:.3f} [{reported.low:.3f}, {reported.high:.3f}]"
 
 
 def main() -> None:

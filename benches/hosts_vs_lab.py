@@ -33,11 +33,11 @@ def main() -> None:
     parser.add_argument("--rtt", default="0.5ms")
     parser.add_argument("--rate", default="1Gbit")
     parser.add_argument("--out", type=Path, default=None)
-    options, more = parser.parse_known_args()
-    more = [word for word in more if word != "--"]
+    options, extra_options = parser.parse_known_args()
+    extra_options = [word for word in extra_options if word != "--"]
     directory = (options.out or Path(tempfile.mkdtemp(prefix="howfar-"))).absolute()
     directory.mkdir(exist_ok=True)
-    plan = ["run", "paths", "--quick", *more]
+    plan = ["run", "paths", "--quick", *extra_options]
     run([str(HOWFAR), *plan, "--rtt", options.rtt, "--rate", options.rate, "--out", "lab.howfar"], directory)
     link = {"rtt_ns": parse_duration_ns(options.rtt), "rate_bps": parse_rate_bps(options.rate)}
     request = json.dumps({"directory": str(directory), "link": link})

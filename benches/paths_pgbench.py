@@ -119,9 +119,11 @@ def main() -> None:
 
 
 def ratio(ratios: Sequence[float]) -> str:
-    quoted = judge_ratio(ratios).quoted
-    ends = f" [{quoted.low:.3f}, {quoted.high:.3f}]" if quoted.low is not None and quoted.high is not None else ""
-    return f"{quoted.value:.3f}{ends}"
+    reported = judge_ratio(ratios).reported
+    ends = (
+        f" [{reported.low:.3f}, {reported.high:.3f}]" if reported.low is not None and reported.high is not None else ""
+    )
+    return f"{reported.value:.3f}{ends}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 START_NS = 1_790_000_000_000_000_000
 
 
-def made(kind: type[Model], **named: Any) -> Model:
+def build(kind: type[Model], **named: Any) -> Model:
     """A value with these fields. Other fields have their default or are empty: None, 0, no elements, the first allowed word."""
     unnamed = {
         name: nothing(field.annotation)
@@ -40,7 +40,7 @@ def nothing(kind: Any) -> Any:
         return arguments[0]
     if origin in (Union, types.UnionType):
         return None if type(None) in arguments else nothing(arguments[0])
-    return made(kind) if isinstance(kind, type) and issubclass(kind, BaseModel) else (origin or kind)()
+    return build(kind) if isinstance(kind, type) and issubclass(kind, BaseModel) else (origin or kind)()
 
 
 def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int = 1) -> Model:
@@ -63,7 +63,7 @@ def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int 
     )
 
 
-def made_trial(number: int, arm: str, **more: Any) -> Trial:
+def build_trial(number: int, arm: str, **more: Any) -> Trial:
     """A successful trial in its own block."""
     start = START_NS + number * 30_000_000_000
     fields: dict[str, Any] = {"block": number, "position": 0, "status": TrialStatus.OK}
@@ -76,7 +76,7 @@ def with_receipt(trial: Trial, **parts: Any) -> Trial:
     return trial.model_copy(update={"receipt": trial.receipt.updated(TrialReceipt.model_validate(parts))})
 
 
-def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopReason, **info: Any) -> Run:
+def build_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopReason, **info: Any) -> Run:
     """A run of the plan of this name, on MariaDB."""
     fields: dict[str, Any] = {
         "run_id": "00000000-0000-4000-8000-000000000001",
@@ -88,7 +88,7 @@ def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: Stop
         "server_kind": "mariadb",
         "server_version": "10.11.14-MariaDB-0+deb12u2",
     }
-    return Run(info=made(RunInfo, plan_name=name, arms=tuple(arms), **fields | info), trials=tuple(trials), stop=stop)
+    return Run(info=build(RunInfo, plan_name=name, arms=tuple(arms), **fields | info), trials=tuple(trials), stop=stop)
 
 
 def with_environment(run: Run, **facts: Any) -> Run:

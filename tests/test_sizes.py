@@ -29,7 +29,7 @@ PYTHON_LINES = {
     "paths": 1800,
     "plan": 2600,
     "recording": 7200,
-    "report": 3000,
+    "report": 3100,
     "runner": 3500,
     "services": 300,
     "setup": 500,

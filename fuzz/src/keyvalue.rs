@@ -3,7 +3,7 @@
 //!
 //! The first bytes of the input say how (settings, sizes of the pieces); the rest is what a server is supposed to have sent.
 
-use howfar_wire::keyvalue::{CommandCounts, Expected, Expects as _, Malformed};
+use howfar_wire::keyvalue::{CommandCounts, ExpectReplies as _, Expected, Malformed};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::redis::{self, Decoder, Value};
 
@@ -116,7 +116,7 @@ pub fn redis(data: &[u8]) {
             "replies are counted otherwise"
         );
         let answered = (counts.reads + counts.writes) as usize;
-        assert_eq!(answered + counts.refused.len(), asked.len());
+        assert_eq!(answered + counts.errors.len(), asked.len());
     }
 }
 
@@ -146,7 +146,7 @@ pub fn memcached(data: &[u8]) {
     assert_eq!(whole, follow(sizes), "a split changes the replies");
     if let Some(counts) = &whole.0 {
         let answered = (counts.reads + counts.writes) as usize;
-        assert_eq!(answered + counts.refused.len(), asked.len());
+        assert_eq!(answered + counts.errors.len(), asked.len());
         assert!(whole.1.len() <= stream.len(), "more came out than went in");
     }
 }

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 use howfar_wire::mysql::auth::{Channel, KeySource, Secrecy};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::postgres::auth::{Binding, Exchange};
 use howfar_wire::postgres::reply::{self, Failure, Tag, TransactionStatus};
 use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome};
@@ -15,7 +15,7 @@ const PASSWORD: &str = "a password of some length";
 /// What an answer came to, and what is wrong with what follows.
 type Ended = Result<Vec<Outcome>, Malformed>;
 
-fn outcomes_of(stream: &[u8], sizes: [usize; 2], parts: u32, work: &mut Work) -> Ended {
+fn outcomes_of(stream: &[u8], sizes: [usize; 2], parts: u32, work: &mut RowHandling) -> Ended {
     let mut answer = Answer::default();
     answer.begin(parts);
     let (mut rest, mut ended) = (stream, Vec::new());
@@ -31,7 +31,7 @@ fn outcomes_of(stream: &[u8], sizes: [usize; 2], parts: u32, work: &mut Work) ->
 }
 
 thread_local! {
-    static WORKS: RefCell<[Work; 3]> = RefCell::new([Work::Skip, Work::touch(), Work::Decode]);
+    static WORKS: RefCell<[RowHandling; 3]> = RefCell::new([RowHandling::Skip, RowHandling::touch(), RowHandling::Decode]);
 }
 
 /// Any split of an answer means the same, whatever is done with its rows; and any message can be looked at as anything.

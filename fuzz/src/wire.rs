@@ -8,7 +8,7 @@ use howfar_wire::mysql::auth::{self, Channel, Exchange, KeySource, Secrecy};
 use howfar_wire::mysql::compress::{Algorithm, Codec, FRAME_HEADER_LEN, Unpacker};
 use howfar_wire::mysql::handshake::{Account, AuthSwitch, Greeting, RequestedFeatures};
 use howfar_wire::mysql::reply::{self, OkPacket, Prepared};
-use howfar_wire::mysql::row::{self, Work};
+use howfar_wire::mysql::row::{self, RowHandling};
 use howfar_wire::mysql::{Answer, Framer, Malformed, Outcome, ServerError};
 
 /// Settings, sizes of two pieces that take turns, and the stream. `None` where the input is too short for that.
@@ -43,14 +43,14 @@ fn pieces<T>(
 /// What an answer came to: its end, or what is wrong with it. Whole is only what ends with the stream.
 type Ended = Option<Result<Outcome, Malformed>>;
 
-fn outcome_of(stream: &[u8], sizes: [usize; 2], settings: u8, work: &mut Work) -> Ended {
+fn outcome_of(stream: &[u8], sizes: [usize; 2], settings: u8, handling: &mut RowHandling) -> Ended {
     let mut answer = Answer::new(settings & 1 != 0);
     answer.begin(settings & 2 != 0);
     let types = &[3, 254, 8, 12, 5, 4, 1, 2][..usize::from(settings >> 5)];
     let mut left = stream.len();
     pieces(stream, sizes, |piece| {
         left -= piece.len();
-        match answer.feed(piece, types, work) {
+        match answer.feed(piece, types, handling) {
             Ok(None) => None,
             Ok(Some(_)) if left > 0 => Some(Err(Malformed::Unexpected(
                 "bytes follow the end of an answer",
@@ -62,7 +62,7 @@ fn outcome_of(stream: &[u8], sizes: [usize; 2], settings: u8, work: &mut Work) -
 }
 
 thread_local! {
-    static WORKS: RefCell<[Work; 3]> = RefCell::new([Work::Skip, Work::touch(), Work::Decode]);
+    static WORKS: RefCell<[RowHandling; 3]> = RefCell::new([RowHandling::Skip, RowHandling::touch(), RowHandling::Decode]);
 }
 
 /// Any split of an answer means the same, whatever is done with its rows.
@@ -71,9 +71,9 @@ pub fn answer(data: &[u8]) {
         return;
     };
     WORKS.with_borrow_mut(|works| {
-        let [skipped, touched, decoded] = works.each_mut().map(|work| {
-            let whole = outcome_of(stream, [stream.len().max(1); 2], settings, work);
-            let split = outcome_of(stream, sizes, settings, work);
+        let [skipped, touched, decoded] = works.each_mut().map(|handling| {
+            let whole = outcome_of(stream, [stream.len().max(1); 2], settings, handling);
+            let split = outcome_of(stream, sizes, settings, handling);
             assert_eq!(whole, split, "a split changes the answer");
             whole
         });

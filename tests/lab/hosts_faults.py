@@ -36,7 +36,7 @@ STEP = Path("clock") / "step"
 
 
 def processes() -> dict[int, str]:
-    """The command lines of all visible processes by pid, without this one and zombies."""
+    """The command lines of all visible processes by pid, excluding this process and zombies."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -77,10 +77,10 @@ def wait_until(condition: Callable[[], object], description: str, timeout_s: flo
 
 def _seconds_until(condition: Callable[[], object], timeout_s: float = _CLEANUP_S) -> float | None:
     """Seconds until `condition` holds; None if it does not hold within `timeout_s`."""
-    began = time.monotonic()
-    while time.monotonic() - began < timeout_s:
+    start = time.monotonic()
+    while time.monotonic() - start < timeout_s:
         if condition():
-            return round(time.monotonic() - began, 1)
+            return round(time.monotonic() - start, 1)
         time.sleep(0.05)
     return None
 
@@ -110,9 +110,9 @@ class Howfar:
 
     def __init__(self) -> None:
         self.exit_codes: list[int] = []
-        self.process = self._begin()
+        self.process = self._start_run()
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
         with Path("err.txt").open("ab") as log:
             return subprocess.Popen([_HOWFAR, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -120,11 +120,11 @@ class Howfar:
         """Resume the run if its command failed. Returns False, so that an `or` evaluates its right side."""
         if self.process.poll() and not self.is_complete():
             self.exit_codes.append(self.process.returncode)
-            self.process = self._start("resume", str(RUN)) if RUN.exists() else self._begin()
+            self.process = self._spawn("resume", str(RUN)) if RUN.exists() else self._start_run()
         return False
 
-    def _begin(self) -> subprocess.Popen[bytes]:
-        return self._start("run", "plan.toml", "--on", "hosts.toml", "--place", "client=a,server=b", "--out", str(RUN))
+    def _start_run(self) -> subprocess.Popen[bytes]:
+        return self._spawn("run", "plan.toml", "--on", "hosts.toml", "--place", "client=a,server=b", "--out", str(RUN))
 
     def trials(self) -> int:
         return Path("err.txt").read_text(errors="replace").count("\nblock ")
@@ -169,7 +169,7 @@ rm /dev/shm/fill
 
 
 def _disk_full() -> None:
-    """Fill the second host's file system for 8 s, including space that an ending server frees."""
+    """Fill the second host's file system for 8 s, including space that a terminating server frees."""
     _run_on("b", _FILL)
 
 
@@ -202,22 +202,22 @@ def inject(run: Howfar, name: str, fault: Callable[[Howfar], None], delay_s: flo
     """Inject a fault into a trial under load, and wait for the next valid trial."""
     wait_until(run.is_under_load, f"a load, before {name}")
     time.sleep(delay_s)
-    before, trials, began = len(_void_reasons()), run.trials(), time.monotonic()
+    before, trials, start = len(_void_reasons()), run.trials(), time.monotonic()
     start_times = {pid: start_time(pid) for pid in matching_pids(_TRIAL_PROCESSES.pattern)}
     fault(run)
-    found: dict[str, Any] = {"fault": name}
+    result: dict[str, Any] = {"fault": name}
     wait_until(lambda: run.process.poll() is not None or run.trials() > trials, f"the trial's end after {name}")
-    found["gone_s"] = time_until_ended_s(start_times)
-    found["ended"] = run.process.poll()
-    if found["ended"] not in (None, 0):
-        found["cleared_s"] = cleanup_time_s(_ALL_PROCESSES if name in ("head", "guard") else _RUN_PROCESSES)
-    found["void"] = _void_reasons()[before:]
+    result["processes_ended_s"] = time_until_ended_s(start_times)
+    result["ended"] = run.process.poll()
+    if result["ended"] not in (None, 0):
+        result["cleanup_s"] = cleanup_time_s(_ALL_PROCESSES if name in ("head", "guard") else _RUN_PROCESSES)
+    result["void"] = _void_reasons()[before:]
 
     def has_good_trial() -> bool:
         return run.is_complete() or run.trials() > trials + 1 + len(_void_reasons()) - before
 
     wait_until(lambda: run.resume_if_failed() or has_good_trial(), f"a good trial after {name}")
-    return {**found, "back_s": round(time.monotonic() - began, 1)}
+    return {**result, "recovery_s": round(time.monotonic() - start, 1)}
 
 
 def _replace_clocks() -> None:
@@ -246,7 +246,7 @@ def main() -> int:
     if "clock-step" in names:
         _replace_clocks()
     subprocess.run([_HOWFAR, "hosts", "up"], check=True, stdin=subprocess.DEVNULL)
-    run, found = Howfar(), []
+    run, results = Howfar(), []
     try:
         if names[0] == "random":
             rng = random.Random(int(names[2]))
@@ -255,19 +255,19 @@ def main() -> int:
         else:
             faults = [(name, FAULTS[name], 0.7) for name in names]
         for name, fault, delay_s in faults:
-            found.append(inject(run, name, fault, delay_s))
-            Path(out).write_text(json.dumps({"faults": found}, indent=1))
+            results.append(inject(run, name, fault, delay_s))
+            Path(out).write_text(json.dumps({"faults": results}, indent=1))
         wait_until(lambda: run.resume_if_failed() or run.is_complete(), "the run's end", 2 * _TIMEOUT_S)
         finished = read_run(RUN)
     finally:
         _kill([run.process.pid] if run.process.poll() is None else [])
     subprocess.run([_HOWFAR, "hosts", "down"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     report = {
-        "faults": found,
+        "faults": results,
         "stop": finished.stop,
         "codes": run.exit_codes,
-        "cleared_s": cleanup_time_s(_ALL_PROCESSES),
-        "left": [line for line in processes().values() if _ALL_PROCESSES.search(line)],
+        "cleanup_s": cleanup_time_s(_ALL_PROCESSES),
+        "leftover_processes": [line for line in processes().values() if _ALL_PROCESSES.search(line)],
         "clocks": [
             trial.receipt.hosts.start["b"].as_json() for trial in finished.trials if trial.receipt.hosts is not None
         ][:3],

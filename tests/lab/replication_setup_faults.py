@@ -92,7 +92,7 @@ def replica_dies(links: Links) -> Context:
             member.server.kill()
         return member
 
-    return mock.patch.object(replica_set, "begin_member", begin)
+    return mock.patch.object(replica_set, "start_member", begin)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _wrap_begin_member(wrap: Callable[[str, str, ServerContext], Context]) -> Co
         with wrap(seed.name, program.kind, context):
             return start_member(seed, context, program, *rest)
 
-    return mock.patch.object(replica_set, "begin_member", begin)
+    return mock.patch.object(replica_set, "start_member", begin)
 
 
 @contextmanager

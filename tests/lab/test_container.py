@@ -22,7 +22,7 @@ from howfar.engine.process import find_engine
 from howfar.errors import MissingError
 from howfar.lab.servers import DATABASE, USER
 from tests.lab.howfar_runs import PYTHON_HOWFAR
-from tests.lab.local_servers import LocalServer, require_server, run_server
+from tests.lab.local_servers import LocalServer, make_short_directory, require_server, run_server
 from tests.lab.local_stores import run_memcached, run_redis
 
 pytestmark = pytest.mark.lab
@@ -120,7 +120,7 @@ def sql_targets(kind: str, server: LocalServer) -> tuple[str, str]:
 def served(
     request: pytest.FixtureRequest, container_with: Callable[..., Container], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OutsideServer]:
-    parent = tmp_path_factory.mktemp("s", numbered=True)
+    parent = make_short_directory(tmp_path_factory.mktemp("s", numbered=True))  # anybody may enter it
     if request.param in ("redis", "memcached"):
         with (run_redis if request.param == "redis" else run_memcached)(parent) as store:
             Path(store.unix.path).chmod(0o777)

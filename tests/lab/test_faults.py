@@ -70,6 +70,7 @@ def test_a_server_that_crashes_at_start(where: Path, cache: Path) -> None:
     assert not list(where.glob("*.howfar"))
 
 
+@pytest.mark.thorough
 def test_a_server_that_crashes_in_every_trial_ends_the_run_and_can_be_resumed(where: Path, cache: Path) -> None:
     """A background process kills the shell's pid after the shell has become the server. SIGKILL ends the server at once; after a
     SIGSEGV its crash handler might continue to serve for a while."""
@@ -92,6 +93,7 @@ def test_a_server_that_crashes_in_every_trial_ends_the_run_and_can_be_resumed(wh
     assert "void" in report.stdout
 
 
+@pytest.mark.thorough
 def test_a_full_disk_keeps_what_was_measured(where: Path, cache: Path) -> None:
     """Uses a file system of 200 KiB in a mount namespace, so that other processes do not see it."""
     full = where / "full"
@@ -167,6 +169,7 @@ def test_ctrl_c_during_the_start_leaves_no_file(where: Path, cache: Path) -> Non
     assert not list(where.glob("*a.howfar*"))
 
 
+@pytest.mark.thorough
 def test_two_simultaneous_runs_in_one_directory_are_complete(where: Path, cache: Path) -> None:
     """They share the cache and the default file names. Each writes its own complete file."""
     with Session(["run", "few.toml"], cache, where) as one, Session(["run", "few.toml"], cache, where) as other:
@@ -193,6 +196,7 @@ def _has_more_trials(session: Session, trials: int) -> bool:
     return len(session.reported_trials()) > trials or session.has_ended()
 
 
+@pytest.mark.thorough
 def test_the_run_outlives_each_of_its_parts(where: Path, cache: Path) -> None:
     """At most one trial is void per killed part, with a reason. The next trial has a new part, and the run completes."""
     # socat runs in only one of five arms. It is killed early, while another block with this arm is still to come.
@@ -226,17 +230,17 @@ from howfar.lab.servers import sql_store
 with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) as laboratory:
     with laboratory.trial_environment({"path": "remote"}) as environment:
         sql_store._VIEW_TIMEOUT_S, timeout_s = 1.0, sql_store._VIEW_TIMEOUT_S
-        connect = sql_store._connected
+        connect = sql_store._connect
         def cut(*arguments):
             connection = connect(*arguments)
             os.kill(laboratory.link.pid, signal.SIGKILL)
             return connection
-        sql_store._connected = cut
+        sql_store._connect = cut
         try:
             environment.server_group.running.session_view(environment.main.target, laboratory.client_host)
         except LabError as error:
             print(error)
-    sql_store._VIEW_TIMEOUT_S, sql_store._connected = timeout_s, connect
+    sql_store._VIEW_TIMEOUT_S, sql_store._connect = timeout_s, connect
     with laboratory.trial_environment({"path": "remote"}) as environment:
         print("connected again", environment.main.view.host.partition(":")[0])
 """

@@ -34,8 +34,10 @@ def inject(cache: Path, directory: Path, *arguments: str, blocks: int) -> dict[s
     output = directory / "out.json"
     assert done.returncode == 0, (done.stderr[-1500:], output.read_text() if output.exists() else "")
     found: dict[str, Any] = json.loads(output.read_text())
-    assert found["stop"] == "blocks" and found["left"] == [] and found["cleared_s"] is not None
-    remaining = [fault for fault in found["faults"] if fault["gone_s"] is None or fault.get("cleared_s", 0) is None]
+    assert found["stop"] == "blocks" and found["leftover_processes"] == [] and found["cleanup_s"] is not None
+    remaining = [
+        fault for fault in found["faults"] if fault["processes_ended_s"] is None or fault.get("cleanup_s", 0) is None
+    ]
     assert not remaining, "ten seconds after a fault, no process of its trial is on any host"
     return found
 
@@ -64,7 +66,7 @@ def test_a_host_without_network_for_a_minute_is_joined_again(cache: Path, tmp_pa
 
 def test_without_its_head_or_its_driver_a_run_ends_and_resume_completes_it(cache: Path, tmp_path: Path) -> None:
     found = inject(cache, tmp_path, "head", "driver", blocks=3)
-    assert all(fault["cleared_s"] is not None for fault in found["faults"]), found
+    assert all(fault["cleanup_s"] is not None for fault in found["faults"]), found
     assert len(found["codes"]) == 2 and 0 not in found["codes"]
 
 

@@ -106,6 +106,7 @@ def trials_of(run: Run, application: str) -> Iterable[tuple[Trial, Measured]]:
         yield trial, measured
 
 
+@pytest.mark.thorough
 def test_each_page_has_the_round_trips_of_its_plan(pages: tuple[Run, Path]) -> None:
     run, _ = pages
     for _, measured in trials_of(run, "engine"):

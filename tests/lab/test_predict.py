@@ -114,6 +114,7 @@ def test_a_recording_over_either_transport_is_predicted(transport: str, tmp_path
     assert json.loads(done.stdout)["pages"][0]["round_trips"] == 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     rarely_but(
@@ -161,6 +162,7 @@ def test_pages_are_repeated_on_a_server_with_given_statements(postgresql: None, 
     assert page["repeated"]["p50_ms"]["value"] > 9, "there are ten gaps of almost a millisecond"
 
 
+@pytest.mark.thorough
 def test_a_replay_without_writes_is_a_read_only_session(postgresql: None, tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "a.recording", "postgresql", digest="SELECT nextval(?)")
     (tmp_path / "a.sql").write_text("SELECT nextval('seen');\n")
@@ -213,6 +215,7 @@ def test_django_is_predicted_and_replayed_over_a_link(django: Recorded) -> None:
     assert replayed["list"]["p50_ms"]["value"] > 10 * replayed["joined"]["p50_ms"]["value"]
 
 
+@pytest.mark.thorough
 def test_all_requests_of_wordpress_are_recorded_without_literals(wordpress: Recorded) -> None:
     recording = wordpress.recording
     commands = Counter(recording.facts.commands)
@@ -236,6 +239,7 @@ def test_wordpress_connects_once_and_repeats_statements(wordpress: Recorded) -> 
     assert {"connect", "cache", "initial"} <= {one.kind for one in find_changes(costed)}
 
 
+@pytest.mark.thorough
 def test_wordpress_is_predicted_over_a_link(wordpress: Recorded) -> None:
     costed = cost_pages(wordpress.recording, costs(20), FAR)
     check_prediction(wordpress.path, {name: len(pages[0].trips) for name, pages in costed.items()}, blocks=1)

@@ -92,6 +92,7 @@ echo done
 """
 
 
+@pytest.mark.thorough
 def test_a_service_is_recorded_and_its_drop_in_is_gone_after_it_and_after_a_kill(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root starts a systemd")

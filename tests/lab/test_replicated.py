@@ -137,7 +137,7 @@ def test_a_broken_link_voids_the_trial(trials: Trials) -> None:
     fallback = _void_reason(trials["fallback"])
     assert "fell back to asynchronous replication" in fallback
     assert "commits of the window were not acknowledged" in fallback
-    assert "the link to client was cut for a while" in _void_reason(trials["link cut"]), (
+    assert "the link to client was interrupted" in _void_reason(trials["link cut"]), (
         "the cut is found without a lost acknowledgement"
     )
     assert "no replica acknowledged any" in _void_reason(trials["hang"])

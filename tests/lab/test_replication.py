@@ -104,7 +104,7 @@ def test_faults_before_the_start_are_reported(name: str, cache: Path) -> None:
         "diverged_replica": (
             "LabError",
             "replica1 has transactions that its primary never had",
-            "histories have parted",
+            "histories have diverged",
         ),
     }
     # Faults with the same effect on both servers are tested only on the faster one.
@@ -132,7 +132,7 @@ def test_faults_under_writes_violate_the_window(name: str, cache: Path) -> None:
     found = {fault: answer[fault] for fault, answer in zip(faults, results, strict=True)}
     (clash,) = found["clash"]["violations"]
     assert "applying No" in clash and "Duplicate entry" in clash, "the replica's own message"
-    assert any("their histories have parted" in violation for violation in found["own_write"]["violations"])
+    assert any("their histories have diverged" in violation for violation in found["own_write"]["violations"])
     for fault in rare:
         kind, message, *_ = found[fault]["error"]
         assert kind == "ServerCrashed"

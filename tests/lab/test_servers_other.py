@@ -204,6 +204,7 @@ def test_its_features_are_found_and_cached(name: str, monkeypatch: pytest.Monkey
     assert find_features(program) == found, "features are cached"
 
 
+@pytest.mark.thorough
 def test_an_unpacked_server_can_be_installed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = find_server(name).path
     if program.is_relative_to("/usr"):

@@ -131,8 +131,8 @@ def test_the_ratio_of_a_path_is_the_same_for_equally_expensive_clients(compariso
         def ratio(tool: str, block: int, extra: float) -> float:
             return (1 / qps[tool, block, "socket"] + extra) / (1 / qps[tool, block, path] + extra)
 
-        ours = judge_ratio([ratio("engine", block, extra_s) for block in range(BLOCKS)]).quoted
-        theirs = judge_ratio([ratio("sysbench", block, 0.0) for block in range(BLOCKS)]).quoted
+        ours = judge_ratio([ratio("engine", block, extra_s) for block in range(BLOCKS)]).reported
+        theirs = judge_ratio([ratio("sysbench", block, 0.0) for block in range(BLOCKS)]).reported
         return _unlike(ours, theirs)
 
     comparisons.check(judged)
@@ -147,7 +147,7 @@ def test_no_two_paths_are_resolved_in_opposite_orders(comparisons: Comparisons) 
             for other in PATHS[i + 1 :]:
                 signs = []
                 for tool in ("engine", "sysbench"):
-                    judged = judge_ratio([qps[tool, b, other] / qps[tool, b, one] for b in range(BLOCKS)]).quoted
+                    judged = judge_ratio([qps[tool, b, other] / qps[tool, b, one] for b in range(BLOCKS)]).reported
                     if judged.low is not None and judged.high is not None and not judged.low <= 1 <= judged.high:
                         signs.append(math.copysign(1, math.log(judged.value)))
                 if len(set(signs)) > 1:

@@ -221,7 +221,7 @@ def known_corruption(link: Link) -> Observation:
 
 def known_outage(link: Link) -> Observation:
     """The link is down from 200 ms to 500 ms: exactly the packets sent then are lost."""
-    link.arm()
+    link.start_effects()
     start_ns = time.monotonic_ns()
     with datagrams(link) as udp:
         number, sent = 0, []
@@ -268,7 +268,7 @@ def known_jitter(link: Link) -> Observation:
 
 def live_change(link: Link) -> Observation:
     """The RTT changes from 10 ms to 30 ms during traffic: no packet is lost, and packets have the delay of their time."""
-    link.arm()
+    link.start_effects()
     start_ns = time.monotonic_ns()
     longer, changed_ns, number = apply_setting(link.spec, "rtt", "30ms"), 0, 0
     with datagrams(link) as udp:

@@ -43,7 +43,7 @@ def run(link: Link, check: Check) -> dict[str, Any]:
             if not check.calibrated:
                 link.calibrations[spec.without_effects()] = LinkCalibration(compensate_ns=0, rtt_p50_ns=spec.rtt_ns)
             link.shape(spec)
-            link.arm()
+            link.start_effects()
             right, facts = check.observe(link)
         except HowfarError as error:
             right, facts = False, {"failed": error.message}

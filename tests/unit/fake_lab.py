@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.made import latency, made
+from tests.made import build, latency
 
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import (
@@ -181,7 +181,7 @@ class FakeEngine:
 
 
 def receipt(path: str) -> Receipt:
-    return made(
+    return build(
         Receipt,
         peer_address=path,
         peer_pid=1,
@@ -194,7 +194,7 @@ def receipt(path: str) -> Receipt:
 
 
 def interval(length_ns: int, transactions: int) -> Interval:
-    return made(
+    return build(
         Interval,
         length_ns=length_ns,
         transactions=transactions,
@@ -210,7 +210,7 @@ def interval(length_ns: int, transactions: int) -> Interval:
 
 def finish(elapsed_ns: int, transactions: int) -> Finished:
     queries = transactions * QUERIES_A_TRANSACTION
-    return made(
+    return build(
         Finished,
         elapsed_ns=elapsed_ns,
         transactions=transactions,
@@ -221,8 +221,8 @@ def finish(elapsed_ns: int, transactions: int) -> Finished:
         bytes=Bytes(to_server=queries * 24, to_client=queries * 150),
         errors={"1213": 1},
         cpu=(
-            made(CpuUse, role="client", cpu_ns=queries * 10_000),
-            made(CpuUse, role="server", cpu_ns=queries * 20_000),
+            build(CpuUse, role="client", cpu_ns=queries * 10_000),
+            build(CpuUse, role="server", cpu_ns=queries * 20_000),
         ),
         histograms=(
             Histogram(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.made import latency, made
+from tests.made import build, latency
 from tests.unit.fake_lab import receipt
 
 import howfar
@@ -60,7 +60,7 @@ def job(rate: float | None = None, **changes: Any) -> LoadJob:
 
 
 def interval(number: int, transactions: int = 100, p50_ns: int = 2_000_000, backlog: int = 0) -> Interval:
-    return made(
+    return build(
         Interval,
         start_ns=number * SECOND,
         length_ns=SECOND,
@@ -80,7 +80,7 @@ def finished(histograms: Sequence[Histogram] | None = None, account: Account | N
     """The result of a load of 1000 transactions of 20 queries."""
     latencies = [1_000_000 + 10_000 * i for i in range(1000)]
     use = {"cpu_ns": 100_000_000, "runnable_wait_ns": 1_000_000, "busiest_thread_ns": 60_000_000, "threads": 2}
-    return made(
+    return build(
         Finished,
         elapsed_ns=WINDOW_NS,
         transactions=1000,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tests.made import floors_of, latency, made, made_trial
+from tests.made import build, build_trial, floors_of, latency
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.summary import Summary
@@ -181,7 +181,7 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
         kinds.append((f"turn.{service}", round_trip_us * 1e3, round_trips))
         sent = Bytes(to_server=round_trips * 60, to_client=round_trips * 180)
         counts = {"connects": 0, "requests": round_trips, "turns": round_trips}
-        services.append(made(ServiceUse, service=service, bytes=sent, **counts))
+        services.append(build(ServiceUse, service=service, bytes=sent, **counts))
     base = _BASE.trials[0].measured
     assert base is not None
     return base.model_copy(
@@ -192,7 +192,7 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
             "turns": 0 if php else counted,
             "rows": 0,
             "bytes": Bytes(to_server=0, to_client=0),
-            "cpu": tuple(made(CpuUse, role=role, cpu_ns=int(ms * MS * pages)) for role, ms in roles.items()),
+            "cpu": tuple(build(CpuUse, role=role, cpu_ns=int(ms * MS * pages)) for role, ms in roles.items()),
             "intervals": (),
             "histograms": tuple(latency(Histogram, kind, [ns], count) for kind, ns, count in kinds),
             "services": tuple(services),
@@ -203,10 +203,10 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
 
 def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: Measured | None) -> Trial:
     void = {} if seen else {"status": TrialStatus.VOID, "void_reason": "the application did not answer"}
-    receipt = TrialReceipt(session=made(Receipt))
+    receipt = TrialReceipt(session=build(Receipt))
     if cell.path == "remote":
         receipt.link = LinkReceipt(rtt_at_rest_ns=QuantilesNs(p50=RTT_NS))
-    return made_trial(
+    return build_trial(
         number,
         arm.name,
         block=block,

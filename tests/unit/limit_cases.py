@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.made import made, made_trial
+from tests.made import build, build_trial
 
 from howfar.bottleneck.cycle import Cycle
 from howfar.bottleneck.evidence import ArmSetting, Evidence, gather_evidence
@@ -41,7 +41,8 @@ class Case:
     client_wait_us: float = 0.0
     emulator: dict[int, float] = field(default_factory=dict)
     """The emulator's share of each CPU."""
-    others: dict[int, float] = field(default_factory=dict)
+    other_programs: dict[int, float] = field(default_factory=dict)
+    """The share of each CPU that other programs use."""
     bytes_to_client: int = 40_000
     bytes_to_server: int = 1_000
     rate_bps: int | None = 10**9
@@ -55,18 +56,18 @@ class Case:
     counters: dict[str, int] = field(default_factory=dict)
     fsync_us: float | None = None
     errors: dict[str, int] = field(default_factory=dict)
-    between_us: float = 0.0
-    """CPU time of a program in between (a proxy, for example). 0: none."""
-    between: HopsReceipt | None = None
+    proxy_us: float = 0.0
+    """CPU time of a program between client and server, such as a proxy. 0: none."""
+    proxy_receipt: HopsReceipt | None = None
     """The receipt's part about that program."""
-    between_on: int = SERVER_CPU_NUMBER
+    proxy_cpu: int = SERVER_CPU_NUMBER
     """The CPU on which it ran."""
     one_host: bool = False
     """Whether client and server have the same CPUs."""
     window: bool = True
     session: dict[str, Any] = field(default_factory=dict)
-    """Fields of the receipt's session; its figures about opening a connection count if `each_time`."""
-    each_time: bool = False
+    """Fields of the receipt's session; its figures of the connection setup are used only if `connect_per_transaction`."""
+    connect_per_transaction: bool = False
     """Whether each transaction opens a connection."""
     acknowledgement_us: float | None = None
     """None: no commit waits for a replica."""
@@ -79,7 +80,7 @@ class Case:
 
     def cpu(self, role: str, us: float, wait_us: float) -> CpuUse:
         ns = int(us * 1000 * self.transactions)
-        return made(
+        return build(
             CpuUse,
             role=role,
             cpu_ns=ns,
@@ -90,11 +91,14 @@ class Case:
         )
 
     def busy(self) -> dict[int, float]:
-        ours = {CLIENT_CPU_NUMBER: self.client_us * self.tps / 1e6, SERVER_CPU_NUMBER: self.server_us * self.tps / 1e6}
-        ours[self.between_on] += self.between_us * self.tps / 1e6
+        own_cpu_shares = {
+            CLIENT_CPU_NUMBER: self.client_us * self.tps / 1e6,
+            SERVER_CPU_NUMBER: self.server_us * self.tps / 1e6,
+        }
+        own_cpu_shares[self.proxy_cpu] += self.proxy_us * self.tps / 1e6
         return {
-            cpu: min(1.0, share + self.emulator.get(cpu, 0.0) + self.others.get(cpu, 0.0))
-            for cpu, share in ours.items()
+            cpu: min(1.0, share + self.emulator.get(cpu, 0.0) + self.other_programs.get(cpu, 0.0))
+            for cpu, share in own_cpu_shares.items()
         }
 
     def sample(self, share: float) -> NetworkSample:
@@ -115,7 +119,7 @@ class Case:
         )
 
     def trial(self, number: int = 0) -> Trial:
-        measured = made(
+        measured = build(
             Measured,
             elapsed_ns=SECONDS * 10**9,
             transactions=self.transactions,
@@ -128,7 +132,7 @@ class Case:
             cpu=(
                 self.cpu("client", self.client_us, self.client_wait_us),
                 self.cpu("server", self.server_us, self.server_wait_us),
-                *((self.cpu("forwarder", self.between_us, 0.0),) if self.between_us else ()),
+                *((self.cpu("forwarder", self.proxy_us, 0.0),) if self.proxy_us else ()),
             ),
         )
         window = Window(
@@ -142,12 +146,12 @@ class Case:
             timeouts=self.timeouts,
         )
         receipt = TrialReceipt(
-            session=made(Receipt, **self.session),
+            session=build(Receipt, **self.session),
             replication=self.replication,
-            forwarder=self.between,
+            forwarder=self.proxy_receipt,
             link=None if self.rtt_us is None else self.link(),
         )
-        return made_trial(number, "arm", measured=measured, receipt=receipt, window=window if self.window else None)
+        return build_trial(number, "arm", measured=measured, receipt=receipt, window=window if self.window else None)
 
     def link(self) -> LinkReceipt:
         if self.goodput_bps is not None:
@@ -159,7 +163,7 @@ class Case:
         both = (SERVER_CPU_NUMBER, CLIENT_CPU_NUMBER)
         return ArmSetting(
             connections=self.connections,
-            factors=({"connect": "per-transaction"} if self.each_time else {})
+            factors=({"connect": "per-transaction"} if self.connect_per_transaction else {})
             | ({} if self.rtt_us is None else {"rate_bps": self.rate_bps or 0}),
             client_cpus=both if self.one_host else (CLIENT_CPU_NUMBER,),
             server_cpus=both if self.one_host else (SERVER_CPU_NUMBER,),
@@ -175,16 +179,16 @@ class Case:
 
 def tcp(host: str, connections: int, busy: float, rwnd: float = 0.0, sndbuf: float = 0.0) -> TcpRecord:
     """A TCP record; `busy`, `rwnd` and `sndbuf` are shares of the window, for each connection."""
-    whole = connections * SECONDS * 1e9
+    total_ns = connections * SECONDS * 1e9
     shares = {"busy_ns": busy, "rwnd_limited_ns": rwnd, "sndbuf_limited_ns": sndbuf}
-    parts_ns = {name: int(whole * share) for name, share in shares.items()}
-    return made(TcpRecord, host=host, connections=connections, rtt_p50_ns=250_000, segments_out=1000, **parts_ns)
+    parts_ns = {name: int(total_ns * share) for name, share in shares.items()}
+    return build(TcpRecord, host=host, connections=connections, rtt_p50_ns=250_000, segments_out=1000, **parts_ns)
 
 
-def found_in(*cases: Case) -> tuple[Evidence, Cycle, Limit]:
+def attribute(*cases: Case) -> tuple[Evidence, Cycle, Limit]:
     """The result of attribution for trials of these loads, with the setting of the first."""
     return find_limit([case.trial(number) for number, case in enumerate(cases)], cases[0].setting())
 
 
 def limit_of(*cases: Case) -> Limit:
-    return found_in(*cases)[2]
+    return attribute(*cases)[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.made import made, made_run, made_trial
+from tests.made import build, build_run, build_trial
 
 from howfar.contract.messages import DirectionStats
 from howfar.contract.receipt import LinkCounters, LinkReceipt, QuantilesNs, TrialReceipt
@@ -55,7 +55,7 @@ class Cell:
 
 def _cpu(role: str, cpu_ns: float, wait_ns: float) -> CpuUse:
     own_ns, waited_ns = int(cpu_ns), int(wait_ns)
-    return made(CpuUse, role=role, cpu_ns=own_ns, runnable_wait_ns=waited_ns, busiest_thread_ns=own_ns, threads=1)
+    return build(CpuUse, role=role, cpu_ns=own_ns, runnable_wait_ns=waited_ns, busiest_thread_ns=own_ns, threads=1)
 
 
 def _measured(cell: Cell, tps: float) -> Measured:
@@ -63,7 +63,7 @@ def _measured(cell: Cell, tps: float) -> Measured:
     spent = {"client": cell.client_s, "server": cell.server_s, "link": cell.link_s}
     waited = {"client": cell.client_wait_s, "server": cell.server_wait_s}
     each_ns = transactions * 1e9
-    return made(
+    return build(
         Measured,
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
@@ -80,7 +80,7 @@ def _receipt(cell: Cell, seen: Measured) -> TrialReceipt:
 
     def one_direction(payload: float, messages: float) -> DirectionStats:
         segments = payload / 1448 + messages / 2
-        return made(DirectionStats, wire_bytes=round(payload + 90 * segments), segments=round(segments))
+        return build(DirectionStats, wire_bytes=round(payload + 90 * segments), segments=round(segments))
 
     counters = LinkCounters(
         to_client=one_direction(seen.bytes.to_client * cell.carried, seen.turns),
@@ -109,8 +109,8 @@ def run_of(cells: list[Cell], blocks: int = 4, wobble: float = 0.002) -> Run:
         for position, (cell, arm) in enumerate(zip(cells, arms, strict=True)):
             seen = _measured(cell, cell.tps * (1 + wobble * ((block + position) % 3)))
             found = {"measured": seen, "receipt": _receipt(cell, seen), "window": _window(cell)}
-            trials.append(made_trial(len(trials), arm.name, block=block, position=position, **found))
+            trials.append(build_trial(len(trials), arm.name, block=block, position=position, **found))
     environment = {"cpu_count": 2, "client_cpus": [1], "server_cpus": [0], "placement": "isolated"}
     about = {"plan": PLAN, "environment": environment, "server_version": "10.11.14-MariaDB"}
     about["run_id"] = "00000000-0000-4000-8000-000000000005"
-    return made_run("made", arms, trials, StopReason.BLOCKS, quick=True, **about)
+    return build_run("made", arms, trials, StopReason.BLOCKS, quick=True, **about)

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import count
 from typing import Any, Literal
 
-from tests.made import latency, made, made_run, made_trial
+from tests.made import build, build_run, build_trial, latency
 
 from howfar.analysis.summary import Summary
 from howfar.contract.messages import Receipt
@@ -224,7 +224,7 @@ def replication_run(
 
 
 def run_of(kind: str, arms: Sequence[Arm], trials: Sequence[Trial], plan: str = "replication") -> Run:
-    return made_run(
+    return build_run(
         plan,
         arms,
         trials,
@@ -245,13 +245,13 @@ def run_of(kind: str, arms: Sequence[Arm], trials: Sequence[Trial], plan: str = 
 
 
 def _cpu(role: str, transactions: int) -> CpuUse:
-    return made(CpuUse, role=role, cpu_ns=transactions * 20_000, busiest_thread_ns=transactions * 10_000, threads=2)
+    return build(CpuUse, role=role, cpu_ns=transactions * 20_000, busiest_thread_ns=transactions * 10_000, threads=2)
 
 
 def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, per_s: float, rtt_ns: int) -> Trial:
     mean_ns = threads * 1e9 / per_s
     transactions = round(per_s * ELAPSED_NS / 1e9)
-    measured = made(
+    measured = build(
         Measured,
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
@@ -270,14 +270,14 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
     ]
     replication = ReplicationReceipt(rtt_at_rest_ns={"replica1": round(rtt_ns * OVER_REST)} if mode != "none" else {})
     if mode.startswith("after"):
-        before, after = (made(Snapshot, primary=made(PrimaryState, yes_tx=seen)) for seen in (0, transactions))
+        before, after = (build(Snapshot, primary=build(PrimaryState, yes_tx=seen)) for seen in (0, transactions))
         replication.window = ReplicationWindow(before=before, after=after)
-    return made_trial(
+    return build_trial(
         number,
         arm,
         block=block,
         measured=measured,
-        receipt=TrialReceipt(session=made(Receipt), replication=replication),
+        receipt=TrialReceipt(session=build(Receipt), replication=replication),
         window=Window(
             length_ns=ELAPSED_NS,
             interface="",
@@ -317,7 +317,7 @@ def crash_trial(number: int, lost: int, arm: str = "asynchronous", **more: Any) 
         "unapplied": 3,
         "lost_keys": tuple(range(min(lost, 20))),
     }
-    return made_trial(number, arm, fault=made(CrashRecord, **fields | more))
+    return build_trial(number, arm, fault=build(CrashRecord, **fields | more))
 
 
 CRASHES = 20
@@ -383,7 +383,7 @@ def fallback_trial(
             "Timeout waiting for reply of binlog (file: b.000001, pos: 4711), semi-sync up to file , position 0.",
         ),
     }
-    return made_trial(1, FALLBACK_ARM.name, fault=FallbackRecord(**fields | more))
+    return build_trial(1, FALLBACK_ARM.name, fault=FallbackRecord(**fields | more))
 
 
 def lagging_trial(looks: int, peak_at: int = 0, peak: int = 500) -> Trial:
@@ -391,7 +391,7 @@ def lagging_trial(looks: int, peak_at: int = 0, peak: int = 500) -> Trial:
         LagRecord(at_ns=at * 100 * MS, replica="replica1", behind=peak if at == peak_at else 12, heartbeat_ns=None)
         for at in range(looks)
     ]
-    return made_trial(1, "asynchronous", window=Window(length_ns=looks * 100 * MS, interface="lo", lag=tuple(found)))
+    return build_trial(1, "asynchronous", window=Window(length_ns=looks * 100 * MS, interface="lo", lag=tuple(found)))
 
 
 # ---------------------------------------------------------------- summaries of the three plans

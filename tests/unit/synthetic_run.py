@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
-from tests.made import made, made_run, made_trial
+from tests.made import build, build_run, build_trial
 
 from howfar.contract.messages import Receipt
 from howfar.contract.receipt import (
@@ -127,7 +127,7 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int, th
     roles += [("link", model.link_us)] if model.link_us else []
     mean_ns = threads * ELAPSED_NS / transactions
     slices = tuple(
-        made(
+        build(
             IntervalFigures,
             start_ns=second * 10**9,
             length_ns=10**9,
@@ -159,7 +159,7 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int, th
 def receipt(path: str) -> TrialReceipt:
     unix = path in ("socket", "forwarded-socket")
     over_tcp = {"local_address": "10.77.0.1:51234", "tcp_mss": 1448, "tcp_nodelay": True, "congestion_control": "cubic"}
-    session = made(
+    session = build(
         Receipt,
         address_family="unix" if unix else "inet",
         peer_address="/run/howfar/mysqld.sock" if unix else "10.77.0.2:3306",
@@ -224,7 +224,7 @@ def _trial(number: int, block: int, position: int, model: PathModel, seen: Measu
         if seen
         else {"status": TrialStatus.VOID, "void_reason": "the link dropped 3 packets that no queue accounts for"}
     )
-    return made_trial(
+    return build_trial(
         number,
         model.arm,
         block=block,
@@ -247,4 +247,4 @@ def run_of(plan: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopRe
     """A quick run of these arms and trials."""
     command = ("howfar", "run", plan, "--quick", *options)
     more = {"seed": seed, "quick": True, "plan": PLAN, "environment": ENVIRONMENT}
-    return made_run(plan, arms, trials, stop, command=command, **more)
+    return build_run(plan, arms, trials, stop, command=command, **more)

@@ -22,7 +22,7 @@ from howfar.analysis import cells
 from howfar.analysis.advice import Advice, advise
 from howfar.analysis.answer import NOTHING_COMPARED, UNRESOLVED
 from howfar.analysis.cells import CellSummary, measure_noise_floors, scatter
-from howfar.analysis.diagnostics import OTHER_PROGRAMS_SHARE, Diagnostic
+from howfar.analysis.diagnostics import MAX_OTHER_PROGRAMS_SHARE, Diagnostic
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.summary import Summary
@@ -473,7 +473,7 @@ def with_others(others: float | None, run: Run | None = None) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("others", "busy"), [(2 * OTHER_PROGRAMS_SHARE + 0.01, True), (2 * OTHER_PROGRAMS_SHARE - 0.01, False)]
+    ("others", "busy"), [(2 * MAX_OTHER_PROGRAMS_SHARE + 0.01, True), (2 * MAX_OTHER_PROGRAMS_SHARE - 0.01, False)]
 )
 def test_cpus_in_other_hands_are_a_busy_machine(others: float, busy: bool) -> None:
     summary = summarise(with_others(others))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SECONDS, SERVER_CPU_NUMBER, Case, found_in, limit_of, tcp
+from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SECONDS, SERVER_CPU_NUMBER, Case, attribute, limit_of, tcp
 from tests.unit.made_curves import Cell, run_of
 from tests.unit.synthetic_run import arms, synthetic_run
 
@@ -114,7 +114,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "",
     ),
     "other programs with most of a CPU": (
-        replace(BUSY, server_us=400, others={SERVER_CPU_NUMBER: 0.72}),
+        replace(BUSY, server_us=400, other_programs={SERVER_CPU_NUMBER: 0.72}),
         Resource.INVALID,
         "high",
         "",
@@ -126,7 +126,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "",
     ),
     "other programs keep the load generator from its CPU": (
-        replace(CROWDED_CLIENT, others={CLIENT_CPU_NUMBER: 0.76}),
+        replace(CROWDED_CLIENT, other_programs={CLIENT_CPU_NUMBER: 0.76}),
         Resource.INVALID,
         "",
         "other programs 76 %",
@@ -138,7 +138,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "",
     ),
     "a full CPU that nothing of ours waits for, at 10 ms of round trip": (
-        Case(tps=6, round_trips=16, rtt_us=10_000, client_us=200, server_us=900, others={0: 0.99, 1: 0.99}),
+        Case(tps=6, round_trips=16, rtt_us=10_000, client_us=200, server_us=900, other_programs={0: 0.99, 1: 0.99}),
         Resource.LATENCY,
         "",
         "more bandwidth",
@@ -203,7 +203,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "",
     ),
     "what nothing explains on a crowded machine": (
-        replace(UNKNOWN, others={0: 0.7, 1: 0.9}),
+        replace(UNKNOWN, other_programs={0: 0.7, 1: 0.9}),
         Resource.INVALID,
         "medium",
         "",
@@ -265,7 +265,7 @@ def test_full_frames_at_the_ceiling_fill_the_wire() -> None:
 def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes() -> None:
     """As measured with 127 kB over 10 ms at 0.9 % loss: no timer expired, and round trips are 40 ms of a cycle of 375 ms."""
     case = Case(tps=10.67, connections=4, round_trips=4, rtt_us=10_000, bytes_to_client=504_096, retransmits=145)
-    _, cycle, limit = found_in(replace(case, client_us=750, server_us=2300))
+    _, cycle, limit = attribute(replace(case, client_us=750, server_us=2300))
     assert limit.resource is Resource.LOSS
     assert 0.5 * cycle.us < part_us(cycle, cycles.LOSS) < 0.9 * cycle.us
 
@@ -310,7 +310,7 @@ def test_blocks_that_disagree_make_a_finding_less_sure() -> None:
     "case", [FULL, Case(), replace(FULL, window=False), Case(rtt_us=None), Case(tps=5000, client_us=400)]
 )
 def test_parts_add_up_and_are_known(case: Case) -> None:
-    evidence, cycle, _ = found_in(case)
+    evidence, cycle, _ = attribute(case)
     assert sum(part.us for part in cycle.parts) == pytest.approx(cycle.us)
     assert cycle.us == pytest.approx(case.connections / case.tps * 1e6, rel=0.02)
     assert [part.name for part in cycle.parts] == [name for name in PARTS if name in {p.name for p in cycle.parts}]
@@ -325,7 +325,7 @@ def _over_a_real_link(case: Case, to_server: int, to_client: int) -> Case:
 
 def test_a_real_link_is_never_called_full_for_what_one_connection_got() -> None:
     """16 connections can get more than the probe's single one: under a per-flow limit, or over a long distance."""
-    evidence, _, limit = found_in(_over_a_real_link(FULL, 10**9, 90_000_000))
+    evidence, _, limit = attribute(_over_a_real_link(FULL, 10**9, 90_000_000))
     assert evidence.to_client is not None and evidence.to_client.used == 1, "more than one connection got"
     assert evidence.to_client.rate_bps is not None and evidence.to_client.rate_bps > 1.03 * 90_000_000
     assert limit.resource is Resource.NOT_ESTABLISHED and "whether it is full is not known" in limit.says
@@ -335,7 +335,7 @@ def test_a_real_link_is_never_called_full_for_what_one_connection_got() -> None:
 
 def test_each_direction_of_a_real_link_has_its_own_rate_with_framing() -> None:
     """Bytes on the wire are compared with 1538 bytes for each 1448 of goodput."""
-    evidence, cycle, _ = found_in(_over_a_real_link(FULL, 10**8, 2 * 10**9))
+    evidence, cycle, _ = attribute(_over_a_real_link(FULL, 10**8, 2 * 10**9))
     assert evidence.to_client is not None and evidence.to_server is not None
     assert evidence.to_client.rate_bps == pytest.approx(2e9 * 1538 / 1448)
     assert evidence.to_server.rate_bps == pytest.approx(1e8 * 1538 / 1448)
@@ -344,7 +344,7 @@ def test_each_direction_of_a_real_link_has_its_own_rate_with_framing() -> None:
 
 def test_a_full_link_s_cycle_is_mostly_its_queue() -> None:
     """A transaction takes 10.4 ms on the wire; waiting for those of the 15 other connections takes most of 172 ms."""
-    _, cycle, _ = found_in(FULL)
+    _, cycle, _ = attribute(FULL)
     assert part_us(cycle, cycles.WIRE) == pytest.approx(10_750, rel=0.02)
     assert part_us(cycle, cycles.LINK_QUEUE) > 0.8 * cycle.us
     assert cycle.rest_share < 0.05
@@ -407,7 +407,7 @@ def test_any_load_is_judged_and_its_parts_add_up(
         tcp=(tcp("server", connections, 0.5, rwnd=0.2),),
         **more,
     )
-    _, cycle, limit = found_in(case)
+    _, cycle, limit = attribute(case)
     assert min(part.us for part in cycle.parts) >= 0
     assert sum(part.us for part in cycle.parts) == pytest.approx(cycle.us)
     assert limit.says and limit.would_change and "nan" not in limit.says
@@ -427,14 +427,14 @@ OWN_BYTES = Case(
     client_wait_us=1500,
     server_us=650,
     emulator={0: 0.2, 1: 0.23},
-    others={1: 0.03},
+    other_programs={1: 0.03},
 )
 """127 kB per reply over 100 Mb/s: four fifths of the cycle are bytes on the wire. 1.5 times the rate gave 1.41 times the TPS."""
 
 
 def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
     """The client waits 12 % of the time, on a CPU of which the emulator uses 23 % and all programs together 35 %."""
-    evidence, _, limit = found_in(OWN_BYTES)
+    evidence, _, limit = attribute(OWN_BYTES)
     assert evidence.client_waited_share > 0.1
     assert limit.resource is Resource.LATENCY
     assert "bytes on the wire (8" in limit.says
@@ -495,7 +495,7 @@ def test_alternatives_that_the_blocks_cannot_tell_apart_are_called_so() -> None:
 def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> None:
     """A lead of one percentage point is no reason to spend on CPUs, nor to call the figures invalid."""
     case = Case(connections=16, tps=700, client_us=100, server_us=server / 700 * 1e6, server_wait_us=15_000)
-    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, others={SERVER_CPU_NUMBER: others}))
+    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, other_programs={SERVER_CPU_NUMBER: others}))
     assert limit.resource is Resource.SERVER_CPU
     assert limit.divided and limit.confidence == "low"
     assert limit.says.endswith("no single program uses most of it")
@@ -505,7 +505,7 @@ def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> 
 
 def test_half_of_what_is_in_use_is_an_owner_s() -> None:
     case = Case(connections=16, tps=700, client_us=100, server_us=720, server_wait_us=15_000)
-    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.24}, others={SERVER_CPU_NUMBER: 0.24}))
+    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.24}, other_programs={SERVER_CPU_NUMBER: 0.24}))
     assert limit.resource is Resource.SERVER_CPU and not limit.divided
     assert limit.confidence != "low"
 
@@ -559,7 +559,7 @@ def _arm(path: str, **factors: Any) -> Arm:
 
 def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
     """howfar's own observation takes a tenth of a CPU, evenly divided between two CPUs."""
-    case = Case(tps=1000, client_us=100, server_us=300, others={0: 0.4, 1: 0.02})
+    case = Case(tps=1000, client_us=100, server_us=300, other_programs={0: 0.4, 1: 0.02})
     trial = case.trial()
     assert trial.window is not None
     window = trial.window.model_copy(update={"looks_cpu_ns": trial.window.length_ns // 10})
@@ -650,8 +650,8 @@ POOLED = Case(
     tps=1000,
     client_us=100,
     server_us=300,
-    between_us=400,
-    between=HopsReceipt(program="PgBouncer", hops=["server_side"]),
+    proxy_us=400,
+    proxy_receipt=HopsReceipt(program="PgBouncer", hops=["server_side"]),
 )
 
 
@@ -664,13 +664,13 @@ def test_a_pooler_beside_the_server_is_no_stranger_there_and_no_part_of_the_clie
 
 @pytest.mark.parametrize("hops", [["server_side"], ["client_side"], ["server_side", "client_side"]])
 def test_on_one_set_of_cpus_all_of_a_program_in_between_is_counted(hops: list[str]) -> None:
-    evidence = replace(POOLED, one_host=True, between=HopsReceipt(hops=hops)).evidence()
+    evidence = replace(POOLED, one_host=True, proxy_receipt=HopsReceipt(hops=hops)).evidence()
     owners = {"server": 0.15, "client": 0.05, "forwarder": 0.2, "others": 0.0}
     assert evidence.server_cpus.owners == pytest.approx(owners, abs=1e-6)
 
 
 def test_a_watched_window_knows_which_cpu_others_had() -> None:
-    case = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}, others={0: 0.4})
+    case = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}, other_programs={0: 0.4})
     evidence = case.evidence()
     assert evidence.server_cpus.owners == pytest.approx({"server": 0.3, "link": 0.2, "others": 0.4})
     assert evidence.client_cpus.owners["others"] == pytest.approx(0.0, abs=1e-6)
@@ -690,9 +690,9 @@ def test_a_watched_window_knows_which_cpu_others_had() -> None:
 )
 def test_opening_a_connection_takes_round_trips_too(session: dict[str, Any], round_trips: int) -> None:
     """At an RTT of 1 ms the path takes more than the 16 ms of the statements."""
-    case = Case(tps=20, round_trips=16, rtt_us=1000, session=session, each_time=True)
+    case = Case(tps=20, round_trips=16, rtt_us=1000, session=session, connect_per_transaction=True)
     assert case.evidence().round_trips == pytest.approx(round_trips)
-    assert replace(case, each_time=False).evidence().round_trips == pytest.approx(16)
+    assert replace(case, connect_per_transaction=False).evidence().round_trips == pytest.approx(16)
 
 
 def test_where_connections_come_and_go_no_window_is_ruled_in_or_out() -> None:
@@ -700,17 +700,25 @@ def test_where_connections_come_and_go_no_window_is_ruled_in_or_out() -> None:
     states = (tcp("server", 1, 0.9, rwnd=0.8),)
     case = Case(tps=3, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=states)
     assert case.evidence().tcp["server"].rwnd_of_busy > 0.3
-    assert replace(case, each_time=True).evidence().tcp == {}
+    assert replace(case, connect_per_transaction=True).evidence().tcp == {}
 
 
 def test_who_says_that_nothing_is_full_says_what_is_not_known() -> None:
     case = Case(
-        tps=45, round_trips=16, rtt_us=1000, client_us=200, server_us=900, each_time=True, session={"connect_turns": 4}
+        tps=45,
+        round_trips=16,
+        rtt_us=1000,
+        client_us=200,
+        server_us=900,
+        connect_per_transaction=True,
+        session={"connect_turns": 4},
     )
     found = found_of(case)
     assert found.resource is Resource.LATENCY and "20 x 1" in found.says
     assert any("unknown" in fact for fact in found.evidence)
-    assert not any("unknown" in fact for fact in found_of(replace(case, each_time=False, tps=52)).evidence)
+    assert not any(
+        "unknown" in fact for fact in found_of(replace(case, connect_per_transaction=False, tps=52)).evidence
+    )
 
 
 def found_of(case: Case) -> RuleFinding:

@@ -419,13 +419,13 @@ class EffectsLink:
         self.backend, self.ready = backend, object()
         self.network = SimpleNamespace(client=None, server=None)
         self.shaped: list[LinkSpec] = []
-        self.armed = 0
+        self.effect_starts = 0
 
     def shape(self, spec: LinkSpec) -> None:
         self.shaped.append(spec)
 
-    def arm(self) -> None:
-        self.armed += 1
+    def start_effects(self) -> None:
+        self.effect_starts += 1
 
     def counters(self, *, reset: bool = False) -> None:
         return None
@@ -449,7 +449,7 @@ def test_each_run_starts_the_effects_with_a_new_seed(monkeypatch: pytest.MonkeyP
         for step in extras.steps():
             step()
     assert link.shaped == [kind(seed) for seed in (7, 8, 9) for kind in (link_with_loss, link_with_jitter)]
-    assert link.armed == 6
+    assert link.effect_starts == 6
     loss, jitter = extras.results("packet", True)[-2:]
     assert (loss.name, jitter.name) == ("loss", "jitter")
     assert loss.ours is not None and loss.ours.runs == (1.0, 1.0, 1.0)
@@ -462,7 +462,7 @@ def test_a_back_end_without_effects_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     for step in extras.steps():
         step()
     loss, jitter = extras.results("none", True)[-2:]
-    assert link.armed == 0
+    assert link.effect_starts == 0
     assert loss.ours is None and "no effect" in str(loss.skipped)
     assert jitter.ours is None and jitter.bars == ()
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.made import latency, made, made_trial, with_receipt
+from tests.made import build, build_trial, latency, with_receipt
 from tests.unit.made_replication import MS, run_of
 
 from howfar.analysis.answer import UNRESOLVED
@@ -88,7 +88,7 @@ def _arm(name: str, **factors: Any) -> Arm:
 
 def _trial(number: int, arm: str, commit_ns: int, rtts: dict[str, int]) -> Trial:
     count = 1000
-    measured = made(
+    measured = build(
         Measured,
         transactions=count,
         queries=count,
@@ -96,13 +96,13 @@ def _trial(number: int, arm: str, commit_ns: int, rtts: dict[str, int]) -> Trial
         histograms=(latency(Histogram, "transaction", [commit_ns], count),),
     )
     receipt = TrialReceipt(replication=ReplicationReceipt(rtt_at_rest_ns={**rtts}))
-    return made_trial(number, arm, block=number % 6, measured=measured, receipt=receipt)
+    return build_trial(number, arm, block=number % 6, measured=measured, receipt=receipt)
 
 
 def _link_that_carried(wire_bytes: int) -> LinkReceipt:
     """A link that carried so many bytes to its client."""
-    to_client = made(DirectionStats, wire_bytes=wire_bytes)
-    return LinkReceipt(counters=LinkCounters(to_server=made(DirectionStats), to_client=to_client))
+    to_client = build(DirectionStats, wire_bytes=wire_bytes)
+    return LinkReceipt(counters=LinkCounters(to_server=build(DirectionStats), to_client=to_client))
 
 
 def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> None:
@@ -190,7 +190,7 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
                 6 * index + block, arm.name, times[arm.name], {"alone": {}, "far": beyond}.get(arm.name, rtts)
             )
             assert trial.measured is not None
-            busy = made(CpuUse, role="replica_link", cpu_ns=2 * 50 * MS * trial.measured.transactions)
+            busy = build(CpuUse, role="replica_link", cpu_ns=2 * 50 * MS * trial.measured.transactions)
             measured = trial.measured.model_copy(
                 update={"warmup_transactions": 250, "cpu": (busy,) if arm.name == "crowded" else ()}
             )
@@ -248,7 +248,7 @@ def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:
             )
             errors = {"1213": 0 if own else 100}  # in 2 s
             if arm.name != "alone":
-                parts["writers"] = made(WritersReceipt, second=second)
+                parts["writers"] = build(WritersReceipt, second=second)
             measured = trial.measured.model_copy(update={"errors": errors})
             trials.append(with_receipt(trial, **parts).model_copy(update={"measured": measured}))
     summary = summarise(run_of("mariadb", arms, trials, "cluster-conflicts"))

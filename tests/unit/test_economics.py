@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.made import made
+from tests.made import build
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 from tests.unit.rendered import findings_of
 
@@ -216,7 +216,7 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
             tls_tps = 1 / cycle if threads == 1 else 1000.0 * (churn if each else persistent)
             common: dict[str, Any] = {"connect": connect, "threads": threads}
             cells.append(_cell(plain_tps, 1e9, tls="off", server_s=0.0008 + plain_s, **common))
-            session = made(Receipt, tls_resumed=True, tls_retried=False)
+            session = build(Receipt, tls_resumed=True, tls_retried=False)
             cells.append(
                 _cell(
                     tls_tps,

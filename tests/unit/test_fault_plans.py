@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.made import made, made_trial
+from tests.made import build, build_trial
 from tests.unit.fake_lab import fake_info, finish, receipt
 
 from howfar.contract.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
@@ -44,8 +44,8 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
     loaded = load_plan(name, quick=True)
     info = fake_info(loaded=loaded)
     outcome = LoadOutcome(
-        made(Ready, receipt=receipt("socket")),
-        made(Measuring),
+        build(Ready, receipt=receipt("socket")),
+        build(Measuring),
         (),
         finish(10**9, 1000),
     )
@@ -55,7 +55,7 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
     )
     blocks = loaded.plan.timing.max_blocks
     trials = tuple(
-        made_trial(
+        build_trial(
             number,
             info.arms[number % len(info.arms)].name,
             block=number // len(info.arms),

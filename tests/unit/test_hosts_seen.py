@@ -34,8 +34,8 @@ roles = ["server"]
 """
 
 
-def test_hosts_of_one_machine_have_its_cpus_once() -> None:
-    testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests brings it)")
+def test_cpus_shared_by_hosts_are_counted_once() -> None:
+    testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests installs it)")
 
     def load(busy: float | None) -> MachineLoad:
         return MachineLoad(psi_cpu_some_share=0, psi_io_some_share=0, steal_share=0, load_average_1m=0, busy_cpus=busy)
@@ -47,11 +47,11 @@ def test_hosts_of_one_machine_have_its_cpus_once() -> None:
 
 def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> RunEnvironment:
     """The environment of a testbed of hosts with two CPUs each; the last one has the server."""
-    testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests brings it)")
-    place = RoleHosts(clients[0], list(boots)[-1], clients[1:])
+    testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests installs it)")
+    roles = RoleHosts(clients[0], list(boots)[-1], clients[1:])
     facts = {name: HostFacts(boot_id=boot, cpu_count=2) for name, boot in boots.items()}
-    made = SimpleNamespace(
-        _initial_roles=place,
+    fake_hosts = SimpleNamespace(
+        _initial_roles=roles,
         _facts=facts,
         _shares={name: Shares((0, 1), (0, 1)) for name in boots},
         request=SimpleNamespace(placement="machines"),
@@ -60,39 +60,43 @@ def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> RunEnvironm
         swaps=False,
         warnings=[],
     )
-    found: RunEnvironment = testbed.Hosts.environment(made)
-    return found
+    environment: RunEnvironment = testbed.Hosts.environment(fake_hosts)
+    return environment
 
 
 def test_the_cpus_of_a_load_are_those_of_all_clients() -> None:
-    """The load's CPU time is a sum over clients: divided by one client's CPUs, four clients at a quarter would seem full."""
+    """The load's CPU time is a sum over clients: divided by one client's CPUs, it would make four clients at 25 % look saturated."""
     several = _environment({"a": "1", "b": "2", "c": "3", "s": "4"}, ("a", "b", "c"))
     assert several.client_cpus == [1000, 1001, 2000, 2001, 3000, 3001] and several.server_cpus == [0, 1]
-    assert several.cpu_count == 8, "as many as those of which it is known how busy they were"
+    assert several.cpu_count == 8, "equals the number of CPUs whose utilization is known"
     one = _environment({"a": "1", "s": "2"}, ("a",))
     assert one.client_cpus == [1000, 1001] and one.cpu_count == 4
-    alone = _environment({"s": "1"}, ("s",))
-    assert alone.client_cpus == [0, 1] and alone.cpu_count == 2
+    only_server = _environment({"s": "1"}, ("s",))
+    assert only_server.client_cpus == [0, 1] and only_server.cpu_count == 2
     same = _environment({"a": "1", "b": "1", "s": "1"}, ("a", "b"))
-    assert same.client_cpus == [1000, 1001] and same.cpu_count == 2, "two hosts of one machine have its CPUs once"
+    assert same.client_cpus == [1000, 1001] and same.cpu_count == 2, (
+        "the CPUs of a machine with two hosts are counted once"
+    )
 
 
 @pytest.mark.parametrize(
-    ("clients", "alone", "differ"),
+    ("clients", "exclusive", "differ"),
     [(1005, True, False), (994, True, False), (990, True, True), (10, False, False), (1010, False, True)],
 )
-def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(clients: int, alone: bool, differ: bool) -> None:
+def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(
+    clients: int, exclusive: bool, differ: bool
+) -> None:
     """If others may use the server, only a lower count by the server is a violation."""
     counted, sentences = compare_counts(
-        "mysql", ServerMetrics(statements=1000), LoadFacts(answered_statements=clients), alone
+        "mysql", ServerMetrics(statements=1000), LoadFacts(answered_statements=clients), exclusive
     )
     assert bool(sentences) == differ
-    rule = "equal" if alone else "at least"
+    rule = "equal" if exclusive else "at least"
     assert counted == StatementCounts(of="statements", clients=clients, server=1000, rule=rule)
 
 
 @pytest.mark.parametrize(
-    ("metrics", "facts", "of", "server"),
+    ("metrics", "facts", "unit", "server"),
     [
         (ServerMetrics(statements=12, requests=40), {"answered_statements": 12}, "statements", 12),
         (ServerMetrics(statements=10, lookup_hits=7), {"answered_statements": 10}, "statements", 10),
@@ -106,19 +110,19 @@ def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(clients: i
     ],
     ids=["redis", "memcached", "postgresql", "pages"],
 )
-def test_each_server_is_held_to_what_it_counts(
-    metrics: ServerMetrics, facts: dict[str, Any], of: str, server: int
+def test_the_counts_are_compared_in_the_unit_that_the_server_counts(
+    metrics: ServerMetrics, facts: dict[str, Any], unit: str, server: int
 ) -> None:
     counted, sentences = compare_counts("mysql", metrics, LoadFacts(**facts), True)
-    assert isinstance(counted, StatementCounts) and (counted.of, counted.server) == (of, server) and not sentences
+    assert isinstance(counted, StatementCounts) and (counted.of, counted.server) == (unit, server) and not sentences
 
 
 @pytest.mark.parametrize(
     ("metrics", "answered"),
     [(ServerMetrics(), 5), (ServerMetrics(requests=9, commits=5), 5), (ServerMetrics(statements=6), None)],
-    ids=["nothing", "others", "a lost connection"],
+    ids=["no counter", "other counters", "a lost connection"],
 )
-def test_what_is_not_counted_is_said_and_proves_nothing(metrics: ServerMetrics, answered: int | None) -> None:
+def test_incomparable_counts_are_reported_as_not_counted(metrics: ServerMetrics, answered: int | None) -> None:
     assert compare_counts("mysql", metrics, LoadFacts(answered_statements=answered), True) == (NOT_COUNTED, ())
 
 
@@ -131,14 +135,14 @@ def test_what_is_not_counted_is_said_and_proves_nothing(metrics: ServerMetrics, 
         (KeyValue(protocol="resp3", multi_get=1, pipeline=4), Classes(read=0, write=0, other=0), 6600, 6600),
         (KeyValue(protocol="memcached_meta", multi_get=1), Classes(read=0, write=0, other=0), None, None),
     ],
-    ids=["transactions", "autocommit", "nothing to delete", "commands", "keys of several"],
+    ids=["transactions", "autocommit", "nothing to delete", "commands", "multi-get counted per key"],
 )
 def test_answers_are_counted_as_the_server_counts_them(
     workload: Sysbench | KeyValue, classes: Classes, answered: int | None, ended: int | None
 ) -> None:
     """100 transactions of 16 statements in the window, 50 answers outside it."""
     finished = finish(10**9, 100).model_copy(update={"queries": 1600, "answered": 1650, "classes": classes})
-    account = "d" if isinstance(workload, Sysbench) else ""  # the text protocols have none
+    account = "d" if isinstance(workload, Sysbench) else ""  # key-value stores have no accounts here
     ready = Ready(receipt=receipt("/s"), connections=4, prepared_statements=1, connect_ns=1)
     job = LoadJob(
         target=UnixTarget(path="/s"),
@@ -155,15 +159,15 @@ def test_answers_are_counted_as_the_server_counts_them(
     assert (facts.answered_statements, facts.ended_transactions) == (answered, ended)
 
 
-@pytest.mark.parametrize(("word", "swap"), [("client=a,server=b", True), ("client=a,server=c", False)])
-def test_only_hosts_that_may_be_both_swap_roles(word: str, swap: bool) -> None:
+@pytest.mark.parametrize(("placement", "swap"), [("client=a,server=b", True), ("client=a,server=c", False)])
+def test_hosts_swap_only_if_each_may_have_both_roles(placement: str, swap: bool) -> None:
     file = parse_hosts(FILE)
-    place = assign_hosts(file, word)
-    assert can_swap(place, file) is swap
-    assert (place.swapped.client, place.swapped.server) == (place.server, place.client)
+    roles = assign_hosts(file, placement)
+    assert can_swap(roles, file) is swap
+    assert (roles.swapped.client, roles.swapped.server) == (roles.server, roles.client)
 
 
-def test_a_host_that_held_the_load_back_is_named() -> None:
+def test_a_host_that_limited_the_load_is_named() -> None:
     def note(**facts: Any) -> HostNote:
         return HostNote(host="b", trials=2, of=9, **facts)
 

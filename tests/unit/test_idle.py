@@ -142,8 +142,8 @@ class _HostHere:
     name: str
 
     def hold(self, factory: Callable[..., Any], *arguments: Any, called: str) -> SimpleNamespace:
-        made = factory(*arguments)
-        return SimpleNamespace(call=lambda method: getattr(made, method)(), drop=getattr(made, "close", lambda: None))
+        actor = factory(*arguments)
+        return SimpleNamespace(call=lambda method: getattr(actor, method)(), drop=getattr(actor, "close", lambda: None))
 
 
 def test_between_hosts_each_of_them_polls_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

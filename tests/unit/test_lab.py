@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, client_options, code_with_receipt, lab
+from howfar.cli.lab import NOT_EXECUTABLE, NOT_FOUND, clear_receipt, client_options, lab, write_receipt
 from howfar.contract.messages import TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab import awake as module
@@ -238,9 +238,9 @@ def test_a_place_that_is_none_is_told_first(tmp_path: Path) -> None:
 
 def test_the_exit_code_of_the_command_outlives_a_receipt_that_failed(tmp_path: Path) -> None:
     gone = tmp_path / "gone" / "x"
-    assert code_with_receipt(7, gone, {}) == 7
-    assert code_with_receipt(0, gone, {}) == LabError.exit_code
-    assert code_with_receipt(0, tmp_path / "x", {"a": 1}) == 0
+    assert write_receipt(7, gone, {}) == 7
+    assert write_receipt(0, gone, {}) == LabError.exit_code
+    assert write_receipt(0, tmp_path / "x", {"a": 1}) == 0
     assert (tmp_path / "x").read_text() == '{\n  "a": 1\n}\n'
 
 

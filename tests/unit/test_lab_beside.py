@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
-from tests.made import made
+from tests.made import build
 
 from howfar.contract.messages import (
     KeyValue,
@@ -93,7 +93,7 @@ def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
 
 def _session(name: str) -> Receipt:
     """The engine's session with the server of this name."""
-    return made(Receipt, peer_address=name)
+    return build(Receipt, peer_address=name)
 
 
 def _reached(name: str, received: int, *violations: str) -> ConnectedServer:
@@ -116,7 +116,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0)
     direction = SimpleNamespace(packets=9, wire_bytes=carried)
     link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=direction, to_client=direction))
     server_group = SimpleNamespace(
-        collect_receipt=lambda load: CollectedReceipt(), peer_metrics=lambda: ServerMetrics(bytes_received=others)
+        collect_receipt=lambda load: CollectedReceipt(), peer_traffic=lambda: ServerMetrics(bytes_received=others)
     )
     values: dict[str, Any] = dict.fromkeys(LabTrialEnvironment.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "server_group": server_group, "tcp": TcpSettings()}

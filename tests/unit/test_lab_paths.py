@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 import pytest
-from tests.made import made
+from tests.made import build
 
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.contract.messages import Receipt
@@ -27,8 +27,8 @@ from howfar.runner.preflight import _check_paths, _uncarried_paths, _without_unc
 
 _SOCKET = ClientEndpoint(socket="/w/s.sock", peer_pid=77)
 _REMOTE = ClientEndpoint(host="10.77.0.2", port=3306, expected_client_host="10.77.0.1", server_port=3306)
-_GOOD_SOCKET = made(Receipt, address_family="unix", peer_address="/w/s.sock", peer_pid=77)
-_GOOD_REMOTE = made(Receipt, address_family="inet", peer_address="10.77.0.2:3306")
+_GOOD_SOCKET = build(Receipt, address_family="unix", peer_address="/w/s.sock", peer_pid=77)
+_GOOD_REMOTE = build(Receipt, address_family="inet", peer_address="10.77.0.2:3306")
 
 
 def test_the_session_of_the_path_is_accepted() -> None:
@@ -130,15 +130,17 @@ def test_where_the_most_at_once_is_not_counted_all_connections_are() -> None:
 def test_the_configuration_of_a_given_proxy_names_both_ends(given: UserProxy) -> None:
     names = ("file", "work", "listen", "port", "server", "server_port", "user", "password", "database", "pool")
     facts = {name: f"<{name}>" for name in names}
-    made = given.configuration.format(**facts)
-    assert all(f"<{name}>" in made for name in ("listen", "port", "server", "server_port"))
-    assert made.count("{") == made.count("}") and "<password>" not in "".join(given.arguments).format(**facts)
+    configuration = given.configuration.format(**facts)
+    assert all(f"<{name}>" in configuration for name in ("listen", "port", "server", "server_port"))
+    assert configuration.count("{") == configuration.count("}") and "<password>" not in "".join(given.arguments).format(
+        **facts
+    )
 
 
 def _plan(factors: dict[str, Any], **more: Any) -> Plan:
     path = {"path": factors["path"][0]}
-    made = {"name": "hop", "question": "?", "workload": {}, "factors": factors, "baseline": path, **more}
-    return Plan.model_validate(made)
+    fields = {"name": "hop", "question": "?", "workload": {}, "factors": factors, "baseline": path, **more}
+    return Plan.model_validate(fields)
 
 
 def test_a_path_that_does_not_carry_the_servers_protocol_is_left_out_and_the_last_one_refused() -> None:

@@ -210,7 +210,7 @@ def test_the_answer_names_the_rates_that_are_too_high(summary: Summary) -> None:
     said = [(each.id, each.subject, each.parameters["per_s"]) for each in summary.answer.findings]
     rates = [at.per_s for at in paths["socket"].rates]
     assert said[:3] == [
-        ("too-high", "remote", rates[1]),
+        ("too-high-of", "remote", rates[1]),
         ("sustained", "socket", rates[2]),
         ("sustained", "tcp", rates[2]),
     ]

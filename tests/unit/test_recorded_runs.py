@@ -52,6 +52,7 @@ CLOSED = {
 
 CHANGED: dict[str, str] = {
     r"(/pages)?/(cpu_)?noise_floor": "the limit of the A/A interval farthest from 1, no longer half of its width",
+    r"/pages/sentences.*": "made by templates, and none without an answer",
     r"/advice": "a page's round trips are advice only where two machines are slower by a resolved figure",
     r"/cells/(6|11)/cpu_resolution": "that floor is higher where the A/A arm is offset",
     r"/(compression|encryption)/rows/\d+/.*/below_noise": "no interval of the A/A arm, no floor, nothing resolved",

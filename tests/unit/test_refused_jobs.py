@@ -130,7 +130,7 @@ STEP = '{ statement = "s" }'
     ("job", "reason"),
     [
         (custom(statement(), '{ statement = "r" }'), "transaction t names statement r, which is not there"),
-        (custom(2 * statement(), STEP), "two statements have one name"),
+        (custom(2 * statement(), STEP), "two statements have the same name"),
         (custom(statement(1, '{ kind = "same", statement = "s", index = 1 }'), STEP), "statement s repeats a parameter"),
         (custom(statement(17), STEP), "statement s has more than 16 MiB"),
         (custom(statement(), '{ statement = "s", repeat = 16 }', "multi"), "transaction t is one text"),
@@ -191,7 +191,7 @@ def test_a_page_has_one_database_distinct_statements_and_a_bounded_number_of_rou
     script = page().application.model_dump()
     check_job(page(rounds=100_000 // 26))
     check_refused(page(rounds=100_000 // 26 + 1), "at most 100000 round trips")
-    check_refused(page(statements=2 * script["statements"]), "two statements have one name")
+    check_refused(page(statements=2 * script["statements"]), "two statements have the same name")
     check_refused(page(postgresql=script["mysql"]), "statements go to one server")
 
 

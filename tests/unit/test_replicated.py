@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from tests.acknowledged_scenario import INSERTS
 from tests.unit.fake_lab import FakeStage, finish, interval, receipt
-from tests.unit.test_replication import ASKED, snapshot
+from tests.unit.test_replication import REQUESTED, snapshot
 
 from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
@@ -250,16 +250,16 @@ def rtt(ms: int) -> RttResult:
 def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10})
     good = LoadFacts(round_trip_ns=21 * MS, commits=10, commit_p50_ns=20 * MS)
-    assert replication_violations(ASKED, before, after, good, [rtt(20)]) == []
-    (found,) = replication_violations(ASKED, before, after, replace(good, commit_p50_ns=19 * MS), [rtt(20)])
+    assert replication_violations(REQUESTED, before, after, good, [rtt(20)]) == []
+    (found,) = replication_violations(REQUESTED, before, after, replace(good, commit_p50_ns=19 * MS), [rtt(20)])
     assert "nobody waited for it" in found
-    assert replication_violations(ASKED, before, after, replace(good, commit_p50_ns=None), [rtt(20)]) == [], (
+    assert replication_violations(REQUESTED, before, after, replace(good, commit_p50_ns=None), [rtt(20)]) == [], (
         "it only reads"
     )
-    assert replication_violations(ASKED, before, after, good, [rtt(20), rtt(200)]) == [], (
+    assert replication_violations(REQUESTED, before, after, good, [rtt(20), rtt(200)]) == [], (
         "the nearest replica is enough"
     )
-    both = replace(ASKED, wait_for=2)
+    both = replace(REQUESTED, wait_for=2)
     assert any(
         "nobody waited" in each for each in replication_violations(both, before, after, good, [rtt(20), rtt(200)])
     )
@@ -269,7 +269,7 @@ def test_a_commit_faster_than_light_makes_a_trial_void(kind: str) -> None:
 def test_one_commit_without_acknowledgement_makes_a_trial_void(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 9, "no_tx": 1})
     load = LoadFacts(commits=10, commit_p50_ns=21 * MS)
-    (found,) = replication_violations(ASKED, before, after, load, [rtt(20)])
+    (found,) = replication_violations(REQUESTED, before, after, load, [rtt(20)])
     assert found.startswith("1 commits of the window were not acknowledged")
 
 
@@ -313,7 +313,7 @@ def test_a_clusters_links_may_be_late_by_what_they_add_to_an_agreement() -> None
 
     assert not found("group-leader", between_replicas), "no commit waits for that link"
     (sentence,) = found("galera", between_replicas)  # the last of several paths
-    assert sentence.startswith("the links made each commit up to 60us longer on average (allowed 24us, 2% of one)")
+    assert sentence.startswith("the links made each commit up to 60us longer on average (allowed 24us, 2% of a commit)")
     assert not found("galera", between_replicas, reads=True)
     late = dict.fromkeys(
         pairs_ns, 20_000.0

@@ -1,4 +1,7 @@
-"""Replication without a server: names, positions, proof, what is refused. Values were recorded from MariaDB 10.11 and MySQL 9.7."""
+"""Unit tests of replication: variable names, GTID positions, verification and rejected requests.
+
+Values were recorded from MariaDB 10.11 and MySQL 9.7.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ from howfar.lab.replication.watch import HangClock
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
 KINDS = ("mariadb", "mysql")
-ASKED = ReplicationSpec()
+REQUESTED = ReplicationSpec()
 
 
 def binary_log(kind: str) -> BinaryLogReplication:
@@ -69,17 +72,17 @@ def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_are_found_whatever_they_are(kind: str) -> None:
+def test_semi_sync_variables_are_detected(kind: str) -> None:
     names = parse_semi_sync_prefixes(RECORDED[kind]["primary"][0])
     roles = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}[kind]
     assert (names.primary, names.replica) == tuple(f"rpl_semi_sync_{word}_" for word in roles)
     assert (names.wait_for is None) == (kind == "mariadb")
-    statements = names.enable_primary_sql(replace(ASKED, wait_point="AFTER_COMMIT"))
+    statements = names.enable_primary_sql(replace(REQUESTED, wait_point="AFTER_COMMIT"))
     assert f"SET GLOBAL {names.primary}wait_point = 'AFTER_COMMIT'" in statements
-    assert statements[-1].endswith("enabled = ON"), "all else is set by then"
+    assert statements[-1].endswith("enabled = ON"), "replication must be enabled only after all settings"
 
 
-def test_older_names_of_mysql_are_found_and_none_are_none() -> None:
+def test_older_names_of_mysql_are_detected_and_absent_ones_are_none() -> None:
     old = parse_semi_sync_prefixes(["rpl_semi_sync_master_enabled", "rpl_semi_sync_master_wait_for_slave_count"])
     assert (old.primary, old.replica, old.wait_for) == (
         "rpl_semi_sync_master_",
@@ -93,9 +96,9 @@ def test_older_names_of_mysql_are_found_and_none_are_none() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_window_that_held(kind: str) -> None:
+def test_an_acknowledged_window_has_no_violations(kind: str) -> None:
     before, after = snapshot(kind), snapshot(kind, add={"yes_tx": 10, "tx_waits": 10, "tx_wait_time": 20500})
-    assert window_violations(ASKED, before, after, commits=10) == ()
+    assert window_violations(REQUESTED, before, after, commits=10) == ()
     assert window_receipt(before, after).mean_wait_us == 2050
     assert before.primary is not None and before.primary.timeout_ms == 3_600_000
 
@@ -105,43 +108,46 @@ def test_a_window_that_held(kind: str) -> None:
     ("add", "commits", "expected"),
     [
         ({"no_tx": 3, "yes_tx": 7}, 10, "3 commits of the window were not acknowledged"),
-        ({"no_times": 1, "yes_tx": 10}, 10, "fell back to asynchronous replication 1 times"),
+        ({"no_times": 1, "yes_tx": 10}, 10, "fell back to asynchronous replication once"),
         ({}, 10, "10 commits returned and the primary counted no acknowledgement"),
         ({"yes_tx": -1}, None, "counters went back"),
         ({"clients": -1, "yes_tx": 1}, 1, "0 semi-synchronous replicas of 1 were connected after"),
     ],
 )
-def test_a_window_that_did_not(kind: str, add: dict[str, int], commits: int | None, expected: str) -> None:
-    found = window_violations(ASKED, snapshot(kind), snapshot(kind, add=add), commits)
+def test_window_violations(kind: str, add: dict[str, int], commits: int | None, expected: str) -> None:
+    found = window_violations(REQUESTED, snapshot(kind), snapshot(kind, add=add), commits)
     assert [sentence for sentence in found if expected in sentence] == list(found) != []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_end_must_say_what_was_asked(kind: str) -> None:
+def test_both_ends_must_have_the_requested_settings(kind: str) -> None:
     now = snapshot(kind)
     for spec, expected in (
-        (replace(ASKED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
-        (replace(ASKED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
-        (replace(ASKED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
-        (replace(ASKED, mode="async"), "the primary was semi-synchronous before"),
+        (replace(REQUESTED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
+        (replace(REQUESTED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
+        (replace(REQUESTED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
+        (replace(REQUESTED, mode="async"), "the primary was semi-synchronous before"),
     ):
         assert any(expected in sentence for sentence in window_violations(spec, now, now)), expected
     assert now.primary is not None
-    fallen = now.model_copy(update={"primary": now.primary.model_copy(update={"status": False})})
-    assert any("fell back to asynchronous silently" in sentence for sentence in window_violations(ASKED, now, fallen))
-    silent = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"semi_sync": False}),)})
-    assert window_violations(ASKED, now, silent) == ("replica1 did not acknowledge after the window",)
-    without = now.model_copy(update={"primary": None})
-    assert any("no semi-synchronous" in sentence for sentence in window_violations(ASKED, now, without))
-    io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
-    parted = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"strangers": "0-2-58"}),)})
-    assert window_violations(ASKED, now, parted) == (
-        "replica1 had transactions that its primary never had (0-2-58) after the window: their histories have parted",
+    after_fallback = now.model_copy(update={"primary": now.primary.model_copy(update={"status": False})})
+    assert any(
+        "fell back to asynchronous silently" in sentence
+        for sentence in window_violations(REQUESTED, now, after_fallback)
     )
-    broken = now.model_copy(update={"broken": ("the link of replica1 had died",)})
-    assert window_violations(ASKED, now, broken) == ("the link of replica1 had died after the window",)
-    lost = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
-    assert window_violations(ASKED, now, lost) == (
+    not_acknowledging = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"semi_sync": False}),)})
+    assert window_violations(REQUESTED, now, not_acknowledging) == ("replica1 did not acknowledge after the window",)
+    without_plugin = now.model_copy(update={"primary": None})
+    assert any("no semi-synchronous" in sentence for sentence in window_violations(REQUESTED, now, without_plugin))
+    io = "Replica_IO_Running" if kind == "mysql" else "Slave_IO_Running"
+    diverged = now.model_copy(update={"replicas": (now.replicas[0].model_copy(update={"strangers": "0-2-58"}),)})
+    assert window_violations(REQUESTED, now, diverged) == (
+        "replica1 had transactions that its primary never had (0-2-58) after the window: their histories have diverged",
+    )
+    with_dead_link = now.model_copy(update={"broken": ("the link of replica1 had died",)})
+    assert window_violations(REQUESTED, now, with_dead_link) == ("the link of replica1 had died after the window",)
+    disconnected = snapshot(kind, replica={io: "Connecting", "Last_IO_Error": "cannot reach it"})
+    assert window_violations(REQUESTED, now, disconnected) == (
         "replica1 was not replicating after the window: receiving Connecting, applying Yes (cannot reach it)",
     )
 
@@ -159,28 +165,28 @@ def test_a_replica_that_stopped_says_why(kind: str) -> None:
     assert dialect.read_state(lambda _: []) is None
 
 
-def test_the_channel_is_what_was_asked() -> None:
+def test_the_channel_is_as_requested() -> None:
     """In recordings, a row of 27 000 bytes took 27 900 to 28 060 on the wire, 480 to 620 compressed."""
 
-    def found(handshakes: int, crossed: int, **spec: Any) -> tuple[str, ...]:
-        seen = ChannelFacts(handshakes, len(FILLING), {"replica1": crossed})
-        return channel_violations(replace(ASKED, **spec), seen)
+    def violations(handshakes: int, wire_bytes: int, **spec: Any) -> tuple[str, ...]:
+        seen = ChannelFacts(handshakes, len(FILLING), {"replica1": wire_bytes})
+        return channel_violations(replace(REQUESTED, **spec), seen)
 
-    assert found(0, 28_000) == found(1, 28_500, tls=True) == found(0, 500, compression="zlib") == ()
-    assert found(1, 700, tls=True, compression="zlib") == ()
-    assert found(0, 28_000, tls=True) == ("0 of 1 replicas came to the primary by TLS",)
-    assert found(1, 28_000) == ("1 replicas reached the primary by TLS, which was not requested",)
-    (plain,) = found(0, 28_000, compression="zlib")
+    assert violations(0, 28_000) == violations(1, 28_500, tls=True) == violations(0, 500, compression="zlib") == ()
+    assert violations(1, 700, tls=True, compression="zlib") == ()
+    assert violations(0, 28_000, tls=True) == ("0 of 1 replicas connected to the primary over TLS",)
+    assert violations(1, 28_000) == ("1 replicas connected to the primary over TLS, which was not requested",)
+    (plain,) = violations(0, 28_000, compression="zlib")
     assert "was not compressed" in plain
-    (squeezed,) = found(0, 500)
+    (squeezed,) = violations(0, 500)
     assert "it was compressed" in squeezed
-    assert channel_violations(replace(ASKED, mode="none", replicas=0), ChannelFacts(0, 1, {})) == ()
+    assert channel_violations(replace(REQUESTED, mode="none", replicas=0), ChannelFacts(0, 1, {})) == ()
 
 
-def test_no_commit_is_quicker_than_light() -> None:
-    assert latency_violation(ASKED, 20_000_000, 20_000_000) is None
-    assert latency_violation(replace(ASKED, mode="async"), 1, 20_000_000) is None
-    sentence = latency_violation(ASKED, 1_000_000, 20_000_000)
+def test_commits_faster_than_the_rtt_are_violations() -> None:
+    assert latency_violation(REQUESTED, 20_000_000, 20_000_000) is None
+    assert latency_violation(replace(REQUESTED, mode="async"), 1, 20_000_000) is None
+    sentence = latency_violation(REQUESTED, 1_000_000, 20_000_000)
     assert sentence is not None and "1.000 ms" in sentence and "20.000 ms" in sentence
 
 
@@ -188,78 +194,84 @@ UUID, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4f22fa47-71ca-11e1-9e33-c
 
 
 def test_positions_of_mysql() -> None:
-    lacking = MysqlPositions().count_missing
-    assert lacking(f"{UUID}:1-57:60", f"{UUID}:1-50") == 8
-    assert lacking(f"{UUID}:1-57,\n{OTHER}:1-2:7", f"{UUID}:1-57") == 3
-    assert lacking("", f"{UUID}:1-5") == 0
-    assert lacking(f"{UUID}:1-5:red:1-3", f"{UUID}:1-5") == 3, "a tag is an origin of its own"
-    assert lacking(f"{UUID}:red:1-3", f"{UUID}:1-5:red:2") == 2
-    assert lacking(f"{UUID}:1-10", f"{UUID}:1-3:5-6:9-20") == 3
+    count_missing = MysqlPositions().count_missing
+    assert count_missing(f"{UUID}:1-57:60", f"{UUID}:1-50") == 8
+    assert count_missing(f"{UUID}:1-57,\n{OTHER}:1-2:7", f"{UUID}:1-57") == 3
+    assert count_missing("", f"{UUID}:1-5") == 0
+    assert count_missing(f"{UUID}:1-5:red:1-3", f"{UUID}:1-5") == 3, "each tag is a separate origin"
+    assert count_missing(f"{UUID}:red:1-3", f"{UUID}:1-5:red:2") == 2
+    assert count_missing(f"{UUID}:1-10", f"{UUID}:1-3:5-6:9-20") == 3
     assert MysqlPositions().errant_transactions(f"{UUID}:1-5,{OTHER}:1", f"{UUID}:1-9") == f"1 of {OTHER}"
     assert MysqlPositions().errant_transactions(f"{UUID}:1-9,{OTHER}:1", f"{UUID}:1-5", writer=UUID) == f"1 of {OTHER}"
     with pytest.raises(ValueError, match="no set"):
-        lacking("nonsense", "")
+        count_missing("nonsense", "")
 
 
 def test_positions_of_mariadb() -> None:
-    lacking, strangers = MariadbPositions().count_missing, MariadbPositions().errant_transactions
-    assert lacking("0-1-57", "0-1-50") == 7
-    assert lacking("0-1-57,1-4-9", "0-1-57") == 9
-    assert lacking("0-1-57", "") == 57
-    assert lacking("0-2-58", "0-1-57") == 1, "the number counts a domain, whoever wrote"
-    assert lacking("0-1-5", "0-1-9") == 0
-    assert strangers("0-1-57,0-2-58", "0-1-60") == "0-2-58"
-    assert strangers("0-1-57", "0-1-57") == ""
-    assert strangers("0-1-58,0-2-59", "0-1-57", writer="1") == "0-2-59", "the primary may be writing just now"
+    count_missing, errant = MariadbPositions().count_missing, MariadbPositions().errant_transactions
+    assert count_missing("0-1-57", "0-1-50") == 7
+    assert count_missing("0-1-57,1-4-9", "0-1-57") == 9
+    assert count_missing("0-1-57", "") == 57
+    assert count_missing("0-2-58", "0-1-57") == 1, "sequence numbers are per domain, regardless of the server"
+    assert count_missing("0-1-5", "0-1-9") == 0
+    assert errant("0-1-57,0-2-58", "0-1-60") == "0-2-58"
+    assert errant("0-1-57", "0-1-57") == ""
+    assert errant("0-1-58,0-2-59", "0-1-57", writer="1") == "0-2-59", (
+        "transactions of the primary itself are not errant, because it may be writing"
+    )
     with pytest.raises(ValueError, match="invalid literal"):
-        lacking("x-y-z", "")
+        count_missing("x-y-z", "")
 
 
-def test_a_hung_commit_is_told_from_a_slow_one() -> None:
+def test_a_hung_commit_is_distinguished_from_a_slow_one() -> None:
     end, clock = snapshot("mysql").primary, HangClock()
     assert end is not None and end.yes_tx is not None
     waiting = end.model_copy(update={"waiting": 3})
     answered = waiting.model_copy(update={"yes_tx": end.yes_tx + 1})
     assert clock.sample(0, waiting) == 0
     assert clock.sample(5, waiting) == 5
-    assert clock.sample(9, answered) == 0, "somebody was answered"
+    assert clock.sample(9, answered) == 0, "a commit was acknowledged"
     assert clock.sample(12, answered) == 3
-    assert clock.sample(20, end) == 0, "nobody waits"
+    assert clock.sample(20, end) == 0, "no commit is waiting"
     assert clock.sample(30, waiting) == 10
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (replace(ASKED, replicas=0), "semi_sync with 0 replicas"),
-        (replace(ASKED, mode="none"), "none with 1 replicas"),
-        (replace(ASKED, wait_for=2), "2 of 1"),
-        (replace(ASKED, timeout_ms=0), "0 ms"),
-        (replace(ASKED, replicas=MAX_REPLICAS + 1), "too many"),
+        (replace(REQUESTED, replicas=0), "semi_sync with 0 replicas"),
+        (replace(REQUESTED, mode="none"), "none with 1 replicas"),
+        (replace(REQUESTED, wait_for=2), "2 of 1"),
+        (replace(REQUESTED, timeout_ms=0), "0 ms"),
+        (replace(REQUESTED, replicas=MAX_REPLICAS + 1), "too many"),
     ],
 )
-def test_what_makes_no_sense_is_refused(spec: ReplicationSpec, expected: str) -> None:
+def test_contradictory_requests_are_rejected(spec: ReplicationSpec, expected: str) -> None:
     with pytest.raises(PlanError, match=expected):
         spec.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_server_is_told_in_its_words(kind: str) -> None:
+def test_sql_uses_each_servers_syntax(kind: str) -> None:
     dialect = binary_log(kind)
     plain = dialect.follow_sql(Source("10.77.1.2", 3306, "secret", None, None))
-    assert "'10.77.1.2'" in plain and "_SSL = 0" in plain, "never left to a default, which differs between versions"
+    assert "'10.77.1.2'" in plain and "_SSL = 0" in plain, (
+        "TLS must be set explicitly, because its default differs between versions"
+    )
     encrypted = dialect.follow_sql(Source("10.77.1.2", 3306, "secret", "ca.pem", dialect.compressions[0]))
     assert "_SSL = 1" in encrypted and "VERIFY_SERVER_CERT = 1" in encrypted and "ca.pem" in encrypted
-    assert "REQUIRE SSL" in dialect.account_sql("secret", tls=True), "what makes encryption certain"
-    assert "--sync-binlog=0" in dialect.options(replace(ASKED, durability="relaxed"))
-    assert "--innodb-flush-method=nosync" in dialect.options(replace(ASKED, durability="off"))
+    assert "REQUIRE SSL" in dialect.account_sql("secret", tls=True), "the server must enforce encryption"
+    assert "--sync-binlog=0" in dialect.options(replace(REQUESTED, durability="relaxed"))
+    assert "--innodb-flush-method=nosync" in dialect.options(replace(REQUESTED, durability="off"))
 
 
-def test_each_link_has_names_and_addresses_of_its_own() -> None:
+def test_each_link_has_its_own_names_and_addresses() -> None:
     ends = [link_addresses(number) for number in range(MAX_REPLICAS + 1)]
-    values = [value for one in ends for value in vars(one).values()]
+    values = [value for link_ends in ends for value in vars(link_ends).values()]
     assert len(set(values)) == len(values)
-    assert all(len(f"{one.client_middle}-{one.server_middle}") <= 15 for one in ends), "a thread's name"
+    assert all(len(f"{link_ends.client_middle}-{link_ends.server_middle}") <= 15 for link_ends in ends), (
+        "the devices must fit into a thread name of 15 characters"
+    )
     lines = [*middle_batch(7, 8, ends=ends[2]), *host_batch("client", "cubic", ends=ends[2])]
     lines += qdisc_batch(LinkSpec(10**6, 10**9), "to_server", 0, ends[2])
     text = "\n".join(lines)
@@ -268,22 +280,24 @@ def test_each_link_has_names_and_addresses_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_replica_that_was_away_is_held_against_what_that_does_not_explain(kind: str) -> None:
+def test_violations_not_explained_by_an_absence_remain(kind: str) -> None:
     io, sql = {
         "mariadb": ("Slave_IO_Running", "Slave_SQL_Running"),
         "mysql": ("Replica_IO_Running", "Replica_SQL_Running"),
     }[kind]
     assert violations_after_absence(snapshot(kind)) == ()
-    assert violations_after_absence(snapshot(kind, replica={io: "Connecting"})) == (), "it is on its way back"
+    assert violations_after_absence(snapshot(kind, replica={io: "Connecting"})) == (), (
+        "a returning replica may still be connecting"
+    )
     for column in (io, sql):
         (found,) = violations_after_absence(snapshot(kind, replica={column: "No"}))
         assert "replica1 was not replicating after the window" in found
     seen = snapshot(kind)
-    apart = seen.replicas[0].model_copy(update={"strangers": "0-9-1"})
-    (broken, parted) = violations_after_absence(
-        seen.model_copy(update={"broken": ("the link of replica1 had died",), "replicas": (apart,)})
+    with_errant = seen.replicas[0].model_copy(update={"strangers": "0-9-1"})
+    (dead_link, divergence) = violations_after_absence(
+        seen.model_copy(update={"broken": ("the link of replica1 had died",), "replicas": (with_errant,)})
     )
-    assert "the link of replica1 had died" in broken and "their histories have parted" in parted
+    assert "the link of replica1 had died" in dead_link and "their histories have diverged" in divergence
 
 
 @pytest.mark.parametrize(
@@ -308,7 +322,7 @@ def test_a_replica_that_was_away_is_held_against_what_that_does_not_explain(kind
         ),
     ],
 )
-def test_a_node_on_a_host_of_the_users_listens_at_its_address_alone(
+def test_a_node_on_a_user_host_listens_only_on_its_address(
     kind: str, mode: Literal["galera", "group"], wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(galera, "find_provider", lambda: Path("libgalera_smm.so"))

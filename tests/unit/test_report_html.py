@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from tests.made import made, with_receipt
+from tests.made import build, with_receipt
 from tests.unit.rendered import html as html
 from tests.unit.synthetic_run import synthetic_run
 
@@ -102,7 +102,7 @@ def test_what_comes_from_data_is_escaped() -> None:
     evil = "<script>alert(1)</script>"
     environment = RunEnvironment.model_validate({"cpu_model": evil, evil: {"x": evil}})
     info = run.info.model_copy(update={"environment": environment, "server_version": evil, "command": (evil,)})
-    trials = tuple(with_receipt(t, session=made(Receipt, peer_address=evil)) for t in run.trials)
+    trials = tuple(with_receipt(t, session=build(Receipt, peer_address=evil)) for t in run.trials)
     assert "<script" not in html.render(summarise(run.model_copy(update={"info": info, "trials": trials})))
 
 

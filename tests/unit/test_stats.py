@@ -86,8 +86,8 @@ def test_signed_rank_depth_against_enumeration() -> None:
 
 def test_one_value_has_no_interval() -> None:
     judged = judge_ratio([0.5])
-    assert judged.quoted == Estimate(value=0.5, low=None, high=None, n=1, method="mean", points=(0.5,))
-    assert Threshold(0.01).resolve(judged.quoted) is Resolution.NOT_RESOLVED
+    assert judged.reported == Estimate(value=0.5, low=None, high=None, n=1, method="mean", points=(0.5,))
+    assert Threshold(0.01).resolve(judged.reported) is Resolution.NOT_RESOLVED
 
 
 def test_t_interval_by_hand() -> None:
@@ -103,12 +103,12 @@ def test_t_interval_by_hand() -> None:
 def test_below_four_blocks_the_blocks_stand_instead_of_an_interval(few: int) -> None:
     """However well the blocks agree: two that differ by 0.1 % were once quoted as 1.48 [1.48, 1.49]."""
     blocks = [1.481, 1.480, 1.482][:few]
-    for found in (judge_ratio(blocks).quoted, mean_interval(blocks)):
+    for found in (judge_ratio(blocks).reported, mean_interval(blocks)):
         assert (found.low, found.high, found.n) == (None, None, few)
         assert found.points == pytest.approx(tuple(blocks))
         assert Threshold(0.01).resolve(found) is Resolution.NOT_RESOLVED
     assert welch_ratio([0.0, 0.01, 0.02, 0.01], [0.0, 0.01, 0.02][:few]).low is None
-    assert judge_ratio([*blocks, *[1.48] * (4 - few)]).quoted.low is not None
+    assert judge_ratio([*blocks, *[1.48] * (4 - few)]).reported.low is not None
 
 
 def test_a_claim_allows_for_all_claims_of_its_run() -> None:
@@ -127,8 +127,8 @@ def test_a_claim_allows_for_all_claims_of_its_run() -> None:
 
 
 def test_few_blocks_are_shown() -> None:
-    assert interval_text(judge_ratio([0.81, 0.75]).quoted) == "0.78 (0.75, 0.81)"
-    assert interval_text(judge_ratio([0.81]).quoted) == "0.81 (no interval)"
+    assert interval_text(judge_ratio([0.81, 0.75]).reported) == "0.78 (0.75, 0.81)"
+    assert interval_text(judge_ratio([0.81]).reported) == "0.81 (no interval)"
 
 
 def test_hodges_lehmann_by_hand() -> None:
@@ -144,9 +144,9 @@ ratios = st.lists(st.floats(0.05, 20), min_size=MIN_BLOCKS, max_size=15)
 def test_upside_down_gives_the_inverse(values: list[float]) -> None:
     up, down = judge_ratio(values), judge_ratio([1 / value for value in values])
     assert up.is_contaminated == down.is_contaminated
-    assert up.quoted.value == pytest.approx(1 / down.quoted.value, rel=1e-9)
-    assert up.quoted.low is not None and down.quoted.high is not None
-    assert up.quoted.low == pytest.approx(1 / down.quoted.high, rel=1e-6)
+    assert up.reported.value == pytest.approx(1 / down.reported.value, rel=1e-9)
+    assert up.reported.low is not None and down.reported.high is not None
+    assert up.reported.low == pytest.approx(1 / down.reported.high, rel=1e-6)
 
 
 @given(ratios, st.randoms(use_true_random=False))
@@ -173,7 +173,7 @@ def test_aa_of_eight_blocks_is_called_different_as_seldom_as_promised(kind: str)
     declared = 0
     for _ in range(REPETITIONS):
         judged = judge_ratio(list(np.exp(noise(kind, rng, 8) - noise(kind, rng, 8))))
-        declared += excludes_one(judged.quoted)
+        declared += excludes_one(judged.reported)
     assert declared / REPETITIONS <= bound(10 / 256) < 0.07
     assert declared > 0, "a method that never declares anything is none"
 
@@ -183,7 +183,7 @@ def test_a_difference_as_large_as_the_scatter_is_found() -> None:
     rng = np.random.default_rng(9)
     found = covered = 0
     for _ in range(500):
-        quoted = judge_ratio(list(0.9 * np.exp(noise("normal", rng, 8) - noise("normal", rng, 8)))).quoted
+        quoted = judge_ratio(list(0.9 * np.exp(noise("normal", rng, 8) - noise("normal", rng, 8)))).reported
         found += excludes_one(quoted)
         assert quoted.low is not None and quoted.high is not None
         covered += quoted.low <= 0.9 <= quoted.high
@@ -196,14 +196,14 @@ def test_disturbed_blocks_are_noticed_and_the_rank_estimate_is_quoted() -> None:
     values = [0.95 + 0.001 * i for i in range(10)] + [0.1, 0.1]
     judged = judge_ratio(values)
     assert judged.is_contaminated
-    assert judged.quoted == judged.rank
+    assert judged.reported == judged.rank
     assert abs(judged.rank.value - 0.95) < 0.01 < abs(judged.mean.value - 0.95)
 
 
 def test_quiet_blocks_are_not_called_disturbed() -> None:
     judged = judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.78, 0.80, 0.81])
     assert not judged.is_contaminated
-    assert judged.quoted == judged.mean
+    assert judged.reported == judged.mean
 
 
 def test_noise_floor_is_the_limit_farthest_from_one() -> None:
@@ -287,10 +287,10 @@ def test_an_estimate_knows_how_it_was_obtained() -> None:
         judge_ratio([0.80, 0.81, 0.79, 0.80, 0.82, 0.80]),
         judge_ratio([*(1.1 + index / 1000 for index in range(12)), 0.1]),
     )
-    assert (quiet.quoted.n, quiet.quoted.method) == (6, "mean") and (quiet.rank.n, quiet.rank.method) == (6, "rank")
-    assert disturbed.is_contaminated and (disturbed.quoted.n, disturbed.quoted.method) == (13, "rank")
+    assert (quiet.reported.n, quiet.reported.method) == (6, "mean") and (quiet.rank.n, quiet.rank.method) == (6, "rank")
+    assert disturbed.is_contaminated and (disturbed.reported.n, disturbed.reported.method) == (13, "rank")
     assert (welch_ratio([0.1, 0.2, 0.3], [0.0, 0.1]).n, welch_ratio([0.1], [0.2]).method) == (2, "Welch")
-    assert quiet.quoted.model_dump().keys() == {"value", "low", "high"}
+    assert quiet.reported.model_dump().keys() == {"value", "low", "high"}
 
 
 # ---------------------------------------------------------------- the counter of false alarms
@@ -532,12 +532,12 @@ def false_claims(contenders: int, blocks: int, residuals: tuple[list[float], lis
     found = 0
     for figure in residuals:
         base, twin, *arms = ([math.exp(rng.choice(figure)) for _ in range(blocks)] for _ in range(contenders + 2))
-        threshold = Threshold(noise_floor(judge_ratio(ratio(twin, base)).quoted), comparisons)
+        threshold = Threshold(noise_floor(judge_ratio(ratio(twin, base)).reported), comparisons)
         pairs = [(arm, base) for arm in arms]
         if figure is residuals[0]:  # ratios to the cell that lacks what is tested
             pairs += zip(arms[1:], arms, strict=False)
         found += sum(
-            threshold.resolve(judge_ratio(ratio(*pair)).quoted) is not Resolution.NOT_RESOLVED for pair in pairs
+            threshold.resolve(judge_ratio(ratio(*pair)).reported) is not Resolution.NOT_RESOLVED for pair in pairs
         )
     return found
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.made import made, made_trial
+from tests.made import build, build_trial
 from tests.unit.damage import make_older
 from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 
@@ -27,14 +27,14 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 
 def void_trial(number: int, reason: str = "because") -> Trial:
-    return made_trial(
+    return build_trial(
         number,
         "socket",
         block=number // 5,
         position=number % 5,
         status=TrialStatus.VOID,
         void_reason=reason,
-        receipt=TrialReceipt(session=made(Receipt, peer_address="/s")),
+        receipt=TrialReceipt(session=build(Receipt, peer_address="/s")),
         load=MachineLoad(psi_cpu_some_share=0.5, psi_io_some_share=None, steal_share=0.0, load_average_1m=1.5),
         warnings=("client limited",),
     )

@@ -47,7 +47,9 @@ pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
         Err(error) => Err(Failed::bad_job(format!(
             "the job on stdin could not be read: {error}"
         ))),
-        Ok(0) => Err(Failed::bad_job("stdin ended before a job came".to_owned())),
+        Ok(0) => Err(Failed::bad_job(
+            "stdin was closed before a job arrived".to_owned(),
+        )),
         Ok(_) => parse_job(kind, &line),
     }
 }

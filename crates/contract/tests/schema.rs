@@ -1,4 +1,4 @@
-//! Tests the contract's examples, with which the Python side is tested too: its jobs are read here, and events are written as it expects.
+//! Tests against the contract's examples, which the Python tests share: Rust must parse the jobs and write exactly these events.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,14 +21,14 @@ fn examples() -> PathBuf {
 }
 
 fn text(name: &str) -> String {
-    fs::read_to_string(examples().join(name)).expect("an example that is kept beside the schemas")
+    fs::read_to_string(examples().join(name)).expect("the example exists beside the schemas")
 }
 
 fn json(name: &str) -> Value {
-    serde_json::from_str(&text(name)).expect("JSON")
+    serde_json::from_str(&text(name)).expect("the example is JSON")
 }
 
-fn load_job(text: &str) -> Result<LoadJob, Failed> {
+fn parse_load_job(text: &str) -> Result<LoadJob, Failed> {
     let job: LoadJob = parse_job("load", text)?;
     job.check()?;
     Ok(job)
@@ -37,8 +37,8 @@ fn load_job(text: &str) -> Result<LoadJob, Failed> {
 /// The paths of the examples whose names begin with `prefix`.
 fn find_examples(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(directory)
-        .expect("the examples")
-        .map(|entry| entry.expect("an entry").path())
+        .expect("the directory of examples is readable")
+        .map(|entry| entry.expect("the entry is readable").path())
         .filter(|path| {
             path.file_name()
                 .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
@@ -50,18 +50,18 @@ fn find_examples(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 
 #[test]
 fn load_jobs_are_read() {
-    let unix = load_job(&text("job.load.unix.json")).expect("the job is valid");
+    let unix = parse_load_job(&text("job.load.unix.json")).expect("the job is valid");
     assert_eq!(&*unix.password, "a \"quoted\" pässword");
     assert_eq!(unix.observe.len(), 3);
     assert!(matches!(unix.target, Target::Unix { .. }));
-    let tcp = load_job(&text("job.load.tcp.json")).expect("the job is valid");
+    let tcp = parse_load_job(&text("job.load.tcp.json")).expect("the job is valid");
     assert_eq!(tcp.seed, (1 << 63) - 1);
     assert_eq!(tcp.connections, 1000);
     assert!(matches!(tcp.target, Target::Tcp { port: 1, .. }));
     assert!(matches!(tcp.workload, Workload::OltpReadWrite(_)));
-    let custom = load_job(&text("job.load.custom.json")).expect("the job is valid");
+    let custom = parse_load_job(&text("job.load.custom.json")).expect("the job is valid");
     assert!(matches!(custom.workload, Workload::Custom(_)));
-    let store = load_job(&text("job.load.store.json")).expect("the job is valid");
+    let store = parse_load_job(&text("job.load.store.json")).expect("the job is valid");
     assert!(
         store
             .workload
@@ -84,19 +84,19 @@ fn pauses_need_statements_that_are_sent_one_at_a_time() {
         job["session"]["pipeline"] = pipeline.into();
         job["workload"]["db_ps_mode"] = mode.into();
         job["workload"]["transactions"][0]["steps"][1]["think_ns"] = think_ns.into();
-        load_job(&job.to_string()).map_err(|failed| failed.message)
+        parse_load_job(&job.to_string()).map_err(|failed| failed.message)
     };
     for (mode, pipeline) in [("multi", 1), ("auto", 2), ("extended", 2)] {
-        read(0, mode, pipeline).expect("without a pause");
-        let message = read(1, mode, pipeline).expect_err("it would be left out");
+        read(0, mode, pipeline).expect("a pipeline without a pause is valid");
+        let message = read(1, mode, pipeline).expect_err("a pause in a pipeline would be ignored");
         assert!(message.contains("think needs"), "{message}");
     }
     for mode in ["auto", "extended", "disable"] {
-        read(1, mode, 1).expect("one at a time");
+        read(1, mode, 1).expect("a pause between single statements is valid");
     }
 }
 
-fn page_job(text: &str) -> Result<PageJob, Failed> {
+fn parse_page_job(text: &str) -> Result<PageJob, Failed> {
     let job: PageJob = parse_job("page", text)?;
     job.check()?;
     Ok(job)
@@ -104,24 +104,24 @@ fn page_job(text: &str) -> Result<PageJob, Failed> {
 
 #[test]
 fn page_jobs_are_read() {
-    let script = page_job(&text("job.page.script.json")).expect("the job is valid");
+    let script = parse_page_job(&text("job.page.script.json")).expect("the job is valid");
     assert!(!format!("{script:?}").contains("secret"));
     let Application::Script(script) = script.application else {
-        panic!("a script")
+        panic!("expected a script")
     };
     assert_eq!((script.rounds, script.connect), (10, PageConnect::PerPage));
     assert_eq!(script.steps.len(), 4);
-    let fastcgi = page_job(&text("job.page.fastcgi.json")).expect("the job is valid");
+    let fastcgi = parse_page_job(&text("job.page.fastcgi.json")).expect("the job is valid");
     assert_eq!(fastcgi.pages, 10);
     assert!(matches!(fastcgi.application, Application::FastCgi(_)));
 }
 
 #[test]
-fn pages_are_bounded_beyond_their_schema() {
+fn page_limits_that_the_schema_cannot_express() {
     let read = |change: &dyn Fn(&mut Value)| {
         let mut job = json("job.page.script.json");
         change(&mut job["application"]);
-        page_job(&job.to_string()).map_err(|failed| failed.message)
+        parse_page_job(&job.to_string()).map_err(|failed| failed.message)
     };
     let refused = |change: &dyn Fn(&mut Value), why: &str| {
         let message = read(change).expect_err(why);
@@ -129,31 +129,33 @@ fn pages_are_bounded_beyond_their_schema() {
     };
     refused(
         &|script| {
-            let again = script["statements"][0].clone();
-            let all = script["statements"].as_array_mut().expect("statements");
-            all.push(again);
+            let duplicate = script["statements"][0].clone();
+            let all = script["statements"]
+                .as_array_mut()
+                .expect("the statements are an array");
+            all.push(duplicate);
         },
-        "two statements have one name",
+        "two statements have the same name",
     );
-    // 26 round trips a round.
-    read(&|script| script["rounds"] = 3846.into()).expect("99996 round trips");
+    // Each round has 26 round trips.
+    read(&|script| script["rounds"] = 3846.into()).expect("99996 round trips are allowed");
     refused(
         &|script| script["rounds"] = 3847.into(),
         "100000 round trips",
     );
-    let large = |script: &mut Value, each: u64| {
+    let large = |script: &mut Value, keys_per_command: u64| {
         script["redis_keys"]["value"]["bytes"] = (1 << 20).into();
-        script["steps"][1]["keys_each"] = each.into();
+        script["steps"][1]["keys_each"] = keys_per_command.into();
     };
-    read(&|script| large(script, 63)).expect("it fits");
+    read(&|script| large(script, 63)).expect("63 MiB are allowed");
     refused(&|script| large(script, 64), "64 MiB at most");
     let ends = |count: usize| {
         let mut job = json("job.page.fastcgi.json");
         job["application"]["ends_with"] = "ä".repeat(count).into();
-        page_job(&job.to_string())
+        parse_page_job(&job.to_string())
     };
-    ends(200).expect("so many characters");
-    ends(201).expect_err("one more");
+    ends(200).expect("200 characters are allowed");
+    ends(201).expect_err("201 characters are too many");
 }
 
 /// Check that every refused example of `prefix`, of which there are at least `min_count`, is refused as a bad job.
@@ -169,7 +171,7 @@ fn check_refused<T: std::fmt::Debug>(
         refused.len()
     );
     for path in refused {
-        let text = fs::read_to_string(&path).expect("an example");
+        let text = fs::read_to_string(&path).expect("the example is readable");
         let failed = read(&text).expect_err(&path.to_string_lossy());
         assert_eq!(failed.code, FailCode::BadJob, "{}", path.display());
         assert!(!failed.message.is_empty());
@@ -178,12 +180,12 @@ fn check_refused<T: std::fmt::Debug>(
 
 #[test]
 fn bad_jobs_are_refused() {
-    check_refused("job.load.", 10, load_job);
-    check_refused("job.page.", 6, page_job);
+    check_refused("job.load.", 10, parse_load_job);
+    check_refused("job.page.", 6, parse_page_job);
 }
 
-fn written<T: Serialize>(event: &T) -> Value {
-    serde_json::to_value(event).expect("plain data")
+fn to_json<T: Serialize>(event: &T) -> Value {
+    serde_json::to_value(event).expect("the event is serializable")
 }
 
 fn receipt() -> Receipt {
@@ -217,7 +219,7 @@ fn receipt() -> Receipt {
 }
 
 #[test]
-fn events_are_written_as_the_contract_has_them() {
+fn events_match_the_contract() {
     let ready = Ready {
         receipt: receipt(),
         connections: 1,
@@ -225,12 +227,12 @@ fn events_are_written_as_the_contract_has_them() {
         connect_ns: 1_000_000,
         services: BTreeMap::new(),
     };
-    assert_eq!(written(&ready), json("event.ready.tcp.json"));
+    assert_eq!(to_json(&ready), json("event.ready.tcp.json"));
     let measuring = Measuring {
         unix_time_ns: 1_795_000_000_123_456_789,
         warmup_transactions: 321,
     };
-    assert_eq!(written(&measuring), json("event.measuring.json"));
+    assert_eq!(to_json(&measuring), json("event.measuring.json"));
     let interval = Interval {
         start_ns: 0,
         length_ns: 1_000_000_000,
@@ -250,28 +252,28 @@ fn events_are_written_as_the_contract_has_them() {
         max_ns: 9_000_000,
         latencies: None,
     };
-    assert_eq!(written(&interval), json("event.interval.json"));
+    assert_eq!(to_json(&interval), json("event.interval.json"));
     let failed = Failed::new(
         FailCode::Auth,
         "the server refused user 'howfar': 1045 Access denied",
         "Check the user and its password.",
     );
-    assert_eq!(written(&failed), json("event.failed.json"));
+    assert_eq!(to_json(&failed), json("event.failed.json"));
     let progress = TablesProgress {
         done: 10,
         total: 20,
         doing: "loading sbtest1".to_owned(),
     };
-    assert_eq!(written(&progress), json("event.tables_progress.json"));
+    assert_eq!(to_json(&progress), json("event.tables_progress.json"));
     let done = TablesDone {
         rows: 20,
         elapsed_ns: 5,
     };
-    assert_eq!(written(&done), json("event.tables_done.json"));
+    assert_eq!(to_json(&done), json("event.tables_done.json"));
 }
 
 #[test]
-fn events_about_keys_are_written_as_the_contract_has_them() {
+fn events_about_keys_match_the_contract() {
     let log = AcknowledgementLog {
         path: "/tmp/keys.log".to_owned(),
         records: 1503,
@@ -279,8 +281,8 @@ fn events_about_keys_are_written_as_the_contract_has_them() {
         refused: 1,
         unknown: 2,
     };
-    assert_eq!(written(&log), json("event.acknowledgement_log.json"));
-    assert_eq!(written(&Watching {}), json("event.watching.json"));
+    assert_eq!(to_json(&log), json("event.acknowledgement_log.json"));
+    assert_eq!(to_json(&Watching {}), json("event.watching.json"));
     let watched = Watched {
         path: "/tmp/seen.log".to_owned(),
         keys: 1501,
@@ -293,10 +295,10 @@ fn events_about_keys_are_written_as_the_contract_has_them() {
             "Check the user and its password.",
         )),
     };
-    assert_eq!(written(&watched), json("event.watched.json"));
+    assert_eq!(to_json(&watched), json("event.watched.json"));
 }
 
-fn account() -> Account {
+fn open_loop_counts() -> Account {
     Account {
         due: 5,
         answered: 3,
@@ -319,7 +321,7 @@ fn tcp_facts() -> TcpFacts {
     }
 }
 
-fn used(service: &'static str, counts: [u64; 7]) -> ServiceUse {
+fn service_use(service: &'static str, counts: [u64; 7]) -> ServiceUse {
     let [
         connects,
         requests,
@@ -344,12 +346,15 @@ fn used(service: &'static str, counts: [u64; 7]) -> ServiceUse {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().expect("a count")
+    value.as_u64().expect("the value is a count")
 }
 
 fn cpu(part: &Value) -> CpuUse {
     CpuUse {
-        role: part["role"].as_str().expect("a role").to_owned(),
+        role: part["role"]
+            .as_str()
+            .expect("the role is a string")
+            .to_owned(),
         cpu_ns: number(&part["cpu_ns"]),
         runnable_wait_ns: number(&part["runnable_wait_ns"]),
         busiest_thread_ns: number(&part["busiest_thread_ns"]),
@@ -360,7 +365,11 @@ fn cpu(part: &Value) -> CpuUse {
 }
 
 fn lost(example: &Value) -> Lost {
-    let text = |name: &str| example["last"][name].as_str().expect("a text");
+    let text = |name: &str| {
+        example["last"][name]
+            .as_str()
+            .expect("the field is a string")
+    };
     let last = Failed::new(FailCode::ServerGone, text("message"), text("advice"));
     Lost {
         at_end: number(&example["at_end"]),
@@ -368,22 +377,33 @@ fn lost(example: &Value) -> Lost {
     }
 }
 
-/// Checks that the fields of the nested parts, taken from the example, are exactly those that are written.
+/// Checks that the fields of the nested parts, taken from the example, are exactly those that are serialized.
 #[test]
-fn a_finished_event_is_written_as_the_contract_has_it() {
+fn a_finished_event_matches_the_contract() {
     let example = json("event.finished.json");
     let histogram = |part: &Value| Histogram {
-        kind: part["kind"].as_str().expect("a kind").to_owned(),
+        kind: part["kind"]
+            .as_str()
+            .expect("the kind is a string")
+            .to_owned(),
         count: number(&part["count"]),
         min_ns: number(&part["min_ns"]),
-        mean_ns: part["mean_ns"].as_f64().expect("a mean"),
+        mean_ns: part["mean_ns"].as_f64().expect("the mean is a number"),
         p50_ns: number(&part["p50_ns"]),
         p95_ns: number(&part["p95_ns"]),
         p99_ns: number(&part["p99_ns"]),
         max_ns: number(&part["max_ns"]),
-        data: part["data"].as_str().expect("base64").to_owned(),
+        data: part["data"]
+            .as_str()
+            .expect("the data are a string")
+            .to_owned(),
     };
-    let parts = |name: &str| example[name].as_array().expect("a list").clone();
+    let parts = |name: &str| {
+        example[name]
+            .as_array()
+            .expect("the field is a list")
+            .clone()
+    };
     let finished = Finished {
         elapsed_ns: number(&example["elapsed_ns"]),
         transactions: number(&example["transactions"]),
@@ -394,7 +414,7 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         reconnects: number(&example["reconnects"]),
         lost: Some(lost(&example["lost"])),
         starved_receives: 0,
-        open_loop: Some(account()),
+        open_loop: Some(open_loop_counts()),
         fairness: Fairness::default(),
         tcp: Some(tcp_facts()),
         peak_memory_bytes: 0,
@@ -409,7 +429,7 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         }),
         errors: example["errors"]
             .as_object()
-            .expect("a map")
+            .expect("the errors are a map")
             .iter()
             .map(|(code, count)| (code.clone(), number(count)))
             .collect(),
@@ -417,13 +437,13 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         histograms: parts("histograms").iter().map(histogram).collect(),
         interrupted: None,
         services: vec![
-            used("mysql", [2, 40, 38, 4000, 40_000, 0, 0]),
-            used("redis", [2, 20, 20, 600, 2400, 19, 1]),
+            service_use("mysql", [2, 40, 38, 4000, 40_000, 0, 0]),
+            service_use("redis", [2, 20, 20, 600, 2400, 19, 1]),
         ],
         reported: BTreeMap::from([
             ("cpu_ns".to_owned(), 4_000_000),
             ("mysql_turns".to_owned(), 38),
         ]),
     };
-    assert_eq!(written(&finished), example);
+    assert_eq!(to_json(&finished), example);
 }

@@ -88,9 +88,9 @@ fn info() -> ExitCode {
 #[allow(clippy::print_stdout)]
 fn print_schema() -> ExitCode {
     let mut contract = Contract::default();
-    howfar_link::describe(&mut contract);
-    howfar_null::describe(&mut contract);
-    howfar_tap::describe(&mut contract);
+    howfar_link::register_messages(&mut contract);
+    howfar_null::register_messages(&mut contract);
+    howfar_tap::register_messages(&mut contract);
     contract.add_event::<Info>();
     println!("{:#}", contract.schema());
     ExitCode::SUCCESS

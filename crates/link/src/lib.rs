@@ -32,7 +32,7 @@ use job::{Command, LinkJob};
 use link::Link;
 
 /// Add the messages of the link and of the probes.
-pub fn describe(contract: &mut Contract) {
+pub fn register_messages(contract: &mut Contract) {
     contract.add_input::<LinkJob>();
     contract.add_input::<Command>();
     contract.add_input::<probe::Job>();
@@ -43,13 +43,13 @@ pub fn describe(contract: &mut Contract) {
 #[derive(Debug)]
 enum MainEvent {
     Line(String),
-    /// Stdin ended.
+    /// Stdin was closed.
     StdinEnded,
     /// A direction ended without being stopped.
     DirectionFailed(Failed),
 }
 
-/// Read a link job on stdin, join the interfaces until stdin ends, write events on stdout.
+/// Read a link job from stdin, join the interfaces until stdin ends, and write events to stdout.
 pub fn run() -> ExitCode {
     let (sender, events) = channel();
     read_stdin(sender.clone());
@@ -70,7 +70,7 @@ fn read_stdin(sender: Sender<MainEvent>) {
 
 fn serve(events: &Receiver<MainEvent>, sender: Sender<MainEvent>) -> Result<(), Failed> {
     let Ok(MainEvent::Line(text)) = events.recv() else {
-        return Err(Failed::bad_job("stdin ended before the job came"));
+        return Err(Failed::bad_job("stdin was closed before a job arrived"));
     };
     let job = LinkJob::parse(&text).map_err(Failed::bad_job)?;
     let mut link = Link::start(&job, sender)?;

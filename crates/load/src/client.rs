@@ -1,6 +1,6 @@
 //! A blocking client: one connection, one statement at a time, for work outside the measured load.
 //!
-//! Not here: logging in (`login`, `connecting`). The measured load never uses this client: `connection` is built for it.
+//! Logging in is done by `login` and `connecting`. The measured load never uses this client: `connection` is built for it.
 
 mod results;
 
@@ -19,7 +19,7 @@ use crate::socket::{Address, send_some};
 
 pub(crate) use results::{AnswerEnd, Results, RowCounts};
 
-const NO_STATEMENT: &str = "`nothing`";
+const NO_STATEMENT: &str = "the connection";
 
 /// Rows of text values; `None` is SQL's NULL.
 pub(crate) type Rows = Vec<Vec<Option<String>>>;
@@ -30,7 +30,7 @@ pub(crate) struct Limits {
     /// For the connection and the login.
     pub(crate) connect_ns: u64,
     /// For sending a statement, and for its answer.
-    pub(crate) stall_ns: u64,
+    pub(crate) statement_timeout_ns: u64,
 }
 
 /// A connection that is logged in. Dropping it sends the protocol's goodbye.
@@ -40,7 +40,7 @@ pub(crate) struct Client<'a> {
     channel: Channel,
     replies: Replies,
     target: &'a Target,
-    stall_ns: u64,
+    statement_timeout_ns: u64,
     /// The first words of the statement in progress, quoted; `None` between statements.
     statement: Option<String>,
 }
@@ -57,7 +57,7 @@ impl<'a> Client<'a> {
             channel: session.channel,
             replies: session.replies,
             target: parameters.target,
-            stall_ns: limits.stall_ns,
+            statement_timeout_ns: limits.statement_timeout_ns,
             statement: None,
         })
     }
@@ -103,7 +103,7 @@ impl<'a> Client<'a> {
     pub(crate) fn start_packet(&mut self, packet: &[u8], sql: &[u8]) -> Result<(), Failed> {
         assert!(
             self.statement.is_none(),
-            "no other statement is in progress"
+            "another statement is still in progress"
         );
         self.statement = Some(format!("`{}`", statement_summary(sql)));
         self.exchange(|exchange, statement| exchange.send(packet, statement))
@@ -117,16 +117,16 @@ impl<'a> Client<'a> {
     }
 
     fn read_answer(&mut self, results: &mut Results) -> Result<(), Failed> {
-        let (target, mut ended) = (self.target, None);
+        let (target, mut end) = (self.target, None);
         self.exchange(|exchange, statement| {
             exchange.request(&[], statement, |bytes| {
-                ended = results
+                end = results
                     .feed(bytes)
                     .map_err(|error| error.translate(target, None))?;
-                Ok(ended.is_some())
+                Ok(end.is_some())
             })
         })?;
-        if let Some(AnswerEnd::Failed(error)) = ended {
+        if let Some(AnswerEnd::Failed(error)) = end {
             return Err(self.statement_error(&error));
         }
         self.statement = None;
@@ -143,15 +143,15 @@ impl<'a> Client<'a> {
             target: self.target,
             socket: &self.socket,
             channel: &mut self.channel,
-            idle_timeout_ns: self.stall_ns,
-            total_timeout_ns: self.stall_ns,
+            idle_timeout_ns: self.statement_timeout_ns,
+            total_timeout_ns: self.statement_timeout_ns,
         };
         exchange_step(&mut exchange, statement).map_err(|mut failed| {
             if failed.code == FailCode::Stalled {
                 failed.message = format!(
                     "{statement} on {} did not end within {:.1} s",
                     failure::target_name(self.target),
-                    self.stall_ns as f64 / 1e9
+                    self.statement_timeout_ns as f64 / 1e9
                 );
             }
             failed
@@ -166,11 +166,13 @@ impl<'a> Client<'a> {
             "1044" | "1142" | "1227" | "42501" => {
                 "Give the account the privileges CREATE, DROP, INDEX, INSERT and SELECT on the database."
             }
-            "1146" | "42P01" => "Make the tables first (`prepare`), at least as many as asked for.",
-            "1114" | "1021" | "1030" | "53100" => {
-                "Give the server more room on its disk, or ask for fewer rows."
+            "1146" | "42P01" => {
+                "Create the tables first (`prepare`), at least as many as requested."
             }
-            "1286" => "Name a storage engine that the server has (SHOW ENGINES).",
+            "1114" | "1021" | "1030" | "53100" => {
+                "Free disk space on the server, or request fewer rows."
+            }
+            "1286" => "Choose a storage engine that the server supports (see SHOW ENGINES).",
             _ => return failed,
         };
         advice.clone_into(&mut failed.advice);
@@ -191,11 +193,11 @@ impl Drop for Client<'_> {
 /// A statement's first words: enough to identify it, but no quoted text, which might be a password.
 fn statement_summary(sql: &[u8]) -> String {
     const MAX_WORDS: usize = 5;
-    let is_unquoted =
+    let is_word_or_space =
         |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_' || byte.is_ascii_whitespace();
     let prefix: String = sql
         .iter()
-        .take_while(is_unquoted)
+        .take_while(is_word_or_space)
         .take(160)
         .map(|&byte| char::from(byte))
         .collect();

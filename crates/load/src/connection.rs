@@ -275,11 +275,11 @@ impl Connection {
             ),
             _ => (&[][..], &mut uncounted_bytes),
         };
-        let (replies, work) = (&mut transport.replies, &mut context.work);
+        let (replies, handling) = (&mut transport.replies, &mut context.row_handling);
         if transport.channel.is_plain() {
             *to_client += bytes.len() as u64;
             context.unchecked_bytes += bytes.len() as u64;
-            return replies.decode(bytes, types, work);
+            return replies.decode(bytes, types, handling);
         }
         let (unchecked_bytes, mut outcome) = (&mut context.unchecked_bytes, None);
         transport.channel.open_in_pieces(
@@ -294,7 +294,7 @@ impl Connection {
                     let error = Malformed::Unexpected("bytes follow the end of an answer");
                     return Err(ConnectionError::Malformed(error));
                 }
-                let next = replies.decode(packets, types, work)?;
+                let next = replies.decode(packets, types, handling)?;
                 outcome = outcome.take().or(next);
                 Ok(())
             },
@@ -339,8 +339,8 @@ impl Connection {
                 .program
                 .commands()
                 .is_some_and(Commands::stops_on_error);
-            if let Some(refusal) = counts.refused.first().filter(|_| stops_on_error) {
-                return NextStep::Refused(ServerRefusal::Command(refusal.clone()));
+            if let Some(error_reply) = counts.errors.first().filter(|_| stops_on_error) {
+                return NextStep::Refused(ServerRefusal::Command(error_reply.clone()));
             }
         }
         self.advance(&context.program)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use howfar_contract::jobs::{ClientWork, IgnoredErrors};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 
 use crate::workload::Program;
 
@@ -17,7 +17,7 @@ pub(crate) struct WorkerContext {
     /// Decoded bytes received since the worker last checked its commands and time limits.
     pub(crate) unchecked_bytes: u64,
     pub(crate) plain: Vec<u8>,
-    pub(crate) work: Work,
+    pub(crate) row_handling: RowHandling,
 }
 
 impl WorkerContext {
@@ -26,10 +26,10 @@ impl WorkerContext {
         client_work: ClientWork,
         ignored: IgnoredErrors,
     ) -> Self {
-        let work = match client_work {
-            ClientWork::Skip => Work::Skip,
-            ClientWork::Touch => Work::touch(),
-            ClientWork::Decode => Work::Decode,
+        let row_handling = match client_work {
+            ClientWork::Skip => RowHandling::Skip,
+            ClientWork::Touch => RowHandling::touch(),
+            ClientWork::Decode => RowHandling::Decode,
         };
         Self {
             program,
@@ -38,7 +38,7 @@ impl WorkerContext {
             sealed: Vec::new(),
             unchecked_bytes: 0,
             plain: Vec::new(),
-            work,
+            row_handling,
         }
     }
 }

@@ -57,7 +57,7 @@ impl Counters {
         self.misses += u64::from(counts.misses);
         self.classes.read += u64::from(counts.reads);
         self.classes.write += u64::from(counts.writes);
-        self.errors += counts.refused.len() as u64;
+        self.errors += counts.errors.len() as u64;
     }
 }
 

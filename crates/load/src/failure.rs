@@ -4,7 +4,7 @@ use std::io;
 
 use howfar_contract::jobs::{Protocol, Target};
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::keyvalue::{self, Refusal};
+use howfar_wire::keyvalue::{self, ErrorReply};
 use howfar_wire::mysql::auth::AuthError;
 use howfar_wire::mysql::{Malformed, ServerError};
 use howfar_wire::postgres;
@@ -418,8 +418,8 @@ pub(crate) fn statement_failed(target: &Target, operation: &str, error: &ServerE
 }
 
 /// The server answered a command with an error.
-pub(crate) fn command_failed(target: &Target, operation: &str, refusal: &Refusal) -> Failed {
-    let (code, advice) = match refusal.word.name() {
+pub(crate) fn command_failed(target: &Target, operation: &str, error_reply: &ErrorReply) -> Failed {
+    let (code, advice) = match error_reply.word.name() {
         "NOAUTH" | "WRONGPASS" => (FailCode::Auth, "Check user and password."),
         "NOPERM" => (
             FailCode::Auth,
@@ -445,7 +445,10 @@ pub(crate) fn command_failed(target: &Target, operation: &str, refusal: &Refusal
     let kind = operation.strip_prefix("command.").unwrap_or(operation);
     Failed::new(
         code,
-        format!("{} answered a {kind} with {refusal}", target_name(target)),
+        format!(
+            "{} answered a {kind} with {error_reply}",
+            target_name(target)
+        ),
         advice,
     )
 }

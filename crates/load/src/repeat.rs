@@ -39,7 +39,7 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     };
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,
-        stall_ns: job.stall_timeout_ns,
+        statement_timeout_ns: job.stall_timeout_ns,
     };
     let open = || Client::open(&parameters, &address, limits);
     let mut clients = HashMap::new();

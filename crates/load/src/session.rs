@@ -6,11 +6,11 @@
 use howfar_contract::Failed;
 use howfar_contract::events::StepName;
 use howfar_contract::jobs::{self, SqlProtocol, Target};
-use howfar_wire::keyvalue::{CommandCounts, Expects, Refusal};
+use howfar_wire::keyvalue::{CommandCounts, ErrorReply, ExpectReplies};
 use howfar_wire::mysql::ServerError;
 use howfar_wire::mysql::answer::AnswerCounts;
 use howfar_wire::mysql::handshake::{self, Account, Greeting};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::recognise::PeerProtocol;
 
 use crate::channel::{Channel, ChannelOptions, TlsFacts};
@@ -127,7 +127,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) enum ServerRefusal {
     Sql(ServerError),
-    Command(Refusal),
+    Command(ErrorReply),
 }
 
 /// The next request of a connection.
@@ -225,7 +225,7 @@ pub(crate) trait Protocol {
         &mut self,
         input: &[u8],
         types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, ConnectionError>;
 
     /// Append a value as it is written in the text of a request.
@@ -237,7 +237,7 @@ pub(crate) trait Protocol {
     fn goodbye(&self, _out: &mut Vec<u8>) {}
 
     /// Receives the commands of a request, to expect their replies; `None` if requests hold statements.
-    fn commands(&mut self) -> Option<&mut dyn Expects> {
+    fn commands(&mut self) -> Option<&mut dyn ExpectReplies> {
         None
     }
 
@@ -271,16 +271,16 @@ macro_rules! protocols {
                 &mut self,
                 input: &[u8],
                 types: &[u8],
-                work: &mut Work,
+                handling: &mut RowHandling,
             ) -> Result<Option<Outcome>, ConnectionError> {
-                match self { $(Self::$name(session) => session.decode(input, types, work)),+ }
+                match self { $(Self::$name(session) => session.decode(input, types, handling)),+ }
             }
 
             fn goodbye(&self, out: &mut Vec<u8>) {
                 match self { $(Self::$name(session) => session.goodbye(out)),+ }
             }
 
-            pub(crate) fn commands(&mut self) -> Option<&mut dyn Expects> {
+            pub(crate) fn commands(&mut self) -> Option<&mut dyn ExpectReplies> {
                 match self { $(Self::$name(session) => session.commands()),+ }
             }
 

@@ -42,7 +42,7 @@ pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     let parameters = LoginParameters::new(&job.target, account, &channel_options, &program);
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,
-        stall_ns: job.stall_timeout_ns,
+        statement_timeout_ns: job.stall_timeout_ns,
     };
     let mut client = Client::open(&parameters, &address, limits)?;
     let mut next_keys = NextKeys::new(job);

@@ -222,7 +222,7 @@ impl ResultSet<'_> {
 #[cfg(test)]
 mod tests {
     use howfar_wire::mysql::Answer;
-    use howfar_wire::mysql::row::Work;
+    use howfar_wire::mysql::row::RowHandling;
 
     use super::*;
 
@@ -231,7 +231,7 @@ mod tests {
         let mut answer = Answer::new(caches_metadata);
         answer.begin(binary);
         answer
-            .feed(bytes, types, &mut Work::Decode)
+            .feed(bytes, types, &mut RowHandling::Decode)
             .expect("the answer is well formed")
             .and_then(|outcome| outcome.rows())
     }

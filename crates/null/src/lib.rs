@@ -32,7 +32,7 @@ use replay::jobs::{AnswerJob, ReplayJob, Replayed};
 use server::Server;
 
 /// Add the messages of this crate.
-pub fn describe(contract: &mut Contract) {
+pub fn register_messages(contract: &mut Contract) {
     contract.add_input::<NullJob>();
     contract.add_input::<PingPongJob>();
     contract.add_event::<NullReady>();

@@ -9,7 +9,7 @@ use howfar_contract::{FailCode, Failed, Latency};
 use howfar_wire::mysql::command::{self, Execute};
 use howfar_wire::mysql::handshake::{Account, Greeting};
 use howfar_wire::mysql::reply::{self, Prepared};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::mysql::{Answer, Framer, Malformed, auth};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
@@ -213,7 +213,7 @@ impl Client {
         loop {
             let count = self.receive()?;
             length += count;
-            let ended = answer.feed(&self.buffer[..count], &[], &mut Work::Skip);
+            let ended = answer.feed(&self.buffer[..count], &[], &mut RowHandling::Skip);
             if ended.map_err(|error| self.protocol_error(error))?.is_some() {
                 return Ok(length);
             }

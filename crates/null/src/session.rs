@@ -181,7 +181,7 @@ mod tests {
     use howfar_wire::mysql::command::{self, Execute};
     use howfar_wire::mysql::handshake::{Account, Greeting};
     use howfar_wire::mysql::reply::Prepared;
-    use howfar_wire::mysql::row::Work;
+    use howfar_wire::mysql::row::RowHandling;
     use howfar_wire::mysql::{Answer, Framer, ServerError};
     use proptest::prelude::*;
 
@@ -269,7 +269,7 @@ mod tests {
                     let outcome = answer.feed(
                         &bytes,
                         &[server::STRING][..columns.into()],
-                        &mut Work::Decode,
+                        &mut RowHandling::Decode,
                     );
                     let outcome = outcome.expect("the answer is well formed");
                     assert_eq!(outcome.and_then(|one| one.rows()), Some(rows), "{sql}");
@@ -292,7 +292,7 @@ mod tests {
                 command::query(&mut request, sql.as_bytes());
                 let bytes = reply_to(&mut session, book, &request);
                 answer.begin(false);
-                let outcome = answer.feed(&bytes, &[], &mut Work::Decode);
+                let outcome = answer.feed(&bytes, &[], &mut RowHandling::Decode);
                 let outcome = outcome.expect("the answer is well formed");
                 assert_eq!(outcome.and_then(|one| one.rows()), Some(rows), "{sql}");
             }

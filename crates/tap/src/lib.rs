@@ -46,7 +46,7 @@ use relay::Relay;
 const FINISH_RETRY_NS: u64 = 5_000_000;
 
 /// Add the messages of this crate.
-pub fn describe(contract: &mut Contract) {
+pub fn register_messages(contract: &mut Contract) {
     contract.add_input::<TapJob>();
     contract.add_input::<TapDelay>();
     contract.add_event::<TapReady>();
@@ -91,7 +91,7 @@ fn serve() -> Result<(), Failed> {
     let commands =
         read_stdin().map_err(|error| internal(format!("setting up the tap: {error}")))?;
     let Ok(Some(text)) = commands.lines.recv() else {
-        return Err(Failed::bad_job("stdin ended before a job came"));
+        return Err(Failed::bad_job("stdin was closed before a job arrived"));
     };
     let job: TapJob = parse_job("tap", &text)?;
     let (listener, port) = address::listen(&job.listen)?;
@@ -127,7 +127,7 @@ fn serve_recorded() -> Result<(), Failed> {
     let setup_error = |error| internal(format!("setting up the recorder: {error}"));
     let commands = read_stdin().map_err(setup_error)?;
     let Ok(Some(text)) = commands.lines.recv() else {
-        return Err(Failed::bad_job("stdin ended before a job came"));
+        return Err(Failed::bad_job("stdin was closed before a job arrived"));
     };
     let job: RecordJob = parse_job("record", &text)?;
     let (listener, port) = address::listen(&job.listen)?;

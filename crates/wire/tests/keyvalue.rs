@@ -1,6 +1,6 @@
 //! The split of the replies of Redis and Memcached does not change their meaning, and no bytes make the codecs panic.
 
-use howfar_wire::keyvalue::{CommandCounts, Expected, Expects as _, Malformed};
+use howfar_wire::keyvalue::{CommandCounts, ExpectReplies as _, Expected, Malformed};
 use howfar_wire::memcached::{self, Dialect};
 use howfar_wire::redis::{self, Decoder, Value};
 use proptest::prelude::*;
@@ -217,7 +217,7 @@ fn expected_totals(exchanges: &[Exchange]) -> Totals {
 
 fn counted_totals(counts: &CommandCounts, bytes: Vec<u8>) -> Totals {
     let sums = [counts.reads, counts.writes, counts.hits, counts.misses];
-    (sums, counts.refused.len(), bytes)
+    (sums, counts.errors.len(), bytes)
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use howfar_wire::mysql::answer::AnswerCounts;
 use howfar_wire::mysql::compress::{Algorithm, Codec, Unpacker};
 use howfar_wire::mysql::handshake::{Account, Greeting};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::mysql::{Answer, Framer, Malformed, Outcome, command, frame};
 use proptest::prelude::*;
 
@@ -21,12 +21,12 @@ fn answer_outcome<'a>(
     mut answer: Answer,
     types: &[u8],
     pieces: impl Iterator<Item = &'a [u8]>,
-    mut work: Work,
+    mut handling: RowHandling,
 ) -> Result<Option<Outcome>, Malformed> {
     let mut outcome = None;
     for piece in pieces {
         assert!(outcome.is_none(), "the answer ends with the last piece");
-        outcome = answer.feed(piece, types, &mut work)?;
+        outcome = answer.feed(piece, types, &mut handling)?;
     }
     Ok(outcome)
 }
@@ -36,11 +36,11 @@ fn outcome(
     stream: &[u8],
     sizes: &[usize],
     caches_metadata: bool,
-    work: Work,
+    handling: RowHandling,
 ) -> Result<Option<Outcome>, Malformed> {
     let mut answer = Answer::new(caches_metadata);
     answer.begin(true);
-    answer_outcome(answer, &[254], cut(stream, sizes), work)
+    answer_outcome(answer, &[254], cut(stream, sizes), handling)
 }
 
 fn definition() -> Vec<u8> {
@@ -85,8 +85,8 @@ fn read_outcome(rows: u64) -> Outcome {
     })
 }
 
-fn all_works() -> [Work; 3] {
-    [Work::Skip, Work::touch(), Work::Decode]
+fn all_handlings() -> [RowHandling; 3] {
+    [RowHandling::Skip, RowHandling::touch(), RowHandling::Decode]
 }
 
 proptest! {
@@ -98,8 +98,8 @@ proptest! {
         has_definitions in any::<bool>(),
     ) {
         let stream = result_set(&rows, has_definitions || !caches_metadata, caches_metadata);
-        for work in all_works() {
-            prop_assert_eq!(outcome(&stream, &sizes, caches_metadata, work), Ok(Some(read_outcome(rows.len() as u64))));
+        for handling in all_handlings() {
+            prop_assert_eq!(outcome(&stream, &sizes, caches_metadata, handling), Ok(Some(read_outcome(rows.len() as u64))));
         }
     }
 
@@ -107,15 +107,15 @@ proptest! {
     fn a_truncated_answer_never_ends(rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), cut in any::<prop::sample::Index>()) {
         let stream = result_set(&rows, true, true);
         let cut = cut.index(stream.len());
-        for work in all_works() {
-            prop_assert_eq!(outcome(&stream[..cut], &[7], true, work), Ok(None));
+        for handling in all_handlings() {
+            prop_assert_eq!(outcome(&stream[..cut], &[7], true, handling), Ok(None));
         }
     }
 
     #[test]
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..600), sizes in prop::collection::vec(1_usize..50, 1..5), caches_metadata in any::<bool>()) {
-        for work in all_works() {
-            drop(outcome(&bytes, &sizes, caches_metadata, work));
+        for handling in all_handlings() {
+            drop(outcome(&bytes, &sizes, caches_metadata, handling));
         }
         drop(Greeting::parse(&bytes));
         let mut framer = Framer::new(1000);
@@ -128,8 +128,8 @@ proptest! {
         let mut stream = result_set(&rows, true, true);
         let at = at.index(stream.len());
         stream[at] = to;
-        for work in all_works() {
-            drop(outcome(&stream, &[stream.len()], true, work));
+        for handling in all_handlings() {
+            drop(outcome(&stream, &[stream.len()], true, handling));
         }
     }
 
@@ -201,9 +201,9 @@ fn a_row_of_16_mib_is_one_row() {
     sequence = frame::write_packet(&mut stream, sequence, b"\xFE\0\0\x02\0");
     sequence = frame::write_packet(&mut stream, sequence, &vec![0; frame::MAX_PAYLOAD + 9]);
     frame::write_packet(&mut stream, sequence, b"\xFE\0\0\x02\0");
-    for work in [Work::Skip, Work::touch()] {
+    for handling in [RowHandling::Skip, RowHandling::touch()] {
         assert_eq!(
-            outcome(&stream, &[4096, 3], true, work),
+            outcome(&stream, &[4096, 3], true, handling),
             Ok(Some(read_outcome(1)))
         );
     }
@@ -213,7 +213,7 @@ fn a_row_of_16_mib_is_one_row() {
 fn errors_are_returned_and_trailing_bytes_refused() {
     let mut stream = Vec::new();
     frame::write_packet(&mut stream, 1, b"\xFF\xBD\x04#40001Deadlock found");
-    let Ok(Some(Outcome::Failed(error))) = outcome(&stream, &[3], true, Work::Skip) else {
+    let Ok(Some(Outcome::Failed(error))) = outcome(&stream, &[3], true, RowHandling::Skip) else {
         panic!("the outcome is an error")
     };
     assert_eq!(
@@ -221,11 +221,11 @@ fn errors_are_returned_and_trailing_bytes_refused() {
         (1213.into(), "40001", "Deadlock found")
     );
     stream.push(0);
-    assert!(outcome(&stream, &[4096], true, Work::Skip).is_err());
+    assert!(outcome(&stream, &[4096], true, RowHandling::Skip).is_err());
     let mut wrong_number = Vec::new();
     frame::write_packet(&mut wrong_number, 2, b"\0\0\0\x02\0\0\0");
     assert_eq!(
-        outcome(&wrong_number, &[1], true, Work::Skip),
+        outcome(&wrong_number, &[1], true, RowHandling::Skip),
         Err(Malformed::Sequence {
             expected: 1,
             received: 2
@@ -317,11 +317,11 @@ fn write_results(results: &[StatementResult]) -> (Vec<u8>, AnswerCounts) {
 /// The outcome of an answer of text rows.
 fn text_outcome<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
-    work: Work,
+    handling: RowHandling,
 ) -> Result<Option<Outcome>, Malformed> {
     let mut answer = Answer::new(false);
     answer.begin(false);
-    answer_outcome(answer, &[], pieces, work)
+    answer_outcome(answer, &[], pieces, handling)
 }
 
 fn piece_sizes() -> impl Strategy<Value = Vec<usize>> {
@@ -332,8 +332,8 @@ proptest! {
     #[test]
     fn any_split_of_several_results_has_the_same_counts(results in statement_results(), sizes in piece_sizes()) {
         let (stream, counts) = write_results(&results);
-        for work in all_works() {
-            prop_assert_eq!(text_outcome(cut(&stream, &sizes), work), Ok(Some(Outcome::Done(counts))));
+        for handling in all_handlings() {
+            prop_assert_eq!(text_outcome(cut(&stream, &sizes), handling), Ok(Some(Outcome::Done(counts))));
         }
     }
 
@@ -359,9 +359,9 @@ proptest! {
             unpacker.feed(&mut codec, piece, &mut out).expect("the frames are valid");
             unpacked.push(out);
         }
-        for work in all_works() {
+        for handling in all_handlings() {
             let pieces = unpacked.iter().map(Vec::as_slice).filter(|piece| !piece.is_empty());
-            prop_assert_eq!(text_outcome(pieces, work), Ok(Some(Outcome::Done(counts))));
+            prop_assert_eq!(text_outcome(pieces, handling), Ok(Some(Outcome::Done(counts))));
         }
     }
 }

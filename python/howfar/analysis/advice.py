@@ -297,7 +297,7 @@ def _advise_no_forwarding(context: _RunContext) -> Advice | None:
     cpu_ratios = table.block_ratios(forwarded.arm, remote.arm, table.path_cpu_us)
     if not rate_ratios or not cpu_ratios:
         return None
-    speed, cost = judge_ratio(rate_ratios).quoted, judge_ratio(cpu_ratios).quoted
+    speed, cost = judge_ratio(rate_ratios).reported, judge_ratio(cpu_ratios).reported
     reasons = []
     if context.floors.threshold(forwarded.factors).resolve(speed) is Resolution.SLOWER:
         reasons.append(

@@ -59,7 +59,7 @@ NOTHING_COMPARED = Finding(id="nothing-compared")
 UNRESOLVED = "unresolved"
 """Id of a difference that the run does not resolve; the parameter `baseline` names what `subject` was compared with."""
 COMMON_TEXTS: Texts = {
-    NOT_YET: "not yet: {blocks} of the {needed} blocks that an answer needs",
+    NOT_YET: "no answer yet: this run has {blocks:of block}, and an answer needs {needed}",
     NOTHING_COMPARED.id: "no answer: no block has both the baseline and another arm",
     UNRESOLVED: "this run cannot tell {subject} from {baseline}",
 }

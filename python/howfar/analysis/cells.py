@@ -219,7 +219,7 @@ class NoiseFloors:
         """Resolution of the ratio of one arm to another, paired by block. SLOWER: the figure is smaller."""
         ratios = table.block_ratios(arm, reference, figure.reader(table))
         factors = next(other.factors for other in table.run.info.arms if other.name == arm)
-        return self.threshold(factors, figure).resolve(judge_ratio(ratios).quoted if ratios else None)
+        return self.threshold(factors, figure).resolve(judge_ratio(ratios).reported if ratios else None)
 
 
 def measure_noise_floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:
@@ -245,7 +245,7 @@ def measure_noise_floors(table: TrialTable, controls: Sequence[Control] = ()) ->
 def _repeat_ratios(table: TrialTable, repeated: str, first: str) -> dict[Metric, Estimate]:
     """Ratios of an arm's second measurement to its first, in each figure that its trials have."""
     ratios = {figure: table.block_ratios(repeated, first, figure.reader(table)) for figure in Metric}
-    return {figure: judge_ratio(block_ratios).quoted for figure, block_ratios in ratios.items() if block_ratios}
+    return {figure: judge_ratio(block_ratios).reported for figure, block_ratios in ratios.items() if block_ratios}
 
 
 def count_comparisons(table: TrialTable) -> int:
@@ -283,11 +283,11 @@ def summarise_cell(
     reference = table.reference(arm)
     bound = _cpu_bound(arm, reference)
     paired_arm = reference if is_baseline else table.compared_reference(arm)
-    ratio = IDENTITY if is_baseline else judgement.quoted if judgement else None
+    ratio = IDENTITY if is_baseline else judgement.reported if judgement else None
     cpu_ratio = None if has_outage else _ratio_to_reference(table, arm, table.path_cpu_us)
     scatter_parts = scatter(all_trials, judgement, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
     warnings = diagnostics.arm_warnings(
-        trials, link, scatter_parts.shift if scatter_parts else None, is_load=not is_page
+        trials, link, scatter_parts.shift if scatter_parts else None, is_engine_load=not is_page
     )
     warnings += diagnostics.ratio_warnings(judgement, floors.target) if judgement else []
     return CellSummary(
@@ -334,7 +334,7 @@ def _ratio_to_reference(table: TrialTable, arm: Arm, value: Value) -> Estimate |
     if arm.role is ArmRole.BASELINE:
         return IDENTITY
     judgement = judge_against_reference(table, arm, value)
-    return judgement.quoted if judgement else None
+    return judgement.reported if judgement else None
 
 
 def time_split_us(cycle: Cycle) -> dict[str, float]:

@@ -187,7 +187,7 @@ def confirmations(confirmation_run: Run) -> tuple[Confirmation, ...]:
     for intervention in _interventions(confirmation_run):
         ratios = _ratios(table, intervention)
         if ratios:
-            measured = judge_ratio(ratios).quoted
+            measured = judge_ratio(ratios).reported
             results.append(
                 Confirmation(
                     arm=intervention.arm,

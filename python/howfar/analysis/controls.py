@@ -100,7 +100,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
             unit = "ratio of p99"
         value = p99_ms if has_given_rate else table.rate
         min_true, ratios = injected, table.block_ratios(arm.name, reference.name, value)
-        effect = judge_ratio(ratios).quoted if ratios else None
+        effect = judge_ratio(ratios).reported if ratios else None
     else:
         waited = waited_rtt(arm.factors)
         assert waited is not None, "a control with an effect waits for a round trip"

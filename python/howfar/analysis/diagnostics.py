@@ -18,36 +18,35 @@ from howfar.store.records import MachineLoad, Measured
 FEW_BLOCKS = 8
 """Intervals from fewer blocks missed the true value in more than 5 % of simulations; the report warns. A run may stop earlier."""
 
-CLIENT_BUSY_SHARE = 0.95
+SATURATED_CLIENT_SHARE = 0.95
 """A thread that is on a CPU for this share of the window counts as saturated: the figure then describes the load generator."""
 
-STEAL_SHARE = 0.02
+MAX_STEAL_SHARE = 0.02
 """The machine counts as busy if the hypervisor gave this share of the time to other guests: our clock ran while our CPUs did not."""
 
-IO_PRESSURE_SHARE = 0.10
+MAX_IO_PRESSURE_SHARE = 0.10
 """The machine counts as busy if programs waited for disks for this share of the time. Used only if the CPU use of other programs
 was not recorded. Our data are in memory, so it must be other programs that wait for disks."""
 
 MAX_LOAD_PER_CPU = 2.0
 """The machine counts as busy above this load average per CPU: more than our own load must be running."""
 
-OTHER_PROGRAMS_SHARE = 0.10
+MAX_OTHER_PROGRAMS_SHARE = 0.10
 """The machine counts as busy if other programs used more than this share of its CPUs in the median trial. Our own main process,
-kernel threads and the services of a quiet system use less. Without a tenth of the CPUs, clients and servers do have to wait."""
+kernel threads and the services of a quiet system use less. If others take a tenth of the CPUs, clients and servers have to wait."""
 
-DRIFT_SHARE = 0.03
-"""Minimum mean change of throughput from the first to the second half of a trial that is reported."""
+MIN_REPORTED_DRIFT = 0.03
+"""A drift is reported if throughput changes from the first to the second half of a trial by more than this share, on average."""
 
-CPU_SCATTER_SHARE = 0.10
+MAX_CPU_SCATTER = 0.10
 """The report warns if the CPU time for the same work varies between trials by this relative standard deviation. In a virtual
 machine it may be the only sign of a neighbour on the same core that made our work slower. A steady machine is within 3 %."""
 
 MIN_SLICES = 4
 """Minimum number of slices that can show a drift."""
 
-
-SHIFT_SHARE = 0.02
-"""Minimum relative change of a figure, due to an RTT that differs from the requested one, that is reported."""
+MIN_REPORTED_SHIFT = 0.02
+"""An RTT that differs from the requested one is reported if it changes a figure by more than this share."""
 
 
 class Diagnostic(StrEnum):
@@ -98,19 +97,19 @@ def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections:
     cpus = machine.cpus
     others_active = cpus is not None and load_average > MAX_LOAD_PER_CPU * cpus + connections
     if cpus is not None and machine.others_cpus is not None:
-        others_active = others_active or machine.others_cpus > OTHER_PROGRAMS_SHARE * cpus
+        others_active = others_active or machine.others_cpus > MAX_OTHER_PROGRAMS_SHARE * cpus
     elif all(load.busy_cpus is None for load in loads):
-        others_active = others_active or io_share >= IO_PRESSURE_SHARE
-    return steal_share >= STEAL_SHARE or others_active
+        others_active = others_active or io_share >= MAX_IO_PRESSURE_SHARE
+    return steal_share >= MAX_STEAL_SHARE or others_active
 
 
 def is_client_limited(trials: Sequence[Measured]) -> bool:
-    """Whether the engine's busiest thread was on a CPU for at least `CLIENT_BUSY_SHARE` of the median trial."""
+    """Whether the engine's busiest thread was on a CPU for at least `SATURATED_CLIENT_SHARE` of the median trial."""
 
     def busiest_thread_share(trial: Measured) -> float:
         return max((cpu.busiest_thread_ns for cpu in trial.cpu if cpu.role == "client"), default=0) / trial.elapsed_ns
 
-    return bool(trials) and median(busiest_thread_share(trial) for trial in trials) >= CLIENT_BUSY_SHARE
+    return bool(trials) and median(busiest_thread_share(trial) for trial in trials) >= SATURATED_CLIENT_SHARE
 
 
 def is_unsteady(trials: Sequence[Measured]) -> bool:
@@ -125,13 +124,13 @@ def is_unsteady(trials: Sequence[Measured]) -> bool:
             drifts.append(second / first)
     if len(drifts) < FEW_BLOCKS:
         return False
-    drift = judge_ratio(drifts).quoted
-    return excludes_one(drift) and abs(math.log(drift.value)) > math.log1p(DRIFT_SHARE)
+    drift = judge_ratio(drifts).reported
+    return excludes_one(drift) and abs(math.log(drift.value)) > math.log1p(MIN_REPORTED_DRIFT)
 
 
 def ratio_warnings(judgement: RatioJudgement, target: float) -> list[Diagnostic]:
     """Warnings about a ratio. `target`: requested half-width of its interval."""
-    width = half_width(judgement.quoted)
+    width = half_width(judgement.reported)
     warnings = []
     if judgement.is_contaminated:
         warnings.append(Diagnostic.CONTAMINATED_BLOCKS)
@@ -143,15 +142,16 @@ def ratio_warnings(judgement: RatioJudgement, target: float) -> list[Diagnostic]
 
 
 def arm_warnings(
-    trials: Sequence[Measured], link: LinkFacts, shift: float | None, *, is_load: bool
+    trials: Sequence[Measured], link: LinkFacts, shift: float | None, *, is_engine_load: bool
 ) -> list[Diagnostic]:
-    """Warnings about an arm. `shift`: relative change of the figure due to a deviating RTT; `is_load`: all load is our engine's."""
+    """Warnings about an arm. `shift`: relative change of the figure due to a deviating RTT; `is_engine_load`: whether our engine makes
+    all load."""
     warnings = []
     if is_unsteady(trials):
         warnings.append(Diagnostic.NOT_STEADY)
-    if is_load and is_client_limited(trials):
+    if is_engine_load and is_client_limited(trials):
         warnings.append(Diagnostic.CLIENT_LIMITED)
-    if not link.is_as_requested or abs(shift or 0.0) > SHIFT_SHARE:
+    if not link.is_as_requested or abs(shift or 0.0) > MIN_REPORTED_SHIFT:
         warnings.append(Diagnostic.LINK_NOT_AS_REQUESTED)
     return warnings
 
@@ -172,14 +172,14 @@ def session_warnings(
         warnings.append(Diagnostic.CONTROL_MISSED)
     if is_machine_busy(loads, machine, connections):
         warnings.append(Diagnostic.BUSY_MACHINE)
-    if (machine.cpu_scatter or 0.0) >= CPU_SCATTER_SHARE:
+    if (machine.cpu_scatter or 0.0) >= MAX_CPU_SCATTER:
         warnings.append(Diagnostic.UNEVEN_CPUS)
     return warnings
 
 
 MEANINGS = {
     Diagnostic.CONTAMINATED_BLOCKS: (
-        "the mean and the rank estimate disagree, so some blocks were disturbed; the rank estimate is quoted"
+        "the mean and the rank estimate disagree, so some blocks were disturbed; the rank estimate is reported"
     ),
     Diagnostic.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
     Diagnostic.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
@@ -191,8 +191,8 @@ MEANINGS = {
     Diagnostic.WIDE_INTERVAL: "wider than requested; more blocks would narrow it",
     Diagnostic.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
     Diagnostic.DISTURBED: (
-        "every block had a void trial, so the first ones are shown for the cells that were good in them, which favours "
-        "paths over the link; run again on a quieter machine"
+        "every block had a void trial, so the figures come from the valid trials of the first blocks, which favours "
+        "paths that cross the link; run again on a quieter machine"
     ),
     Diagnostic.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
     Diagnostic.LINK_NOT_AS_REQUESTED: (
@@ -200,7 +200,7 @@ MEANINGS = {
     ),
     Diagnostic.CONTROL_MISSED: (
         "the interval of a known effect excludes its true size (by chance in one of 20 runs), so do not trust effects "
-        "of the link that are as small"
+        "of the link that are no larger than this one"
     ),
 }
 """Warnings as clauses, for every report."""

@@ -107,11 +107,11 @@ def _waking_cost_of_path(table: TrialTable, arm: Arm, polling_arm: Arm) -> Woken
     return Woken(
         arm=arm.name,
         polling=polling_arm.name,
-        speed=judge_ratio(speeds).quoted,
+        speed=judge_ratio(speeds).reported,
         reference=reference.name if ratio_pairs and reference else None,
-        of_reference=judge_ratio([as_found for as_found, _ in ratio_pairs]).quoted if ratio_pairs else None,
-        of_reference_polling=judge_ratio([polling for _, polling in ratio_pairs]).quoted if ratio_pairs else None,
-        part=judge_ratio([as_found / polling for as_found, polling in ratio_pairs]).quoted if ratio_pairs else None,
+        of_reference=judge_ratio([as_found for as_found, _ in ratio_pairs]).reported if ratio_pairs else None,
+        of_reference_polling=judge_ratio([polling for _, polling in ratio_pairs]).reported if ratio_pairs else None,
+        part=judge_ratio([as_found / polling for as_found, polling in ratio_pairs]).reported if ratio_pairs else None,
     )
 
 

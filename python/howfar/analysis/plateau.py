@@ -89,10 +89,10 @@ def _agree(table: TrialTable, first: Arm, second: Arm) -> bool:
     ratios = table.block_ratios(first.name, second.name)
     if len(ratios) < MIN_BLOCKS:
         return False
-    quoted = judge_ratio(ratios).quoted
-    if quoted.low is None or quoted.high is None:
+    reported = judge_ratio(ratios).reported
+    if reported.low is None or reported.high is None:
         return False
-    return quoted.low >= 1 / (1 + AGREEMENT) and quoted.high <= 1 + AGREEMENT
+    return reported.low >= 1 / (1 + AGREEMENT) and reported.high <= 1 + AGREEMENT
 
 
 def _tail_agreeing_with(table: TrialTable, levels_so_far: Sequence[Arm], arm: Arm) -> list[Arm]:
@@ -107,7 +107,7 @@ def _tail_agreeing_with(table: TrialTable, levels_so_far: Sequence[Arm], arm: Ar
 def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:
     reference = table.compared_reference(arm)
     ratios = [] if reference is None else table.block_ratios(arm.name, reference.name)
-    width = half_width(judge_ratio(ratios).quoted) if ratios else None
+    width = half_width(judge_ratio(ratios).reported) if ratios else None
     return width is not None and width <= target
 
 

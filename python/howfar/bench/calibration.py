@@ -190,7 +190,7 @@ def make_floor(cpus: Cpus, ping_pong: Sequence[Exchange], engine: Sequence[Load]
     """The floor from the blocks of ping-pong and engine, in the same order."""
     ratio = judge_ratio(
         [load.p50_ns / exchange.p50_ns for exchange, load in zip(ping_pong, engine, strict=True)]
-    ).quoted
+    ).reported
     return Floor(
         cpus=cpus,
         ping_pong_p50_us=_microseconds([block.p50_ns for block in ping_pong]),

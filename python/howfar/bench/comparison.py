@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 import howfar
 from howfar.bench import meter
-from howfar.bench.clients import CLIENTS, find_client
+from howfar.bench.clients import ENGINE_PEERS, find_engine_peer
 from howfar.bench.meter import Trial
 from howfar.bench.peers import PeerProgram, ServerCounters
 from howfar.contract.messages import (
@@ -149,7 +149,7 @@ def make_side(trials: Sequence[Trial]) -> Side:
 
 
 def make_row(
-    connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against: PeerProgram = CLIENTS["sysbench"]
+    connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against: PeerProgram = ENGINE_PEERS["sysbench"]
 ) -> Row:
     """One row from the blocks of both clients, in the same order."""
     pairs = list(zip(ours, peer, strict=True))
@@ -157,8 +157,8 @@ def make_row(
         connections=connections,
         ours=make_side(ours),
         peer=make_side(peer),
-        cpu_ratio=judge_ratio([_cpu_us(ours_trial) / _cpu_us(peer_trial) for ours_trial, peer_trial in pairs]).quoted,
-        qps_ratio=judge_ratio([_qps(ours_trial) / _qps(peer_trial) for ours_trial, peer_trial in pairs]).quoted,
+        cpu_ratio=judge_ratio([_cpu_us(ours_trial) / _cpu_us(peer_trial) for ours_trial, peer_trial in pairs]).reported,
+        qps_ratio=judge_ratio([_qps(ours_trial) / _qps(peer_trial) for ours_trial, peer_trial in pairs]).reported,
         rss_ratio=median(ours_trial.rss_bytes / peer_trial.rss_bytes for ours_trial, peer_trial in pairs),
         driver=ours[-1].driver,
         cpu_bar=against.cpu_bars.get(connections),
@@ -195,11 +195,11 @@ class ComparisonRequest:
     """Kind of server. None means the kind that the peer is for."""
     driver: Driver = "auto"
     against: str = "sysbench"
-    """Name of the peer, one of CLIENTS."""
+    """Name of the peer, one of ENGINE_PEERS."""
 
     @property
     def peer(self) -> PeerProgram:
-        return find_client(self.against, self.server)
+        return find_engine_peer(self.against, self.server)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from howfar.bench.calibration import FLOOR_BAR, Calibration, CalibrationRequest, Limit, OverTransport, Transport
 from howfar.bench.calibration import calibrate as run_calibration
-from howfar.bench.clients import CLIENTS
+from howfar.bench.clients import ENGINE_PEERS
 from howfar.bench.comparison import Comparison, ComparisonRequest, Driver, Placement, Row, Side, compare, within
 from howfar.bench.links.bars import Verdict
 from howfar.bench.links.figures import (
@@ -359,7 +359,7 @@ def _calibration_verdicts(calibration: Calibration) -> list[str]:
 
 
 @bench.command()
-@click.option("--against", type=click.Choice(list(CLIENTS)), required=True, help="Load generator to compare with.")
+@click.option("--against", type=click.Choice(list(ENGINE_PEERS)), required=True, help="Load generator to compare with.")
 @click.option(
     "--connections", default=CONNECTIONS, show_default=True, help="Numbers of connections, separated by commas."
 )

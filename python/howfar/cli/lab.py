@@ -68,26 +68,28 @@ def clear_receipt(receipt: Path) -> None:
         receipt.touch()
         receipt.unlink()
     except OSError as error:
-        raise UsageError(f"the receipt {receipt} cannot be written: {error.strerror}", "Name another file.") from error
+        raise UsageError(
+            f"the receipt {receipt} cannot be written: {error.strerror}", "Choose another file."
+        ) from error
 
 
-def code_with_receipt(code: int, receipt: Path, facts: Mapping[str, object]) -> int:
+def write_receipt(exit_code: int, receipt: Path, facts: Mapping[str, object]) -> int:
     """Write the receipt, and return the exit code: CMD's own, unless that is 0 and the receipt could not be written."""
     try:
         receipt.write_text(json.dumps(facts, indent=2) + "\n")
     except OSError as error:
         note(f"the receipt {receipt} cannot be written: {error.strerror}")
-        return code or LabError.exit_code
-    return code
+        return exit_code or LabError.exit_code
+    return exit_code
 
 
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
     """Call `run` over the link and return its exit code. Deviations of the link are reported on stderr; `receipt` gets all facts."""
     laboratory.size_buffers(max(spec.bdp_bytes for spec in script.all_specs()))
     rtt_at_rest = link.measure_rtt_at_rest() if receipt else None
-    from_idle = link.ping_from_idle() if receipt else None
+    rtt_from_idle = link.ping_from_idle() if receipt else None
     load_watch = LoadWatch()
-    link.arm()
+    link.start_effects()
     link.counters(reset=True)
     start_ns = time.monotonic_ns()
     with ScriptPlayer(script, link.change) as player:
@@ -98,11 +100,11 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         stats = link.counters()
     except HowfarError as error:
         raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
-    # A script that changed the RTT is judged by the strictest of its links.
-    strictest = min(script.all_specs(), key=lambda spec: spec.rtt_ns)
+    # If the script changed the RTT, the link is judged by the shortest RTT, whose limits are the strictest.
+    shortest = min(script.all_specs(), key=lambda spec: spec.rtt_ns)
     violations = script_violations(player)
     if (counters := link_counters(stats)) is not None:
-        violations += counters.violations(strictest.rtt_ns, STRICT_LIMITS)
+        violations += counters.violations(shortest.rtt_ns, STRICT_LIMITS)
     if rtt_at_rest is not None:
         link_facts = link_receipt(link, rtt_at_rest, stats, laboratory.tcp_settings(), changed=bool(script.changes))
         violations = link_facts.rtt_violations(STRICT_LIMITS) + violations
@@ -115,7 +117,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     facts = _environment_facts(laboratory)
     facts["link"] = {
         **link_facts.as_json(),
-        "rtt_from_idle_ns": None if from_idle is None else from_idle.model_dump(exclude={"event"}),
+        "rtt_from_idle_ns": None if rtt_from_idle is None else rtt_from_idle.model_dump(exclude={"event"}),
         "elapsed_ns": elapsed_ns,
         "script_ns": [{"asked": requested, "in_force": changed_at} for requested, changed_at in player.played],
         "machine": machine.model_dump(),
@@ -125,7 +127,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
             "warnings": [*warnings, *unknown, *laboratory.warnings],
         },
     }
-    return code_with_receipt(code, receipt, facts)
+    return write_receipt(code, receipt, facts)
 
 
 def _environment_facts(laboratory: Lab) -> dict[str, object]:
@@ -142,17 +144,17 @@ def script_violations(player: ScriptPlayer) -> tuple[str, ...]:
 
 def describe_link(link: Link) -> str:
     """The link in words: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
-    spec, rtt_text = link.spec, format_duration_ns(link.measured_rtt_ns)
+    spec, rtt_text = link.spec, f"{format_duration_ns(link.measured_rtt_ns)} at rest"
     if link.backend == "none":
-        return f"a bare cable, RTT measured {rtt_text} at rest"
+        return f"a bare cable, RTT measured {rtt_text}"
     ping_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
     if ping_ns > rtt_tolerance_ns(spec.rtt_ns):
-        rtt_text += f", {format_duration_ns(ping_ns)} of it for the ping's own bytes,"
+        rtt_text += f", of which {format_duration_ns(ping_ns)} is the ping's transmission time"
     rates = [spec.mean_rate_bps(name) for name in DIRECTIONS]
     directions = [spec.direction(name) for name in DIRECTIONS]
     parts = [
         f"link {_format_directions(['unshaped' if rate is None else format_rate_bps(rate) for rate in rates])}",
-        f"RTT {format_duration_ns(spec.rtt_ns)} (measured {rtt_text} at rest)",
+        f"RTT {format_duration_ns(spec.rtt_ns)} (measured {rtt_text})",
         f"queue {_format_directions([format_size_bytes(link.queue_bytes(name)) for name in DIRECTIONS])}",
         *(name for field, name in _EFFECTS.items() if any(getattr(direction, field) for direction in directions)),
     ]
@@ -332,7 +334,7 @@ def _check_server_starts(server: str, path: NetworkPath, tls: str | None) -> Non
 
 
 def _environment_factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, Level]:
-    """Factors of the environment."""
+    """The factors from which the trial environment is built."""
     replica_factors: dict[str, Level] = {} if plan is None else dict(cells(plan)[0].factors)
     return replica_factors | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
 
@@ -357,7 +359,7 @@ def _run_inside(
         if laboratory.link is not None:
             return run_over_link(laboratory, laboratory.link, script, run, receipt)
         code = run()
-        return code_with_receipt(code, receipt, _environment_facts(laboratory)) if receipt else code
+        return write_receipt(code, receipt, _environment_facts(laboratory)) if receipt else code
 
 
 def _choose_path(name: str | None, choice: LinkChoice) -> NetworkPath:
@@ -383,12 +385,12 @@ _REPLICA_OPTIONS = ("replicas", "distances", "replica-rtt", "replica-rate", "con
 
 
 def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | None]) -> Plan | None:
-    """A plan of one cell, so that levels are checked and errors explained as in a plan. None without --replication. Raises
+    """A plan of one cell, so that options get the same checks and messages as a plan file. None without --replication. Raises
     UsageError, PlanError, ServerMissing."""
     given_levels = {name: level for name, level in levels.items() if level is not None}
     if mode in ("off", "none"):
         raise UsageError(
-            f"--replication {mode} means no replication", "Leave it out, or name a mode such as async or galera."
+            f"--replication {mode} means no replication", "Leave it out, or choose a mode such as async or galera."
         )
     if mode is None:
         if given_levels:
@@ -410,15 +412,15 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
     program = find_server(server)
     if program.kind in STORES:
         raise UsageError(
-            f"howfar does not replicate {program.kind}", "Leave out --replication, or name a server that speaks SQL."
+            f"howfar does not replicate {program.kind}", "Leave out --replication, or choose a server that speaks SQL."
         )
     option_texts = {"replication": f"--replication {mode}", "consistency": f"--consistency {levels['consistency']}"}
-    lacking_levels = unsupported_levels(plan)
+    unsupported = unsupported_levels(plan)
     for factor, option in option_texts.items():
-        for reason in lacking_levels.get(factor, {}).values():
+        for reason in unsupported.get(factor, {}).values():
             modes = f"Modes of {program.kind}: {', '.join(replication_dialect(program.kind).modes)}."
             raise UsageError(
-                f"{option} is not available: {reason}", modes if factor == "replication" else "Name another level."
+                f"{option} is not available: {reason}", modes if factor == "replication" else "Choose another level."
             )
     return plan
 
@@ -485,8 +487,8 @@ def _write_secret(file: Path, text: str) -> Path:
     return file
 
 
-def _report_link_mismatches(replicated: ReplicatedGroup) -> None:
-    for sentence in replicated.link_violations():
+def _report_link_mismatches(group: ReplicatedGroup) -> None:
+    for sentence in group.link_violations():
         note(f"not as requested: {sentence}")
 
 
@@ -589,7 +591,7 @@ def _note_setup(laboratory: Lab, path: NetworkPath, factors: Mapping[str, Level]
         contents = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
         parts.append(f"{kind} {version} {contents}")
         auxiliary_servers = laboratory.auxiliary_servers.environment().values()
-        parts += [f"with it {facts['kind']} {facts['version']} empty" for facts in auxiliary_servers]
+        parts += [f"plus {facts['kind']} {facts['version']} (empty)" for facts in auxiliary_servers]
     if REPLICATION.name in factors:
         parts.append(f"replication {_format_replication(factors)}")
     if laboratory.link is not None:
@@ -606,7 +608,7 @@ def _format_replication(factors: Mapping[str, Level]) -> str:
 
 def _start_server_command(laboratory: Lab, command: str, variables: dict[str, str], cleanup: ExitStack) -> None:
     launcher = laboratory.server_host.launcher(laboratory.shares.server)
-    auxiliary = ManagedProcess(
+    process = ManagedProcess(
         launcher,
         ["sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -614,7 +616,7 @@ def _start_server_command(laboratory: Lab, command: str, variables: dict[str, st
         stderr=sys.stderr,
         env={**os.environ, **variables},
     )
-    cleanup.callback(auxiliary.end)
+    cleanup.callback(process.end)
 
 
 def _command_launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:

@@ -31,7 +31,7 @@ def compare(
     ratios = evidence.table.block_ratios(cell.arm, reference.arm)
     if not ratios:
         return None
-    ratio = judge_ratio(ratios).quoted
+    ratio = judge_ratio(ratios).reported
     describe_path = all(each.limit is None or each.limit.resource not in NOT_THE_PATH for each in (cell, reference))
     return ratio, evidence.floors.threshold(cell.factors).resolve(ratio) if describe_path else None
 

@@ -78,7 +78,7 @@ class ArmPair:
         """Ratio of throughputs, paired by block. None: no block has both."""
         common_blocks = sorted(self.plain.tps_by_block.keys() & self.changed.tps_by_block.keys())
         ratios = [self.changed.tps_by_block[block] / self.plain.tps_by_block[block] for block in common_blocks]
-        return judge_ratio(ratios).quoted if ratios else None
+        return judge_ratio(ratios).reported if ratios else None
 
 
 def find_pairs(facts: Sequence[ArmFacts], factor: str, level: Level) -> Iterator[ArmPair]:

@@ -318,7 +318,7 @@ def _judge_ratio(loads: Sequence[ScaleOutLoad], baseline_loads: Sequence[ScaleOu
     """Return the ratio of the figure `name`, paired by block."""
     return judge_ratio(
         [getattr(load, name) / getattr(baseline, name) for load, baseline in zip(loads, baseline_loads, strict=True)]
-    ).quoted
+    ).reported
 
 
 def _median(loads: Sequence[ScaleOutLoad], name: str) -> Any:

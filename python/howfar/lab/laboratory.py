@@ -248,7 +248,7 @@ class Lab:
             rtt_at_rest = link.measure_rtt_at_rest() if link else None
             if link:
                 if link.spec.has_effects:
-                    link.arm()
+                    link.start_effects()
                 link.counters(reset=True)
             server_group.begin()
             for server in (main, *auxiliary_servers):

@@ -46,7 +46,7 @@ from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
 from howfar.plan.agreement import agreement_s, read_wait_s
 from howfar.plan.distances import pairs
-from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC, Level, node_rtts_ns
+from howfar.plan.factors import ORDINARY, SEMI_SYNC, SYNCHRONOUS_COMMIT_OFF, Level, node_rtts_ns
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import LagRecord, Window
 from howfar.store.server_metrics import ServerMetrics
@@ -71,17 +71,17 @@ def replication_spec(factors: Mapping[str, Level]) -> ReplicationSpec:
     mode = str(levels["replication"])
     compression = str(levels["replica_compression"])
     return ReplicationSpec(
-        mode="semi_sync" if mode in SEMI_SYNC else "async" if mode == COMMIT_OFF else cast(Mode, mode),
+        mode="semi_sync" if mode in SEMI_SYNC else "async" if mode == SYNCHRONOUS_COMMIT_OFF else cast(Mode, mode),
         replicas=0 if mode == "none" else int(levels["replicas"]),
         wait_point=cast(WaitPoint, SEMI_SYNC.get(mode, "AFTER_SYNC")),
         wait_for=int(levels["wait_for"]),
         timeout_ms=DEFAULT_ACK_TIMEOUT_MS if levels["fault"] == "replica-leaves" else FOREVER_MS,
         durability=cast(Durability, levels["durability"]),
-        flushes=mode != COMMIT_OFF,
+        flushes=mode != SYNCHRONOUS_COMMIT_OFF,
         tls=levels["replica_tls"] == "on",
         compression=None if compression == "off" else cast(Compression, compression),
         consistency=str(levels["consistency"]),
-        everywhere=levels["writers"] != "one",
+        multi_writer=levels["writers"] != "one",
     )
 
 
@@ -117,17 +117,17 @@ class Replication:
     def begin_batch(self) -> None:
         """Start a batch: each link is calibrated again when it is next used."""
         for link in self.links:
-            link.link.begin_batch()
+            link.emulated.begin_batch()
 
     def environment(self) -> ReplicationEnvironment:
         return ReplicationEnvironment(
             replica_cpus=list(self._context.replica_cpus),
-            links={link.name: next(iter(link.link.calibrations.values())) for link in self.links},
+            links={link.name: next(iter(link.emulated.calibrations.values())) for link in self.links},
         )
 
     @contextmanager
     def open_group(
-        self, factors: Mapping[str, Level], session: SessionSpec, prepare: tuple[str, ...]
+        self, factors: Mapping[str, Level], session: SessionSpec, setup_sql: tuple[str, ...]
     ) -> Iterator[ReplicatedGroup]:
         """Start a replica set as a cell requests it, and verify it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
@@ -138,14 +138,14 @@ class Replication:
             open_replica_set(self._context, links, self._program, tables, spec, encrypted=encrypted) as replica_set,
             ExitStack() as stack,
         ):
-            yield prepare_group(replica_set, replica_set.certificates if encrypted else None, factors, prepare, stack)
+            yield prepare_group(replica_set, replica_set.certificates if encrypted else None, factors, setup_sql, stack)
 
     def _shape_links(self, factors: Mapping[str, Level]) -> tuple[EmulatedReplicationLink, ...]:
-        """Set the links that the cell needs as it requests, and return them. If an emulator died in the previous trial, all links are
-        replaced."""
+        """Configure the links that the cell uses, with the settings that it requests, and return them. If an emulator died in the
+        previous trial, all links are replaced."""
         specs = node_links(factors)
-        if specs and not all(link.link.alive() for link in self.links):
-            self._open_links({link.name: link.link.calibrations for link in self.links})
+        if specs and not all(link.emulated.alive() for link in self.links):
+            self._open_links({link.name: link.emulated.calibrations for link in self.links})
         used = tuple(link for link in self.links if link.nodes in specs)
         for link in used:
             link.shape(specs[link.nodes])
@@ -156,12 +156,12 @@ def prepare_group(
     replica_set: ReplicaSet,
     certificates: CertificatePaths | None,
     factors: Mapping[str, Level],
-    prepare: tuple[str, ...],
+    setup_sql: tuple[str, ...],
     stack: ExitStack,
 ) -> ReplicatedGroup:
-    """The group of a verified replica set, after all its members have applied the statements `prepare`. Raises LabError."""
-    if prepare:
-        replica_set.primary.write(*prepare, timeout_s=replica_set.timeout_s)
+    """The group of a verified replica set, after all its members have applied the statements `setup_sql`. Raises LabError."""
+    if setup_sql:
+        replica_set.primary.write(*setup_sql, timeout_s=replica_set.timeout_s)
     for replica in replica_set.replicas:
         replica_set.wait_until_caught_up(replica)
     watches_commits = factors.get("fault", ORDINARY["fault"]) == "none"
@@ -212,7 +212,7 @@ class ReplicatedGroup(ServerGroup):
         return _WindowWatchWithLag(window, self._lag, time.monotonic_ns())
 
     def link_violations(self) -> list[str]:
-        """Differences between the links and the request, at rest and by their present counters."""
+        """How the links deviate from the request, by their RTT at rest and their current counters."""
         return link_violations(self._link_receipts([link.counters() for link in self.replica_set.links]), RUN_LIMITS)
 
     def _link_receipts(self, link_stats: Sequence[LinkStats | None]) -> dict[str, LinkReceipt]:
@@ -237,12 +237,13 @@ class ReplicatedGroup(ServerGroup):
         return CollectedReceipt(TrialReceipt(replication=ReplicationReceipt(links=receipts)), tuple(violations))
 
     def collect_receipt(self, load: LoadFacts) -> CollectedReceipt:
-        """Check by the counters of both ends and by the commits' duration that replication was as the cell requests. Raises
-        LabError."""
+        """Check that replication was as requested, by both ends' counters and the duration of commits. Raises LabError."""
         self.finish()
         if self._commits is not None and self._commits.kill_reason is not None:
-            raise LabError(self._commits.kill_reason, "The receipt of the replica's link says what crossed it.")
-        assert self._before is not None, "begin() has been called"
+            raise LabError(
+                self._commits.kill_reason, "See the receipt of the replica's link for the traffic that crossed it."
+            )
+        assert self._before is not None, "begin() was not called"
         replica_set, after = self.replica_set, self.replica_set.snapshot()
         rtts_at_rest = self._rtts_at_rest[: len(replica_set.replicas)]
         violations = replication_violations(replica_set.spec, self._before, after, load, rtts_at_rest)
@@ -270,7 +271,7 @@ class ReplicatedGroup(ServerGroup):
         receipt.links = receipts
         return CollectedReceipt(TrialReceipt(replication=receipt), tuple(violations))
 
-    def peer_metrics(self) -> ServerMetrics:
+    def peer_traffic(self) -> ServerMetrics:
         all_stats = [stats for stats in self._link_stats if stats is not None]
         return ServerMetrics(
             bytes_received=sum(stats.to_server.wire_bytes for stats in all_stats),
@@ -281,8 +282,8 @@ class ReplicatedGroup(ServerGroup):
 def replication_violations(
     spec: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, rtts_at_rest: Sequence[RttResult]
 ) -> list[str]:
-    """Violations of the requested replication, by the counters of both ends and by the commits' duration. `rtts_at_rest`: the RTT of
-    each link."""
+    """Violations of the requested replication, by both ends' counters and the duration of commits. `rtts_at_rest`: the RTT of each
+    link."""
     violations = [*window_violations(spec, before, after, load.commits)]
     if spec.acknowledgements_needed and load.commit_p50_ns is not None:
         # A commit that needs n acknowledgements cannot end before a round trip to the n-th nearest replica.
@@ -302,15 +303,16 @@ def agreement_violations(
 ) -> list[str]:
     """Violation if the links' mean lateness changed how long a cluster's commits (or `reads`) waited.
 
-    With a single leader the model of the agreement predicts the change, so links that no commit waits for do not count. Otherwise a
-    commit waits for the slowest of several paths: the sum of the three largest mean latenesses is an upper bound on that change, the
-    model, which uses mean times, is not. `wait_ns`: duration of one commit or read; `rtts_ns` and `lateness_ns`: RTT and mean
-    lateness of a round trip, by pair of nodes.
+    With a single leader, the model of the agreement predicts the change, so links that no commit waits for do not count. Otherwise a
+    commit waits for the slowest of several paths. The model works on mean times and may underestimate that change, so the sum of the
+    three largest mean latenesses is used as an upper bound of the change. `wait_ns`: duration of one commit or read; `rtts_ns` and
+    `lateness_ns`: RTT and mean lateness of a round trip, by pair of nodes.
     """
-    predict_wait_ns = read_wait_s if reads else agreement_s
-    expected_ns = predict_wait_ns(spec.mode, spec.consistency, rtts_ns)
+    # Both functions return the unit of the RTTs that they are given: here ns.
+    predict_wait = read_wait_s if reads else agreement_s
+    expected_ns = predict_wait(spec.mode, spec.consistency, rtts_ns)
     late_rtts_ns = {nodes: rtt_ns + lateness_ns[nodes] for nodes, rtt_ns in rtts_ns.items()}
-    change_ns = predict_wait_ns(spec.mode, spec.consistency, late_rtts_ns) - expected_ns
+    change_ns = predict_wait(spec.mode, spec.consistency, late_rtts_ns) - expected_ns
     if expected_ns and spec.mode != "group-leader":
         latest_first = sorted((max(ns, 0.0) for ns in lateness_ns.values()), reverse=True)
         change_ns = max(change_ns, sum(latest_first[:_LINKS_PER_PATH]))
@@ -322,7 +324,7 @@ def agreement_violations(
         f"the links made each {operation} up to {format_duration_ns(abs(change_ns))} {longer_or_shorter} on average"
     )
     reason = "the machine was too busy for the emulators"
-    return [f"{sentence} (allowed {format_duration_ns(allowed_ns)}, {MEAN_MAX_SHARE:.0%} of one): {reason}"]
+    return [f"{sentence} (allowed {format_duration_ns(allowed_ns)}, {MEAN_MAX_SHARE:.0%} of a {operation}): {reason}"]
 
 
 _LINKS_PER_PATH = 3
@@ -349,7 +351,7 @@ def _outage_violations(counters: LinkCounters | None) -> list[str]:
     continued."""
     segments_lost = {} if counters is None else {name: getattr(counters, name).drops.outage for name in DIRECTIONS}
     return [
-        f"the link {name.replace('_', ' ')} was cut for a while: {segments} segments were lost to that"
+        f"the link {name.replace('_', ' ')} was interrupted, which lost {segments} segments"
         for name, segments in segments_lost.items()
         if segments
     ]

@@ -52,7 +52,7 @@ class ServerGroup:
         """The receipt after the load. Raises LabError if a server has died."""
         return CollectedReceipt()
 
-    def peer_metrics(self) -> ServerMetrics:
+    def peer_traffic(self) -> ServerMetrics:
         """Bytes that the server has exchanged since `begin` with peers other than the load; valid after `collect_receipt`."""
         return ServerMetrics()
 

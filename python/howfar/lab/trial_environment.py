@@ -112,7 +112,7 @@ class LabTrialEnvironment:
             *idle_receipt.violations(),
         ]
         violations += low_count_violations(self.main.name, proof.metrics, load)
-        metrics = proof.metrics - self.server_group.peer_metrics()
+        metrics = proof.metrics - self.server_group.peer_traffic()
         for server in self.auxiliary_servers:
             auxiliary_proof = server.collect_proof(sessions.get(server.name))
             metrics += auxiliary_proof.metrics

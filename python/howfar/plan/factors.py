@@ -48,7 +48,7 @@ CLUSTERS: dict[str, str] = {
 """Levels of `replication` in which a group of servers agrees on every commit."""
 LOSSLESS = (*SEMI_SYNC, *CLUSTERS)
 """Levels in which no acknowledged commit should be lost."""
-COMMIT_OFF = "commit-off"
+SYNCHRONOUS_COMMIT_OFF = "commit-off"
 """A level without an acknowledgement, in which a commit does not wait for the local log to be flushed either."""
 MODE_LABELS = {
     "off": "no binary log",
@@ -56,7 +56,7 @@ MODE_LABELS = {
     "async": "asynchronous",
     "after-sync": "semi-sync AFTER_SYNC",
     "after-commit": "semi-sync AFTER_COMMIT",
-    COMMIT_OFF: "synchronous_commit off",
+    SYNCHRONOUS_COMMIT_OFF: "synchronous_commit off",
     "remote-write": "synchronous_commit remote_write",
     "remote-flush": "synchronous_commit on",
     "remote-apply": "synchronous_commit remote_apply",

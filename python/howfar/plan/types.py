@@ -30,7 +30,6 @@ from howfar.plan.factors import (
     CLUSTER_FAULTS,
     CLUSTER_ONLY_FAULTS,
     CLUSTERS,
-    COMMIT_OFF,
     FACTORS,
     IDLE,
     LOAD,
@@ -38,6 +37,7 @@ from howfar.plan.factors import (
     ROW_BYTES,
     SEMI_SYNC,
     SHORT_ROW,
+    SYNCHRONOUS_COMMIT_OFF,
     FactorLevels,
     ShapeName,
     baseline_model_of,
@@ -333,7 +333,7 @@ class Plan(PlanPart):
             )
         if "replica-leaves" not in self.factors.fault:
             return self
-        if set(self.factors.replication) & {"async", COMMIT_OFF}:
+        if set(self.factors.replication) & {"async", SYNCHRONOUS_COMMIT_OFF}:
             raise factor_refusal(
                 "fault", "replica-leaves needs an acknowledgement to fall back from: asynchronous replication has none"
             )

@@ -134,7 +134,7 @@ class OpenPath:
             return tuple
         rtt_at_rest = link.measure_rtt_at_rest()
         if link.spec.has_effects:
-            link.arm()
+            link.start_effects()
         link.counters(reset=True)
         return lambda: link_receipt(link, rtt_at_rest, link.counters(), TcpSettings()).violations(RUN_LIMITS)
 

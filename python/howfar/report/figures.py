@@ -212,7 +212,7 @@ def noise_note(summary: Summary) -> str:
         return ""
     floors, base = _floors_text(summary.noise_floor, summary.link_noise_floor), baseline_name(summary)
     name = base if len(base) <= MAX_NAME_IN_NOTE else "the baseline"
-    return f"Below the noise floor of {floors} lies chance: {name} was measured twice, once as{AGAIN}."
+    return f"Differences below {floors} may be chance: {name}{AGAIN} differed by as much."
 
 
 def _noise_floor(summary: Summary) -> str:
@@ -254,7 +254,7 @@ STOP_TEXTS = {
 
 
 def widest_interval_text(summary: Summary) -> str:
-    """The widest interval: `widest interval ±2.3 % (requested ±5.0 %)`. Empty if no throughput is compared."""
+    """The widest interval: `widest interval of a ratio ±2.3 % (requested ±5.0 %)`. Empty if no throughput is compared."""
     compared = [
         cell
         for cell in shown_cells(summary)
@@ -269,7 +269,7 @@ def widest_interval_text(summary: Summary) -> str:
         )
         return f"no intervals, because there are fewer than {MIN_BLOCKS} blocks{blocks_note}"
     has_rates = any(offered_per_s(cell.factors) is not None for cell in summary.cells)
-    subject = "widest interval of throughput" if has_rates else "widest interval"
+    subject = "widest interval of a ratio of throughputs" if has_rates else "widest interval of a ratio"
     return f"{subject} {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from howfar.analysis.advice import capital
+from howfar.analysis.answer import fill
 from howfar.analysis.controls import Control
 from howfar.analysis.diagnostics import MEANINGS, Diagnostic
 from howfar.analysis.hosts import HostNote, HostsSeen
@@ -320,14 +321,25 @@ def frame(
 
 
 def _setting_line(summary: Summary) -> str:
-    """What was measured, when and on what, in single words: `paths, quick · mariadb 10.11.19 · 2 CPUs · 2026-11-28 14:05 UTC`."""
+    """What was measured, when and on what: `paths · mariadb 10.11.19 · link of 0.2 ms · 2 CPUs · 2026-11-28 14:05 UTC`."""
     cpus = counted(summary.machine_cpus, "CPU") if summary.machine_cpus and not on_hosts(summary) else ""
     day, _, time = summary.created.partition("T")
     plan = f"{summary.plan}{', quick' if summary.quick else ''}"
     version, *_ = summary.server["version"].partition("-")[0].split() or [""]
     kind, *_ = summary.server["kind"].split() or [""]
     server = f"{kind} {version}".strip()
-    return " · ".join(part for part in (plan, server, cpus, f"{day} {time[:5]} UTC".strip()) if part)
+    return " · ".join(
+        part for part in (plan, server, _one_link(summary), cpus, f"{day} {time[:5]} UTC".strip()) if part
+    )
+
+
+def _one_link(summary: Summary) -> str:
+    """The link of all paths that cross one: `link of 0.2 ms and 1 Gb/s`. Empty: there is none, or there are several."""
+    rtts, rates = (_distinct_levels(summary, factor) for factor in ("rtt_ns", "rate_bps"))
+    if len(rtts) != 1 or len(rates) > 1 or on_hosts(summary):
+        return ""
+    rate = fill(" and {rate:rate}", rate=float(rates[0])) if rates else ""
+    return fill("link of {rtt:time}", rtt=float(rtts[0])) + rate
 
 
 def _context_line(summary: Summary) -> str:

@@ -3,7 +3,8 @@
 use super::{Custom, Values, Workload};
 
 impl Workload {
-    /// Whether each transaction draws at most one number that no other transaction of the job draws, and at least one does.
+    /// Whether each transaction uses at most one key, which no other transaction of the job uses, and at least one transaction uses
+    /// a key.
     pub fn is_keyed(&self) -> bool {
         match self {
             Self::Custom(custom) => custom.is_keyed(),
@@ -14,22 +15,25 @@ impl Workload {
 }
 
 impl Custom {
-    /// One parameter of one statement is a sequence, and no transaction runs that statement twice.
+    /// Exactly one parameter is a sequence; its statement runs at most once per transaction, and in at least one transaction.
     fn is_keyed(&self) -> bool {
         let is_sequence = |values: &&Values| matches!(values, Values::Sequence { .. });
-        let mut drawing = self.statements.iter().flat_map(|statement| {
+        let mut sequence_statements = self.statements.iter().flat_map(|statement| {
             let sequences = statement.parameters.iter().filter(is_sequence);
             sequences.map(|_| statement.name.as_str())
         });
-        let (Some(name), None) = (drawing.next(), drawing.next()) else {
+        let (Some(name), None) = (sequence_statements.next(), sequence_statements.next()) else {
             return false;
         };
-        let keys = self.transactions.iter().map(|transaction| {
+        let keys_per_transaction = self.transactions.iter().map(|transaction| {
             let steps = transaction.steps.iter();
-            let drawing = steps.filter(|step| step.statement == name);
-            drawing.map(|step| u64::from(step.repeat)).sum::<u64>()
+            let sequence_steps = steps.filter(|step| step.statement == name);
+            sequence_steps
+                .map(|step| u64::from(step.repeat))
+                .sum::<u64>()
         });
-        keys.clone().all(|count| count <= 1) && keys.sum::<u64>() > 0
+        keys_per_transaction.clone().all(|count| count <= 1)
+            && keys_per_transaction.sum::<u64>() > 0
     }
 }
 
@@ -47,19 +51,25 @@ mod tests {
     }
 
     #[test]
-    fn one_sequence_drawn_at_most_once_is_a_key() {
+    fn one_sequence_used_at_most_once_is_a_key() {
         let (sequence, text) = (r#"{"kind":"sequence"}"#, r#"{"kind":"text","length":8}"#);
         let (a, b) = (r#"{"statement":"a"}"#, r#"{"statement":"b"}"#);
         assert!(keyed(&format!("{sequence},{text}"), a));
         assert!(keyed(sequence, &format!("{b},{a},{b}")));
-        assert!(!keyed(text, a), "no key");
-        assert!(!keyed(&format!("{sequence},{sequence}"), a), "two keys");
-        assert!(!keyed(sequence, &format!("{a},{a}")), "two rows");
+        assert!(!keyed(text, a), "the workload has no key");
+        assert!(
+            !keyed(&format!("{sequence},{sequence}"), a),
+            "a transaction has two keys"
+        );
+        assert!(
+            !keyed(sequence, &format!("{a},{a}")),
+            "a transaction inserts two rows"
+        );
         assert!(
             !keyed(sequence, r#"{"statement":"a","repeat":2}"#),
-            "two rows"
+            "a transaction inserts two rows"
         );
-        assert!(!keyed(sequence, b), "never drawn");
+        assert!(!keyed(sequence, b), "no transaction uses the sequence");
         let insert = |auto_inc: bool| {
             let text = format!(r#"{{"kind":"oltp_insert","auto_inc":{auto_inc}}}"#);
             serde_json::from_str::<Workload>(&text)
@@ -68,7 +78,7 @@ mod tests {
         };
         assert!(
             insert(false) && !insert(true),
-            "whose ids the client chooses"
+            "an insert is keyed only if the client chooses the ids"
         );
     }
 }

@@ -274,7 +274,7 @@ fn unique_names(statements: &[CustomStatement]) -> Rule {
         .collect();
     (
         names.len() == statements.len(),
-        "two statements have one name",
+        "two statements have the same name",
     )
 }
 

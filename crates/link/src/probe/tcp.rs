@@ -13,7 +13,7 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn parse_address(host: &str, port: u16) -> Result<SocketAddr, Failed> {
     let host: IpAddr = host.parse().map_err(|_| {
         Failed::bad_job(format!(
-            "host {host:?} is no numeric address; names are resolved before a job is made"
+            "host {host:?} is not a numeric address; resolve names before building the job"
         ))
     })?;
     Ok(SocketAddr::new(host, port))
@@ -25,7 +25,7 @@ pub(super) fn connect(peer: SocketAddr, timeout: Duration) -> Result<TcpStream, 
         Failed::new(
             FailCode::Connect,
             format!("cannot connect to the probe's far end {peer}: {error}"),
-            "The link must be up, with addresses, routes and neighbours on both hosts, and the echo listening.",
+            "The link must be up, with addresses, routes and neighbours on both hosts, and the echo server must be listening.",
         )
     })?;
     prepare(&stream, timeout)
@@ -55,6 +55,6 @@ pub(super) fn connection_error(peer: SocketAddr, action: &str, error: &io::Error
     Failed::new(
         code,
         format!("cannot {action} {peer}: {reason}"),
-        "Ask the link for its statistics: drops or an interface that is down would explain it.",
+        "Check the link's statistics: drops, or an interface that is down, would explain it.",
     )
 }

@@ -5,7 +5,7 @@
 
 use howfar_contract::Failed;
 use howfar_wire::mysql::handshake::MissingFeature;
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::postgres::reply::{self, Failure};
 use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome, auth, request};
 
@@ -164,7 +164,7 @@ impl PostgresLogin {
             }
             // Unsolicited messages may follow already; anything else is refused.
             let mut answer = Answer::default();
-            if let Some(Outcome::Failed(error)) = answer.feed(input, &mut Work::Skip)? {
+            if let Some(Outcome::Failed(error)) = answer.feed(input, &mut RowHandling::Skip)? {
                 return Err(LoginError::Login(error));
             }
             return Ok(Some(answer));

@@ -9,7 +9,7 @@ use howfar_contract::jobs::{PageConnect, PsMode, Service};
 use howfar_contract::{Failed, events};
 use howfar_wire::mysql::Malformed;
 use howfar_wire::mysql::handshake::Account;
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
@@ -48,7 +48,7 @@ pub(crate) struct Buffers {
     sealed: Vec<u8>,
     plain: Vec<u8>,
     buffer: Vec<u8>,
-    work: Work,
+    row_handling: RowHandling,
 }
 
 impl Buffers {
@@ -58,7 +58,7 @@ impl Buffers {
             sealed: Vec::new(),
             plain: Vec::new(),
             buffer: vec![0; BUFFER_BYTES],
-            work: Work::touch(),
+            row_handling: RowHandling::touch(),
         }
     }
 }
@@ -185,8 +185,8 @@ impl ServiceEndpoint {
             Outcome::Done(_) => None,
             Outcome::Failed(error) => Some(failure::statement_failed(target, operation, error)),
             Outcome::Commands => {
-                let refusal = replies.counts().and_then(|counts| counts.refused.first());
-                refusal.map(|first| failure::command_failed(target, operation, first))
+                let error_reply = replies.counts().and_then(|counts| counts.errors.first());
+                error_reply.map(|first| failure::command_failed(target, operation, first))
             }
         }
     }
@@ -252,11 +252,11 @@ impl ServiceConnection {
         count: usize,
         received_bytes: &mut u64,
     ) -> Result<Option<Outcome>, ConnectionError> {
-        let (replies, work) = (&mut self.replies, &mut buffers.work);
+        let (replies, handling) = (&mut self.replies, &mut buffers.row_handling);
         let bytes = &buffers.buffer[..count];
         if self.channel.is_plain() {
             *received_bytes += count as u64;
-            return replies.decode(bytes, &[], work);
+            return replies.decode(bytes, &[], handling);
         }
         let (mut outcome, mut reply) = (None, Vec::new());
         self.channel
@@ -267,7 +267,7 @@ impl ServiceConnection {
                     let error = Malformed::Unexpected("bytes follow the end of an answer");
                     return Err(ConnectionError::Malformed(error));
                 }
-                outcome = replies.decode(packets, &[], work)?.or(outcome.take());
+                outcome = replies.decode(packets, &[], handling)?.or(outcome.take());
                 Ok(())
             })?;
         if outcome.is_none() {

@@ -82,7 +82,7 @@ impl Reply {
             Self::Memcached { lines } => {
                 lines.extend_from_slice(input);
                 if lines.len() > MAX_VALUE_BYTES {
-                    return Err(ConnectionError::MalformedKeyValue(Malformed::Large(
+                    return Err(ConnectionError::MalformedKeyValue(Malformed::TooLarge(
                         MAX_VALUE_BYTES,
                     )));
                 }

@@ -1,9 +1,9 @@
 //! Memcached: commands on keys, in either dialect. A connection is closed without a goodbye, as clients do.
 
 use howfar_contract::Failed;
-use howfar_wire::keyvalue::{CommandCounts, Expects};
+use howfar_wire::keyvalue::{CommandCounts, ExpectReplies};
 use howfar_wire::memcached::{Dialect, Replies};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 
 use super::{commands_outcome, encode_commands, key_value_login};
 use crate::connection_error::ConnectionError;
@@ -31,16 +31,16 @@ impl Protocol for Replies {
         &mut self,
         input: &[u8],
         _types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, ConnectionError> {
-        commands_outcome(self.feed(input, |part| work.handle_bytes(part)))
+        commands_outcome(self.feed(input, |part| handling.handle_bytes(part)))
     }
 
     fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
         out.extend_from_slice(bytes);
     }
 
-    fn commands(&mut self) -> Option<&mut dyn Expects> {
+    fn commands(&mut self) -> Option<&mut dyn ExpectReplies> {
         Some(self)
     }
 

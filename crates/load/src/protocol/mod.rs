@@ -9,7 +9,7 @@ mod redis;
 
 use howfar_contract::jobs::{self, SqlProtocol};
 use howfar_contract::{Failed, internal};
-use howfar_wire::keyvalue::{self, Expects};
+use howfar_wire::keyvalue::{self, ExpectReplies};
 
 use crate::connection_error::ConnectionError;
 use crate::handshake::KeyValueHandshake;
@@ -78,7 +78,11 @@ fn write_statements(
 
 /// Append the commands of `request`, and register them with `replies`.
 #[inline]
-fn encode_commands(request: Request<'_>, out: &mut Vec<u8>, replies: &mut impl Expects) -> u64 {
+fn encode_commands(
+    request: Request<'_>,
+    out: &mut Vec<u8>,
+    replies: &mut impl ExpectReplies,
+) -> u64 {
     let Request {
         program,
         due,

@@ -1,7 +1,7 @@
 //! MySQL and MariaDB: statements as text or prepared.
 
 use howfar_contract::Failed;
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::mysql::{self, Answer, command};
 
 use super::write_statements;
@@ -43,9 +43,9 @@ impl Protocol for Answer {
         &mut self,
         input: &[u8],
         types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, ConnectionError> {
-        match self.feed(input, types, work) {
+        match self.feed(input, types, handling) {
             Ok(outcome) => Ok(outcome.map(|outcome| match outcome {
                 mysql::Outcome::Done(done) => Outcome::Done(done),
                 mysql::Outcome::Failed(error) => Outcome::Failed(error),

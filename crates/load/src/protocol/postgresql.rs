@@ -1,7 +1,7 @@
 //! PostgreSQL: statements as text, unnamed or prepared, one at a time or as a pipeline.
 
 use howfar_contract::Failed;
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::postgres::{self, Answer, request};
 
 use super::write_statements;
@@ -42,9 +42,9 @@ impl Protocol for Answer {
         &mut self,
         input: &[u8],
         _types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, ConnectionError> {
-        match self.feed(input, work) {
+        match self.feed(input, handling) {
             Ok(outcome) => Ok(outcome.map(|outcome| match outcome {
                 postgres::Outcome::Done(done) => Outcome::Done(done),
                 postgres::Outcome::Failed(error) => Outcome::Failed(error),

@@ -1,8 +1,8 @@
 //! Redis: commands on keys by RESP2 or RESP3.
 
 use howfar_contract::Failed;
-use howfar_wire::keyvalue::{CommandCounts, Expects};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::keyvalue::{CommandCounts, ExpectReplies};
+use howfar_wire::mysql::row::RowHandling;
 use howfar_wire::redis::{Replies, request};
 
 use super::{commands_outcome, encode_commands, key_value_login};
@@ -28,16 +28,16 @@ impl Protocol for Replies {
         &mut self,
         input: &[u8],
         _types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, ConnectionError> {
-        commands_outcome(self.feed(input, |part| work.handle_bytes(part)))
+        commands_outcome(self.feed(input, |part| handling.handle_bytes(part)))
     }
 
     fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
         request::word(out, bytes);
     }
 
-    fn commands(&mut self) -> Option<&mut dyn Expects> {
+    fn commands(&mut self) -> Option<&mut dyn ExpectReplies> {
         Some(self)
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use howfar_contract::jobs::Protocol;
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::keyvalue::Refusal;
+use howfar_wire::keyvalue::ErrorReply;
 use howfar_wire::redis::{Decoder, Value, request};
 
 use super::ReceiptContext;
@@ -63,9 +63,9 @@ fn query_redis(
         return Ok((UNKNOWN.to_owned(), None));
     };
     if let Value::Error(line) = info {
-        let refusal = Refusal::from_line(line);
-        if refusal.word.name() == "NOAUTH" {
-            return Err(failure::command_failed(target, "INFO", &refusal));
+        let error_reply = ErrorReply::from_line(line);
+        if error_reply.word.name() == "NOAUTH" {
+            return Err(failure::command_failed(target, "INFO", &error_reply));
         }
     }
     let id = match id {

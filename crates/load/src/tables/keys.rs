@@ -11,7 +11,7 @@ use crate::exchange::Exchange;
 use crate::failure;
 use crate::session::{LoginParameters, Outcome, Replies};
 use crate::workload::commands::{Commands, Verb};
-use howfar_wire::mysql::row::Work;
+use howfar_wire::mysql::row::RowHandling;
 
 /// A request is sent once it has this many bytes.
 const BATCH_BYTES: usize = 64 * 1024;
@@ -88,20 +88,20 @@ fn send_batch(
     parameters: &LoginParameters<'_>,
     commands: &Commands,
 ) -> Result<u32, Failed> {
-    let mut work = Work::Skip;
+    let mut handling = RowHandling::Skip;
     exchange.request(request, "a batch of keys", |bytes| {
-        match replies.decode(bytes, &[], &mut work) {
+        match replies.decode(bytes, &[], &mut handling) {
             Ok(outcome) => Ok(matches!(outcome, Some(Outcome::Commands))),
             Err(error) => Err(error.translate(parameters.target, Some(commands.protocol()))),
         }
     })?;
     let counts = replies.counts();
-    match counts.and_then(|counts| counts.refused.first()) {
+    match counts.and_then(|counts| counts.errors.first()) {
         None => Ok(counts.map_or(0, |counts| counts.hits)),
-        Some(refusal) => Err(failure::command_failed(
+        Some(error_reply) => Err(failure::command_failed(
             parameters.target,
             "command",
-            refusal,
+            error_reply,
         )),
     }
 }

@@ -166,7 +166,7 @@ impl TablesContext {
         let work = TableWork::from_job(&self.job)?;
         let limits = Limits {
             connect_ns: self.job.connect_timeout_ns,
-            stall_ns: self.job.stall_timeout_ns,
+            statement_timeout_ns: self.job.stall_timeout_ns,
         };
         let mut client = Client::open(&parameters, &self.address, limits)?;
         for statement in work.setup() {

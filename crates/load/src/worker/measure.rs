@@ -34,13 +34,13 @@ impl Worker<'_> {
                     .transport
                     .as_ref()
                     .and_then(|transport| transport.replies.counts());
-                let refused = counts.map_or(&[][..], |counts| &counts.refused);
-                if refused.is_empty() {
+                let error_replies = counts.map_or(&[][..], |counts| &counts.errors);
+                if error_replies.is_empty() {
                     load.tally
                         .record_statement(transaction.kind(), now - transaction.sent_ns);
                 }
-                for refusal in refused {
-                    load.tally.count_error(refusal.word.code());
+                for error_reply in error_replies {
+                    load.tally.count_error(error_reply.word.code());
                 }
             }
             Outcome::Failed(error) => load.tally.count_error(error.code),

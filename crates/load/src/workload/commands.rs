@@ -3,7 +3,7 @@
 //! A key's value is a pure function of the key, in length and content: setting it again does not change it.
 
 use howfar_contract::jobs::{KeyValue, OnError, Protocol, SqlProtocol};
-use howfar_wire::keyvalue::{Expected, Expects};
+use howfar_wire::keyvalue::{ExpectReplies, Expected};
 use howfar_wire::memcached::Dialect;
 use howfar_wire::redis::request;
 
@@ -144,7 +144,7 @@ impl Commands {
         due: DueStatement,
         cursor: &mut Cursor,
         out: &mut Vec<u8>,
-        replies: &mut (impl Expects + ?Sized),
+        replies: &mut (impl ExpectReplies + ?Sized),
     ) -> u64 {
         replies.begin();
         if self.pipeline == 1 {
@@ -171,7 +171,7 @@ impl Commands {
         verb: Verb,
         random: &mut RandomStream,
         out: &mut Vec<u8>,
-        replies: &mut (impl Expects + ?Sized),
+        replies: &mut (impl ExpectReplies + ?Sized),
     ) {
         if verb == Verb::MultiGet {
             replies.expect(Expected::MultiGet(self.keys_each));
@@ -188,7 +188,7 @@ impl Commands {
         verb: Verb,
         id: u64,
         out: &mut Vec<u8>,
-        replies: &mut (impl Expects + ?Sized),
+        replies: &mut (impl ExpectReplies + ?Sized),
     ) {
         replies.expect(match verb {
             Verb::Get | Verb::MultiGet => Expected::Get,
@@ -229,7 +229,7 @@ impl Commands {
         count: u16,
         random: &mut RandomStream,
         out: &mut Vec<u8>,
-        replies: &mut (impl Expects + ?Sized),
+        replies: &mut (impl ExpectReplies + ?Sized),
     ) {
         replies.begin();
         if count == 1 {

@@ -1,4 +1,4 @@
-//! The common parts of the protocols of Redis and Memcached: lines, blocks whose length a line gives, commands on keys, and their
+//! The common parts of the protocols of Redis and Memcached: lines, length-prefixed blocks, commands on keys, and their
 //! results. Each protocol also has a module of its own.
 
 mod lines;
@@ -6,7 +6,7 @@ mod refusal;
 
 pub use lines::MAX_LINE_BYTES;
 pub(crate) use lines::{Lines, parse_unsigned, write_decimal};
-pub use refusal::{ErrorWord, Refusal};
+pub use refusal::{ErrorReply, ErrorWord};
 
 /// Bytes that do not follow the protocol. Nothing after them can be trusted: close the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,13 +16,13 @@ pub enum Malformed {
     #[error("a line that does not end in CRLF")]
     LineEnd,
     #[error("a line that begins with byte {0}")]
-    Kind(u8),
+    UnknownKind(u8),
     #[error("{0} is not a number, or is out of range")]
     Number(&'static str),
-    #[error("more nested than {0} deep")]
-    Deep(usize),
+    #[error("nested more than {0} levels deep")]
+    TooDeep(usize),
     #[error("a reply that takes more than {0} bytes")]
-    Large(usize),
+    TooLarge(usize),
     #[error("{0}")]
     Unexpected(&'static str),
 }
@@ -38,8 +38,8 @@ pub enum Expected {
 }
 
 /// A parser that must be told in advance which replies will come.
-pub trait Expects {
-    /// Begin a new request; [`Expects::expect`] follows for each of its commands.
+pub trait ExpectReplies {
+    /// Begin a new request; [`ExpectReplies::expect`] follows for each of its commands.
     fn begin(&mut self);
 
     /// Add the reply to the request's next command.
@@ -49,16 +49,16 @@ pub trait Expects {
 /// The results of the commands of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommandCounts {
-    /// Reading commands answered without an error.
+    /// Read commands answered without an error.
     pub reads: u32,
-    /// Writing commands answered without an error.
+    /// Write commands answered without an error.
     pub writes: u32,
     /// Keys read that had a value.
     pub hits: u32,
-    /// Keys read that had none.
+    /// Keys read that had no value.
     pub misses: u32,
     /// Commands answered with an error, in order.
-    pub refused: Vec<Refusal>,
+    pub errors: Vec<ErrorReply>,
 }
 
 impl CommandCounts {
@@ -68,7 +68,7 @@ impl CommandCounts {
         self.writes = 0;
         self.hits = 0;
         self.misses = 0;
-        self.refused.clear();
+        self.errors.clear();
     }
 
     /// Count a command that was answered without an error, with this number of `values`.
@@ -81,9 +81,9 @@ impl CommandCounts {
                 return Ok(());
             }
         };
-        self.misses += keys.checked_sub(values).ok_or(Malformed::Unexpected(
-            "more values than keys were asked for",
-        ))?;
+        self.misses += keys
+            .checked_sub(values)
+            .ok_or(Malformed::Unexpected("more values than requested keys"))?;
         self.hits += values;
         self.reads += 1;
         Ok(())

@@ -40,15 +40,15 @@ impl ErrorWord {
     }
 }
 
-/// An error with the server's text.
+/// An error reply with the server's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ErrorReply {
     pub word: ErrorWord,
     /// The line, or the beginning of a long one.
     pub text: String,
 }
 
-impl Refusal {
+impl ErrorReply {
     pub fn from_line(line: &[u8]) -> Self {
         let text = &line[..line.len().min(MAX_MESSAGE_BYTES)];
         Self {
@@ -58,7 +58,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ErrorReply {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "`{}`", self.text)
     }
@@ -78,9 +78,9 @@ mod tests {
             ("ERRORS", "OTHER"),
             ("", "OTHER"),
         ] {
-            let refusal = Refusal::from_line(line.as_bytes());
-            assert_eq!(refusal.word.name(), name);
-            assert_eq!(refusal.text, line);
+            let error_reply = ErrorReply::from_line(line.as_bytes());
+            assert_eq!(error_reply.word.name(), name);
+            assert_eq!(error_reply.text, line);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Dialect;
 use crate::keyvalue::{
-    CommandCounts, Expected, Expects, Lines, Malformed, Refusal, parse_unsigned,
+    CommandCounts, ErrorReply, ExpectReplies, Expected, Lines, Malformed, parse_unsigned,
 };
 
 /// Maximum length of a value: the largest that a server can be configured to hold.
@@ -25,7 +25,7 @@ pub struct Replies {
     /// Values in the current reply.
     values: u32,
     /// First error in the current reply.
-    error: Option<Refusal>,
+    error: Option<ErrorReply>,
 }
 
 /// The meaning of a line.
@@ -34,7 +34,7 @@ enum ReplyLine {
     Value(u64),
     /// The reply is complete.
     End,
-    Error(Refusal),
+    Error(ErrorReply),
 }
 
 impl Replies {
@@ -140,14 +140,14 @@ impl Replies {
         self.answered += 1;
         let values = std::mem::take(&mut self.values);
         match self.error.take() {
-            Some(error) => self.counts.refused.push(error),
+            Some(error) => self.counts.errors.push(error),
             None => self.counts.count_reply(expected, values)?,
         }
         Ok(())
     }
 }
 
-impl Expects for Replies {
+impl ExpectReplies for Replies {
     #[inline]
     fn begin(&mut self) {
         self.expected.clear();
@@ -181,7 +181,7 @@ fn parse_line(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Reply
             return Ok(ReplyLine::End);
         }
         (_, _, b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR") => {
-            return Ok(ReplyLine::Error(Refusal::from_line(line)));
+            return Ok(ReplyLine::Error(ErrorReply::from_line(line)));
         }
         _ => {
             return Err(Malformed::Unexpected(
@@ -234,7 +234,7 @@ mod tests {
                 (counts.reads, counts.writes, counts.hits, counts.misses),
                 (3, 1, 3, 2)
             );
-            assert_eq!(counts.refused[0].word.name(), "SERVER_ERROR");
+            assert_eq!(counts.errors[0].word.name(), "SERVER_ERROR");
         }
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let (ended, counts) =
             counts(Dialect::Meta, &[Expected::MultiGet(2)], stream).expect("the replies are valid");
         assert!(ended);
-        assert_eq!((counts.hits, counts.refused.len()), (0, 1));
+        assert_eq!((counts.hits, counts.errors.len()), (0, 1));
     }
 
     #[test]

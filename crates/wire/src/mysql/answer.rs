@@ -1,13 +1,13 @@
 //! Follows the answer to one query through a stream cut anywhere, without storing it: this code runs millions of times.
 //!
-//! Most packets are rows, and only the header and the first byte of a row matter here; the rest is passed to [`Work`] in the parts in
+//! Most packets are rows, and only the header and the first byte of a row matter here; the rest is passed to [`RowHandling`] in the parts in
 //! which it comes. Only packets whose content matters (ends, errors, and all packets if columns are decoded) are reassembled, in a
 //! buffer no larger than the packet.
 
 use super::Malformed;
 use super::frame::{HEADER_LEN, MAX_PAYLOAD, parse_header};
 use super::reply::{self, ServerError};
-use super::row::Work;
+use super::row::RowHandling;
 use crate::fill_up_to;
 
 /// How an answer ended.
@@ -118,22 +118,22 @@ impl Answer {
         &mut self,
         mut input: &[u8],
         known_types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, Malformed> {
         while !input.is_empty() {
             if self.streamed_bytes_left > 0 {
-                input = self.stream_payload(input, work);
+                input = self.stream_payload(input, handling);
                 continue;
             }
             if !self.partial_packet.is_empty() || input.len() < HEADER_LEN {
-                if let Some(outcome) = self.handle_incomplete(&mut input, known_types, work)? {
+                if let Some(outcome) = self.handle_incomplete(&mut input, known_types, handling)? {
                     return check_end(outcome, input);
                 }
                 continue;
             }
             let (length, sequence) = parse_header([input[0], input[1], input[2], input[3]]);
             if input.len() < HEADER_LEN + length || length == MAX_PAYLOAD || self.is_continued {
-                if let Some(outcome) = self.handle_incomplete(&mut input, known_types, work)? {
+                if let Some(outcome) = self.handle_incomplete(&mut input, known_types, handling)? {
                     return check_end(outcome, input);
                 }
                 continue;
@@ -141,7 +141,9 @@ impl Answer {
             self.check_sequence(sequence)?;
             let (packet, rest) = input.split_at(HEADER_LEN + length);
             input = rest;
-            if let Some(outcome) = self.handle_packet(&packet[HEADER_LEN..], known_types, work)? {
+            if let Some(outcome) =
+                self.handle_packet(&packet[HEADER_LEN..], known_types, handling)?
+            {
                 return check_end(outcome, input);
             }
         }
@@ -161,10 +163,10 @@ impl Answer {
     }
 
     /// Consume bytes of a streamed payload; returns the rest of `input`.
-    fn stream_payload<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+    fn stream_payload<'a>(&mut self, input: &'a [u8], handling: &mut RowHandling) -> &'a [u8] {
         let (part, rest) = input.split_at(self.streamed_bytes_left.min(input.len()));
         if self.is_streaming_row {
-            work.handle_bytes(part);
+            handling.handle_bytes(part);
         }
         self.streamed_bytes_left -= part.len();
         rest
@@ -175,7 +177,7 @@ impl Answer {
         &mut self,
         input: &mut &[u8],
         types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, Malformed> {
         fill_up_to(&mut self.partial_packet, HEADER_LEN, input);
         let Some((&header, payload)) = self.partial_packet.split_first_chunk::<HEADER_LEN>() else {
@@ -189,14 +191,14 @@ impl Answer {
             }
             fill_up_to(&mut self.partial_packet, HEADER_LEN + 1, input);
         }
-        if self.is_continued || self.can_stream(length, work) {
+        if self.is_continued || self.can_stream(length, handling) {
             self.check_sequence(sequence)?;
             let is_row = if self.is_continued {
                 self.is_streaming_row
             } else {
                 self.phase == Phase::Rows
             };
-            self.start_stream(length, is_row, work);
+            self.start_stream(length, is_row, handling);
             return Ok(None);
         }
         let is_row =
@@ -218,7 +220,7 @@ impl Answer {
         }
         self.check_sequence(sequence)?;
         let packet = std::mem::take(&mut self.partial_packet);
-        let outcome = self.handle_packet(&packet[HEADER_LEN..], types, work);
+        let outcome = self.handle_packet(&packet[HEADER_LEN..], types, handling);
         self.partial_packet = packet;
         self.partial_packet.clear();
         self.partial_packet.shrink_to(MAX_IDLE_BUFFER);
@@ -226,16 +228,18 @@ impl Answer {
     }
 
     /// Whether the packet that begins in `partial_packet` can be streamed, because its content does not matter.
-    fn can_stream(&self, length: usize, work: &Work) -> bool {
+    fn can_stream(&self, length: usize, handling: &RowHandling) -> bool {
         let first = self.partial_packet.get(HEADER_LEN).copied().unwrap_or(0);
         let is_end = reply::is_eof(length, first) || first == reply::ERR;
-        !work.is_decoding() && !is_end && matches!(self.phase, Phase::Rows | Phase::Columns(1..))
+        !handling.is_decoding()
+            && !is_end
+            && matches!(self.phase, Phase::Rows | Phase::Columns(1..))
     }
 
-    fn start_stream(&mut self, length: usize, is_row: bool, work: &mut Work) {
+    fn start_stream(&mut self, length: usize, is_row: bool, handling: &mut RowHandling) {
         let part = &self.partial_packet[HEADER_LEN..];
         if is_row {
-            work.handle_bytes(part);
+            handling.handle_bytes(part);
         }
         self.streamed_bytes_left = length - part.len();
         self.is_streaming_row = is_row;
@@ -255,7 +259,7 @@ impl Answer {
         &mut self,
         payload: &[u8],
         known_types: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, Malformed> {
         let first = payload.first().copied();
         if first == Some(reply::ERR) {
@@ -273,10 +277,12 @@ impl Answer {
                 } else {
                     &self.types
                 };
-                work.handle_row(payload, self.is_binary, types)?;
+                handling.handle_row(payload, self.is_binary, types)?;
                 Ok(None)
             }
-            Phase::Columns(count) => self.handle_definition(count, payload, work).map(|()| None),
+            Phase::Columns(count) => self
+                .handle_definition(count, payload, handling)
+                .map(|()| None),
             Phase::First => self.handle_first_packet(payload),
             Phase::Complete => Err(Malformed::Unexpected(
                 "bytes came although nothing was asked",
@@ -297,13 +303,13 @@ impl Answer {
         &mut self,
         definitions_left: u32,
         payload: &[u8],
-        work: &Work,
+        handling: &RowHandling,
     ) -> Result<(), Malformed> {
         let is_end = reply::is_eof(payload.len(), payload.first().copied().unwrap_or(0));
         self.phase = match (definitions_left, is_end) {
             (0, true) => Phase::Rows,
             (1.., false) => {
-                if work.is_decoding() {
+                if handling.is_decoding() {
                     self.types.push(reply::parse_column_type(payload)?);
                 }
                 Phase::Columns(definitions_left - 1)

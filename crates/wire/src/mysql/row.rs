@@ -1,11 +1,11 @@
-//! Decodes columns of rows, and defines what a client does with a row: [`Work`].
+//! Decodes columns of rows, and defines what a client does with a row: [`RowHandling`].
 
 use std::hint::black_box;
 
 use super::Malformed;
 use super::read::Fields;
 
-/// One column's value. Decimals, dates and texts stay undecoded bytes.
+/// One column's value. Decimals, dates and strings are left as raw bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'a> {
     Null,
@@ -90,16 +90,16 @@ fn consume(value: Value<'_>) {
 
 /// What a client does with the rows of an answer. A worker has one instance and lends it to each of its connections.
 #[derive(Debug)]
-pub enum Work {
+pub enum RowHandling {
     /// Skip from packet to packet.
     Skip,
-    /// Copy each row once, as a client library does that stores results but does not return them.
+    /// Copy each row once, like a client library that buffers results which the application never reads.
     Touch(Scratch),
     /// Decode each column of each row.
     Decode,
 }
 
-impl Work {
+impl RowHandling {
     /// A `Touch` with an empty buffer.
     pub fn touch() -> Self {
         Self::Touch(Scratch {
@@ -112,7 +112,7 @@ impl Work {
         matches!(self, Self::Decode)
     }
 
-    /// Handle the bytes of a row, or of any other value, complete or in parts.
+    /// Handle bytes of a row, or of a key-value store's value; called once for each part.
     #[inline]
     pub fn handle_bytes(&mut self, part: &[u8]) {
         if let Self::Touch(scratch) = self {
@@ -204,10 +204,10 @@ mod tests {
 
     #[test]
     fn scratch_wraps_around_when_it_is_full() {
-        let mut work = Work::touch();
-        work.handle_bytes(&vec![1; SCRATCH_BYTES + 5]);
-        let Work::Touch(scratch) = &work else {
-            panic!("the work is a `Touch`")
+        let mut handling = RowHandling::touch();
+        handling.handle_bytes(&vec![1; SCRATCH_BYTES + 5]);
+        let RowHandling::Touch(scratch) = &handling else {
+            panic!("expected `RowHandling::Touch`")
         };
         assert_eq!(scratch.used, 5);
     }

@@ -1,6 +1,6 @@
 //! Follows the answer to one request through a stream cut anywhere, without storing it: this code runs millions of times.
 //!
-//! Most messages are rows, and only the header of a row matters here; the rest is passed to [`Work`] in the parts in which it comes.
+//! Most messages are rows, and only the header of a row matters here; the rest is passed to [`RowHandling`] in the parts in which it comes.
 //! An answer has one `ReadyForQuery` for each part of its request and ends with the last. Notices, parameters and notifications may
 //! come at any time, even between answers, and so may the error with which a server ends the session.
 
@@ -12,7 +12,7 @@ use super::reply::{self, Failure, Tag, TransactionStatus};
 use crate::fill_up_to;
 use crate::mysql::ServerError;
 use crate::mysql::answer::AnswerCounts;
-use crate::mysql::row::Work;
+use crate::mysql::row::RowHandling;
 
 /// How an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,12 +70,12 @@ impl Answer {
     pub fn feed(
         &mut self,
         mut input: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, Malformed> {
         let mut ended = None;
         while !input.is_empty() {
             if self.skipped_bytes_left > 0 {
-                input = self.stream_message(input, work);
+                input = self.stream_message(input, handling);
                 continue;
             }
             let complete_header = match input.first_chunk::<HEADER_LEN>() {
@@ -88,9 +88,9 @@ impl Answer {
             let outcome = if let Some((kind, length)) = complete_header {
                 let (message, rest) = input.split_at(HEADER_LEN + length);
                 input = rest;
-                self.handle_message(kind, &message[HEADER_LEN..], work)?
+                self.handle_message(kind, &message[HEADER_LEN..], handling)?
             } else {
-                self.handle_incomplete(&mut input, work)?
+                self.handle_incomplete(&mut input, handling)?
             };
             // A complete answer counts even if the server ends the session right after it.
             ended = ended.or(outcome);
@@ -99,10 +99,10 @@ impl Answer {
     }
 
     /// Consume bytes of a skipped message; returns the rest of `input`.
-    fn stream_message<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+    fn stream_message<'a>(&mut self, input: &'a [u8], handling: &mut RowHandling) -> &'a [u8] {
         let (part, rest) = input.split_at(self.skipped_bytes_left.min(input.len()));
         if self.is_skipping_row {
-            work.handle_bytes(part);
+            handling.handle_bytes(part);
         }
         self.skipped_bytes_left -= part.len();
         rest
@@ -112,7 +112,7 @@ impl Answer {
     fn handle_incomplete(
         &mut self,
         input: &mut &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, Malformed> {
         fill_up_to(&mut self.partial_message, HEADER_LEN, input);
         let Some(&header) = self.partial_message.first_chunk::<HEADER_LEN>() else {
@@ -124,7 +124,7 @@ impl Answer {
         }
         let is_row = matches!(kind, b'D' | b'd');
         let limit = match kind {
-            b'D' if work.is_decoding() => MAX_ROW_BYTES,
+            b'D' if handling.is_decoding() => MAX_ROW_BYTES,
             b'C' | b'E' | b'Z' | b'I' => MAX_OTHER_BYTES,
             _ => MAX_SKIPPED_BYTES,
         };
@@ -145,7 +145,7 @@ impl Answer {
             return Ok(None);
         }
         let message = std::mem::take(&mut self.partial_message);
-        let outcome = self.handle_message(kind, &message[HEADER_LEN..], work);
+        let outcome = self.handle_message(kind, &message[HEADER_LEN..], handling);
         self.partial_message = message;
         self.partial_message.clear();
         self.partial_message.shrink_to(MAX_IDLE_BUFFER);
@@ -158,23 +158,23 @@ impl Answer {
         &mut self,
         kind: u8,
         body: &[u8],
-        work: &mut Work,
+        handling: &mut RowHandling,
     ) -> Result<Option<Outcome>, Malformed> {
         match kind {
             b'C' | b'I' | b'Z' if self.due_parts == 0 => return Err(UNREQUESTED),
             b'D' => {
                 self.skip_message(kind)?;
-                if work.is_decoding() {
+                if handling.is_decoding() {
                     reply::decode_row(body, |value| {
                         black_box(value);
                     })?;
                 } else {
-                    work.handle_bytes(body);
+                    handling.handle_bytes(body);
                 }
             }
             b'd' => {
                 self.skip_message(kind)?;
-                work.handle_bytes(body);
+                handling.handle_bytes(body);
             }
             b'C' => self.count_command(Tag::parse(body)?),
             b'I' => self.counts.others += 1,
@@ -262,11 +262,16 @@ mod tests {
         [&[kind][..], &length, body].concat()
     }
 
-    fn feed_in_pieces(parts: u32, stream: &[u8], size: usize, mut work: Work) -> Vec<Outcome> {
+    fn feed_in_pieces(
+        parts: u32,
+        stream: &[u8],
+        size: usize,
+        mut handling: RowHandling,
+    ) -> Vec<Outcome> {
         let mut answer = Answer::default();
         answer.begin(parts);
         let outcomes = stream.chunks(size).filter_map(|piece| {
-            let outcome = answer.feed(piece, &mut work);
+            let outcome = answer.feed(piece, &mut handling);
             outcome.expect("the answer is valid")
         });
         outcomes.collect()
@@ -299,9 +304,9 @@ mod tests {
             others: 1,
         };
         for size in 1..=stream.len() {
-            for work in [Work::Skip, Work::touch(), Work::Decode] {
+            for handling in [RowHandling::Skip, RowHandling::touch(), RowHandling::Decode] {
                 assert_eq!(
-                    feed_in_pieces(1, &stream, size, work),
+                    feed_in_pieces(1, &stream, size, handling),
                     [Outcome::Done(counts)]
                 );
             }
@@ -314,8 +319,8 @@ mod tests {
         let ready = message(b'Z', b"E");
         let mut answer = Answer::default();
         answer.begin(1);
-        assert_eq!(answer.feed(&error, &mut Work::Skip), Ok(None));
-        let ended = answer.feed(&ready, &mut Work::Skip);
+        assert_eq!(answer.feed(&error, &mut RowHandling::Skip), Ok(None));
+        let ended = answer.feed(&ready, &mut RowHandling::Skip);
         assert!(matches!(ended, Ok(Some(Outcome::Failed(_)))), "{ended:?}");
         assert!(answer.has_failed_block());
         // ROLLBACK and the statement after it.
@@ -325,8 +330,11 @@ mod tests {
             message(b'Z', b"I"),
             message(b'C', b"SELECT 0\0"),
         ];
-        assert_eq!(answer.feed(&rest.concat(), &mut Work::Skip), Ok(None));
-        let ended = answer.feed(&message(b'Z', b"I"), &mut Work::Skip);
+        assert_eq!(
+            answer.feed(&rest.concat(), &mut RowHandling::Skip),
+            Ok(None)
+        );
+        let ended = answer.feed(&message(b'Z', b"I"), &mut RowHandling::Skip);
         assert!(matches!(ended, Ok(Some(Outcome::Done(done))) if done.reads == 1));
         assert!(!answer.has_failed_block());
     }
@@ -335,7 +343,7 @@ mod tests {
     fn a_fatal_error_ends_at_once() {
         for parts in [0, 1] {
             for size in [3, FATAL.len()] {
-                let ended = feed_in_pieces(parts, FATAL, size, Work::Skip);
+                let ended = feed_in_pieces(parts, FATAL, size, RowHandling::Skip);
                 assert!(
                     matches!(&ended[..], [Outcome::Failed(error)] if error.code.to_string() == "57P01"),
                     "{ended:?}"
@@ -347,7 +355,7 @@ mod tests {
     #[test]
     fn an_answer_before_the_end_of_the_session_counts() {
         let stream = [&message(b'Z', b"I"), FATAL].concat();
-        let ended = feed_in_pieces(1, &stream, stream.len(), Work::Skip);
+        let ended = feed_in_pieces(1, &stream, stream.len(), RowHandling::Skip);
         assert!(matches!(ended[..], [Outcome::Done(_)]), "{ended:?}");
     }
 
@@ -356,20 +364,24 @@ mod tests {
     #[test]
     fn unrequested_messages_are_refused() {
         for kind in [b'D', b'C', b'E', b'Z', b'1', b'T'] {
-            let outcome = Answer::default().feed(&message(kind, b"I"), &mut Work::Skip);
+            let outcome = Answer::default().feed(&message(kind, b"I"), &mut RowHandling::Skip);
             assert!(outcome.is_err(), "{}", char::from(kind));
         }
         let error = message(b'E', b"SERROR\0C40001\0Magain\0\0");
-        let outcome = Answer::default().feed(&error, &mut Work::Skip);
+        let outcome = Answer::default().feed(&error, &mut RowHandling::Skip);
         assert!(outcome.is_err());
         for kind in [b'R', b'K', b'G', b'W', b'?'] {
             let mut answer = Answer::default();
             answer.begin(1);
-            assert!(answer.feed(&message(kind, b""), &mut Work::Skip).is_err());
+            assert!(
+                answer
+                    .feed(&message(kind, b""), &mut RowHandling::Skip)
+                    .is_err()
+            );
         }
         let mut answer = Answer::default();
         answer.begin(1);
         let twice = [message(b'Z', b"I"), message(b'Z', b"I")].concat();
-        assert!(answer.feed(&twice, &mut Work::Skip).is_err());
+        assert!(answer.feed(&twice, &mut RowHandling::Skip).is_err());
     }
 }

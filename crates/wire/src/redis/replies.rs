@@ -1,7 +1,7 @@
 //! Follows the replies to one request through a stream cut anywhere, without storing them: this code runs millions of times.
 
 use super::scanner::{Kind, Scanner, Token};
-use crate::keyvalue::{CommandCounts, Expected, Expects, Malformed, Refusal};
+use crate::keyvalue::{CommandCounts, ErrorReply, ExpectReplies, Expected, Malformed};
 
 /// The state of one connection's current request.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Replies {
 struct Reply {
     values: u32,
     nulls: u32,
-    error: Option<Refusal>,
+    error: Option<ErrorReply>,
     /// The text of an error that comes as a block.
     error_block: Vec<u8>,
     /// Number of open attributes and pushes, whose contents do not count.
@@ -80,7 +80,7 @@ impl Replies {
         self.reply.values = 0;
         self.reply.nulls = 0;
         if let Some(error) = self.reply.error.take() {
-            self.counts.refused.push(error);
+            self.counts.errors.push(error);
             return Ok(());
         }
         let has_expected_kind = match expected {
@@ -97,7 +97,7 @@ impl Replies {
     }
 }
 
-impl Expects for Replies {
+impl ExpectReplies for Replies {
     #[inline]
     fn begin(&mut self) {
         self.expected.clear();
@@ -118,7 +118,7 @@ impl Reply {
             Token::Part(part) if self.is_in_error => self.keep_error(part),
             Token::Part(part) => on_value_bytes(part),
             Token::Line(Kind::Error, line) if self.uncounted_depth == 0 => {
-                self.set_error(Refusal::from_line(line));
+                self.set_error(ErrorReply::from_line(line));
             }
             Token::Line(Kind::Null, _) if self.uncounted_depth == 0 => {
                 self.nulls = self.nulls.saturating_add(1);
@@ -131,7 +131,7 @@ impl Reply {
                 let line = std::mem::take(&mut self.error_block);
                 self.is_in_error = false;
                 if self.uncounted_depth == 0 {
-                    self.set_error(Refusal::from_line(&line));
+                    self.set_error(ErrorReply::from_line(&line));
                 }
             }
             Token::Open(Kind::Attribute | Kind::Push, 1..) => self.uncounted_depth += 1,
@@ -148,8 +148,8 @@ impl Reply {
 
     /// Keep only the first error: a reply belongs to one command.
     #[cold]
-    fn set_error(&mut self, refusal: Refusal) {
-        self.error.get_or_insert(refusal);
+    fn set_error(&mut self, error_reply: ErrorReply) {
+        self.error.get_or_insert(error_reply);
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((counts.reads, counts.writes), (2, 1));
         assert_eq!((counts.hits, counts.misses), (2, 2));
         assert_eq!(values, b"hix");
-        assert_eq!(counts.refused[0].word.name(), "MOVED");
+        assert_eq!(counts.errors[0].word.name(), "MOVED");
     }
 
     #[test]

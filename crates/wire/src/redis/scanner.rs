@@ -128,7 +128,7 @@ impl Position {
             b'%' => return self.open_aggregate(Kind::Map, rest, sink),
             b'|' => return self.open_aggregate(Kind::Attribute, rest, sink),
             b'>' => return self.open_aggregate(Kind::Push, rest, sink),
-            other => return Err(Malformed::Kind(other)),
+            other => return Err(Malformed::UnknownKind(other)),
         };
         check_text(kind, rest)?;
         sink(Token::Line(kind, rest))?;
@@ -176,7 +176,7 @@ impl Position {
         let has_pairs = matches!(kind, Kind::Map | Kind::Attribute);
         let values = count * if has_pairs { 2 } else { 1 };
         if values > 0 && self.open.len() == MAX_DEPTH {
-            return Err(Malformed::Deep(MAX_DEPTH));
+            return Err(Malformed::TooDeep(MAX_DEPTH));
         }
         sink(Token::Open(kind, values))?;
         if values > 0 {
@@ -263,6 +263,6 @@ fn check_text(kind: Kind, text: &[u8]) -> Result<(), Malformed> {
     if is_valid {
         Ok(())
     } else {
-        Err(Malformed::Number("what a reply holds"))
+        Err(Malformed::Number("a reply's value"))
     }
 }

@@ -18,7 +18,7 @@ pub enum Value {
     Double(f64),
     BigNumber(Vec<u8>),
     Bulk(Vec<u8>),
-    /// A text, after the three bytes that give its format.
+    /// A verbatim string: its three-byte format (such as `txt`) and its content.
     Verbatim([u8; 3], Vec<u8>),
     Array(Vec<Value>),
     Set(Vec<Value>),
@@ -36,7 +36,7 @@ impl Value {
     }
 }
 
-/// Decodes replies cut anywhere. The memory of a reply is bounded, whatever lengths it announces. Attributes are skipped.
+/// Decodes replies from input that is split at arbitrary points. The memory of a reply is bounded, whatever lengths it announces. Attributes are skipped.
 #[derive(Debug)]
 pub struct Decoder {
     scanner: Scanner,
@@ -93,7 +93,7 @@ impl ReplyBuilder {
         };
         self.used_bytes += cost;
         if self.used_bytes > self.limit {
-            return Err(Malformed::Large(self.limit));
+            return Err(Malformed::TooLarge(self.limit));
         }
         match token {
             Token::Line(kind, text) => self.add_value(make_scalar(kind, text)?),
@@ -143,7 +143,7 @@ fn parse_number<T: std::str::FromStr>(text: &[u8]) -> Result<T, Malformed> {
     std::str::from_utf8(text)
         .ok()
         .and_then(|text| text.parse().ok())
-        .ok_or(Malformed::Number("what a reply holds"))
+        .ok_or(Malformed::Number("a reply's value"))
 }
 
 fn make_string(kind: Kind, bytes: Vec<u8>) -> Result<Value, Malformed> {
@@ -153,7 +153,7 @@ fn make_string(kind: Kind, bytes: Vec<u8>) -> Result<Value, Malformed> {
             Ok(Value::Verbatim([one, two, three], text.to_vec()))
         }
         (Kind::Verbatim, _) => Err(Malformed::Unexpected(
-            "a verbatim string that does not say what it is",
+            "a verbatim string without a format prefix",
         )),
         _ => Ok(Value::Bulk(bytes)),
     }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_lengths_take_no_memory() {
+    fn malformed_input_is_rejected_in_bounded_memory() {
         for stream in [
             "$1073741825\r\n",
             "$99999999999999999999\r\n",
@@ -252,8 +252,8 @@ mod tests {
         // Only received data takes memory, whatever length is announced, and that memory is bounded.
         assert_eq!(decode(b"*2147483648\r\n$1073741824\r\nabc"), Ok(None));
         let many = [&b"*2147483648\r\n"[..], &b"_\r\n".repeat(1 << 16)].concat();
-        assert_eq!(decode(&many), Err(Malformed::Large(1 << 16)));
+        assert_eq!(decode(&many), Err(Malformed::TooLarge(1 << 16)));
         let deep = b"*1\r\n".repeat(super::super::MAX_DEPTH + 1);
-        assert!(matches!(decode(&deep), Err(Malformed::Deep(_))));
+        assert!(matches!(decode(&deep), Err(Malformed::TooDeep(_))));
     }
 }

@@ -576,7 +576,7 @@ class Extras:
             return False
         link.shape(point)
         link.counters(reset=True)
-        link.arm()
+        link.start_effects()
         return True
 
     def _seed(self, run: int) -> int:

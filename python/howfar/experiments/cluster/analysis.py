@@ -525,7 +525,7 @@ def _two_writers(arm: ReplicationArm, own_rows_arm: ReplicationArm | None) -> Tw
         ),
         second_p50_ms=mean_interval(p50s) if p50s else None,
         starved=sum(not trial.commits_per_s[1] for trial in trials),
-        to_own_rows=judge_ratio(ratios).quoted if ratios else None,
+        to_own_rows=judge_ratio(ratios).reported if ratios else None,
         aborted=_counter_total(arm, "wsrep_local_bf_aborts"),
     )
 

@@ -274,7 +274,7 @@ def sections(crash: CrashFindings) -> list[Block]:
 
 _MEMBER_COLUMNS: Fields[CrashLoss] = {
     Column("commits/s", "meanwhile", optional=True): lambda loss: _estimate_cell(loss.meanwhile),
-    Column("whole again", "after s", optional=True): lambda loss: _estimate_cell(loss.back_s),
+    Column("synchronized", "after s", optional=True): lambda loss: _estimate_cell(loss.back_s),
 }
 """Columns for faults of a member that is not the primary."""
 _JOIN_COLUMNS: Fields[CrashLoss] = {

@@ -1,4 +1,4 @@
-"""What crashes may show, in words."""
+"""Sentence templates for the findings of crash experiments; `analysis.answer.Texts` says where their formats are explained."""
 
 from __future__ import annotations
 
@@ -8,54 +8,56 @@ TEXTS: Texts = {
     # The answer.
     "broken-promise": "{lost:n} of {acknowledged:n} acknowledged commits were lost with {subject}, which should lose none",
     "isolated-writes": "a cut-off {subject} node acknowledged {writes:of commit} by itself",
-    "member-joins": "a new {subject} node is whole after {estimate:table} s",
-    "member-restarts": "a restarted {subject} node is whole after {estimate:table} s",
-    "meanwhile": "clients make {estimate:fewer} commits meanwhile",
+    "member-joins": "a new {subject} node is fully synchronized after {estimate:table} s",
+    "member-restarts": "a restarted {subject} node is fully synchronized after {estimate:table} s",
+    "meanwhile": "while a node joins, clients make {estimate:fewer} commits",
     "lost": "a crash lost {estimate:count} acknowledged commits with {subject}",
     "lost, next": "{estimate:count} with {subject}",
     "isolated-silence": "no cut-off node acknowledged a commit by itself in {cuts:of cut}",
-    "none-lost": "nothing acknowledged was lost with {subject} in {crashes:of crash crashes}{several:? of several kinds}",
+    "none-lost": "none was lost with {subject} in {crashes:of crash crashes}{several:? of several kinds}",
     "none-lost, next": "with {subject} in {crashes:of crash crashes}{several:? of several kinds}",
     "stall": "with {subject}, clients waited {estimate:table} s when {fault}",
     # Details below the answer.
-    "worst": "with {subject}, at most {most:of commit} got lost in one crash, when {fault}",
+    "worst": "with {subject}, the worst crash lost {most:of commit}, when {fault}",
     "age": "with {subject}, when {fault}, the earliest lost commit had been acknowledged {age_ms:.3g} ms before the fault",
     "bound": "with {subject}, none of {acknowledged:n} acknowledged commits was lost in {crashes:of crash crashes}{several:? of "
     "several kinds}, so at most {share:upper} of crashes lose any",
     "cuts-bound": "at most {share:upper} of cuts let a node that is cut off acknowledge commits by itself",
-    "donor-limit": "the donor's link was the limit of the join with {subject}: it was busy for {busy:share} of the time",
-    "early-reads": "with {subject}, others see commits before they are acknowledged, or that never are: {early:n} of {seen:n} seen",
-    "early-reads-by": "with {subject}, others see commits before they are acknowledged, or that never are: {early:n} of {seen:n} "
-    "seen, {lead_ms:.3g} ms earlier in the median",
-    "phantoms": "{phantoms:n} of the commits that others saw with {subject} were gone after the crash",
+    "donor-limit": "with {subject}, the donor's link was the bottleneck while the node joined: it was busy for {busy:share} of the "
+    "time",
+    "early-reads": "with {subject}, {early:n} of the {seen:n} commits that other sessions saw were not yet acknowledged, or never "
+    "were",
+    "early-reads-by": "with {subject}, {early:n} of the {seen:n} commits that other sessions saw were not yet acknowledged, or never "
+    "were; the median was seen {lead_ms:.3g} ms before its acknowledgement",
+    "phantoms": "{phantoms:n} of the commits that other sessions saw with {subject} were gone after the crash",
     "applied": "in {crashes:of crash crashes}, {applied:of commit} reached the survivor without an acknowledgement: a client that "
     "retries applies them twice",
     "refused": "in {crashes:of crash crashes}, {applied:of commit} reached the survivor though their clients received an error: a "
     "client that retries applies them twice",
     # Notes of the table of losses.
-    "rows": "{crashes:of crash crashes} per row{uneven:? at most}; applied, not acknowledged (on the survivor, but the client got "
-    "no answer) and seen, then gone (others read what the crash undid) are totals over all of them",
-    "without-commit": "time without a commit: the longest time in which no client of the nodes that went on was told of one, with "
-    "the 95 % interval of the mean; by a node cut off: all writes that it acknowledged by itself",
-    "rate-meanwhile": "meanwhile: the rate while a member was cut off, slow or joining, relative to the rate before",
-    "not-back": "whole again: without {trials:of trial} in which the member was not whole within a minute",
-    "received": "MB: to the node that joined, over all its links, from the start of its server until it was whole, by the kernel's "
-    "count, the load's writes included; link busy: the share of that time in which its donor's link was sending",
+    "rows": '{crashes:of crash crashes} per row{uneven:? at most}; "applied, not acknowledged" (on the survivor, but the client got '
+    'no answer) and "seen, then gone" (other sessions read what the crash undid) are totals over all crashes of a row',
+    "without-commit": '"s without a commit": the longest time in which no client of the nodes that kept serving had a commit '
+    'acknowledged, with the 95 % interval of the mean; "by a node cut off": all writes that it acknowledged without the others',
+    "rate-meanwhile": '"meanwhile": the rate while a member was cut off, slow or joining, relative to the rate before',
+    "not-back": '"synchronized" excludes {trials:of trial} in which the member was not synchronized again within a minute',
+    "received": '"MB": bytes received by the joining node from the start of its server until it was synchronized (kernel counters, '
+    "all its links, including the load's writes); \"link busy\": the share of that time in which its donor's link was sending",
     # Titles of the chart.
     "most-lost": "up to {most:n} acknowledged commits lost in one crash: {subject}, {fault}",
     "nothing-lost": "no crash lost an acknowledged commit",
     # Why to trust a loss of zero.
     "machine-failure": "a failure of the primary's machine would have lost what was acknowledged before the cut took effect: "
-    "{losses}; two figures are those until the cut was begun, and until it was complete",
+    "{losses}; where two figures are given, they count up to the start and up to the end of the cut",
     "machine-failure-loss": "{subject} {before} in {crashes:of crash crashes}",
-    "no-machine-failure": "the link to the replica was never cut first, so the failure of a machine was not measured",
+    "no-machine-failure": "no trial cut the replica's link before killing the primary, so the failure of a machine was not measured",
     "rule-out": "{crashes:of crash crashes} without a loss rule out that more than {share:upper} of crashes lose any, at 95 % "
     "confidence",
     "rule-out-together": "all {crashes:of crash crashes} of modes that should lose nothing, with {acknowledged:of commit}, rule out "
-    "more than {share:upper}",
+    "that more than {share:upper} of such crashes lose any",
     "can-find": "the same accounting found {lost:n} lost commits in this run, so it can find them",
     "cannot-show": "no mode of this run lost any commit, so this run does not show that the accounting would find a loss",
     "accounts": "{acknowledged:n} acknowledged keys in the clients' logs were compared with all keys on the survivors: every "
     "account adds up",
-    "void": "void, and in no figure: {crashes:of crash crashes}",
+    "void": "void, excluded from all figures: {crashes:of crash crashes}",
 }

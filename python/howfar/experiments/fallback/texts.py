@@ -6,12 +6,12 @@ from howfar.analysis.answer import Texts
 
 TEXTS: Texts = {
     # The answer.
-    "fell-back": "with {subject}, the primary waits {stall_s:table} s, then acknowledges {censored:?at least }{estimate:count} "
-    "commits without a replica, for {censored:?at least }{degraded_s:table} s",
-    "waited": "with {subject}, the primary acknowledges nothing for {stall_s:table} s, until its replica is back",
+    "fell-back": "with {subject}, the primary stopped for {stall_s:table} s, then acknowledged {censored:?at least }{estimate:count} "
+    "commits that no replica had",
+    "waited": "with {subject}, the primary stopped for {stall_s:table} s, until its replica was back",
     "went-on": "with {subject} and {replicas:of replica}, the primary goes on: it never waits longer than {stall_s:table} s",
-    "fell-back, next": "with {subject} it waits {stall_s:table} s, then acknowledges {censored:?at least }{estimate:count}",
-    "waited, next": "with {subject} it waits {stall_s:table} s",
+    "fell-back, next": "with {subject} it stopped for {stall_s:table} s, then acknowledged {censored:?at least }{estimate:count}",
+    "waited, next": "with {subject} for {stall_s:table} s",
     # Notes of the table.
     "means": "means over {trials:of trial} for each mode; 95 % intervals in brackets, where there are enough trials",
     "no-timeout": "with {subject}, this server has no timeout and does not fall back",

@@ -302,10 +302,10 @@ def conclude(costs: HopCosts) -> tuple[Finding, ...]:
     """From how many clients poolers pay off, then the costs of other paths: those with a difference first."""
     pooled_paths = {pooler.path for pooler in costs.poolers}
     hops = [hop_finding(hop, costs) for hop in costs.hops if hop.path not in pooled_paths]
-    order = ("slower", "delay", UNRESOLVED, "unmeasured")
+    order = ("slower", "faster", "delay", UNRESOLVED, "unmeasured")
     return (
         *map(pooler_finding, costs.poolers),
-        *sorted(hops, key=lambda finding: order.index(finding.id)),
+        *sorted(hops, key=lambda finding: (order.index(finding.id), -float(finding.parameters.get("share", 0)))),
     )
 
 
@@ -313,13 +313,16 @@ def hop_finding(hop: HopCost, costs: HopCosts) -> Finding:
     """The finding about one path: its throughput; where that is not resolved, its added p50, if that is."""
     parameters: dict[str, str | int | float] = {"baseline": costs.baseline}
     figure, resolution, finding_id = hop.throughput_ratio, hop.resolution, "slower"
-    is_faster = resolution is not None and resolution.is_difference
-    if not is_faster and hop.p50_resolution is not None and hop.p50_resolution.is_difference and costs.per_s:
+    differs = resolution is not None and resolution.is_difference
+    if differs and figure is not None:
+        finding_id = "slower" if figure.value < 1 else "faster"
+        parameters["share"] = abs(figure.value - 1)
+    elif hop.p50_resolution is not None and hop.p50_resolution.is_difference and costs.per_s:
         figure, resolution, finding_id = hop.added_p50_us, hop.p50_resolution, "delay"
         parameters = {"per_s": costs.per_s}
     elif figure is None:
         finding_id = "unmeasured" if hop.added_p50_us is None else UNRESOLVED
-    elif not is_faster:
+    else:
         finding_id = UNRESOLVED
     return Finding(id=finding_id, subject=hop.path, estimate=figure, verdict=resolution, parameters=parameters)
 
@@ -403,7 +406,7 @@ def _pooler_ratio(table: TrialTable, arm: Arm, reference: Arm, threads: int) -> 
     ratios = table.block_ratios(arm.name, reference.name)
     if not ratios:
         return None
-    return PoolerRatio(threads=threads, ratio=judge_ratio(ratios).quoted, to_server=connections_to_server(table, arm))
+    return PoolerRatio(threads=threads, ratio=judge_ratio(ratios).reported, to_server=connections_to_server(table, arm))
 
 
 def _summarise_pooler(path: str, connect: str, measured: Sequence[PoolerRatio], threshold: Threshold) -> PoolerPays:
@@ -534,7 +537,7 @@ def published_hops(table: TrialTable, arms: Sequence[Arm]) -> tuple[HopElsewhere
                         over=str(reference.factors["path"]),
                         connect=CONNECT.level_in(arm.factors),
                         theirs=cell.tps / baseline_cell.tps,
-                        ours=judge_ratio(ratios).quoted,
+                        ours=judge_ratio(ratios).reported,
                         source=entry.source,
                         setup=entry.setup,
                     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from howfar.analysis.answer import Texts
 
 TEXTS: Texts = {
-    "slower": "compared with {baseline}, {subject} is {estimate:slower}",
-    "slower, next": "{subject} {estimate:slower}",
+    "slower": "compared with {baseline}, throughput falls by {share:share} with {subject}",
+    "slower, next": "{share:share} with {subject}",
+    "faster": "compared with {baseline}, throughput rises by {share:share} with {subject}",
+    "faster, next": "{share:share} with {subject}",
     # Where the throughput shows no difference.
     "delay": "at {per_s:,g}/s, {subject} adds {estimate:us} to the median answer",
     "delay, next": "{subject} {estimate:us}",

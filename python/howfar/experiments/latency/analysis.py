@@ -164,7 +164,7 @@ class _RateSummary:
                 None  # it is itself the reference; or the reference queues, and its p99 grows with the trial's length
             )
         ratios = self.table.block_ratios(arm.name, reference.name, p99_ms)
-        return judge_ratio(ratios).quoted if ratios else None
+        return judge_ratio(ratios).reported if ratios else None
 
 
 def _transactions_per_s(measured: Measured) -> float:
@@ -173,7 +173,7 @@ def _transactions_per_s(measured: Measured) -> float:
 
 # ---------------------------------------------------------------- the answer
 
-ORDER = ("too-high", "unclear", "sustained")
+ORDER = ("too-high-of", "too-high", "unclear", "sustained")
 """Ids of the findings about rates, the most important first."""
 
 
@@ -188,8 +188,11 @@ def _rate_finding(path: PathLatency) -> Finding:
     too_high = path.lowest_too_high
     unclear = next((result for result in path.rates if not result.is_certain), None)
     result = too_high or unclear or path.rates[-1]
+    parameters: dict[str, str | int | float] = {"per_s": result.per_s}
     finding_id = "too-high" if too_high else "unclear" if unclear else "sustained"
-    return Finding(id=finding_id, subject=path.name, estimate=result.answered, parameters={"per_s": result.per_s})
+    if too_high and path.capacity_per_s:
+        finding_id, parameters["capacity"] = "too-high-of", path.capacity_per_s.value
+    return Finding(id=finding_id, subject=path.name, estimate=result.answered, parameters=parameters)
 
 
 def _p99_findings(latency: Latency) -> list[Finding]:

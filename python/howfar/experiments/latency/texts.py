@@ -7,7 +7,9 @@ from howfar.analysis.answer import Texts
 TEXTS: Texts = {
     "too-high": "{per_s:,g} transactions/s is too high for {subject}",
     "too-high, next": "{per_s:,g} for {subject}",
-    "sustained": "{per_s:,g} transactions/s can be sustained over {subject}",
+    "too-high-of": "{per_s:,g} transactions/s is too high for {subject}, which does {capacity:n}",
+    "too-high-of, next": "{per_s:,g} for {subject}, which does {capacity:n}",
+    "sustained": "{per_s:,g} is not too high for {subject}",
     "unclear": "this run cannot tell whether {per_s:,g} transactions/s is too high for {subject}",
     "unclear, next": "or {per_s:,g} for {subject}",
     # Among paths at the highest rate that all sustain.

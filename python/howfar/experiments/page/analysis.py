@@ -230,7 +230,7 @@ def _compare_machines(
 
 def _paired_ratio(numerator: ArmTrials, denominator: ArmTrials) -> Estimate | None:
     values = list(paired_ratios(numerator, denominator).values())
-    return judge_ratio(values).quoted if values else None
+    return judge_ratio(values).reported if values else None
 
 
 def _summarise_crossing(
@@ -326,7 +326,7 @@ class MeasuredCurve:
     def _resolves_nothing(self) -> bool:
         """Whether no level differs from 1 beyond the noise floor, so that noise alone may make the curve cross 1."""
         single_test = Threshold(self._threshold.floor, 1)
-        ratios = [judge_ratio(list(level.ratios.values())).quoted for level in self._levels]
+        ratios = [judge_ratio(list(level.ratios.values())).reported for level in self._levels]
         with_interval = [ratio for ratio in ratios if ratio.low is not None]
         return bool(with_interval) and not any(single_test.resolve(ratio).is_difference for ratio in with_interval)
 
@@ -334,7 +334,7 @@ class MeasuredCurve:
         """Which choice is better at every level, significantly and beyond the noise floor. None: levels differ, or one of them is not
         significant."""
         resolutions = {
-            self._threshold.resolve(judge_ratio(list(level.ratios.values())).quoted) for level in self._levels
+            self._threshold.resolve(judge_ratio(list(level.ratios.values())).reported) for level in self._levels
         }
         return _WINNERS.get(resolutions.pop()) if len(resolutions) == 1 else None
 

@@ -8,10 +8,10 @@ TEXTS: Texts = {
     # The answer, at each page's headline setting.
     "difference": "two machines serve {estimate:fewer} {subject} pages than one",
     "difference, next": "{estimate:fewer} {subject} pages",
-    "unclear": "{subject} pages may not differ",
+    "unclear": "{subject} pages: no clear difference",
     "all-unclear": "this run cannot tell two machines from one for {subject} pages",
-    "break-even": "{subject} pages break even at {cpu_ms:table} ms of application CPU",
-    "break-even, next": "{subject} pages at {cpu_ms:table} ms",
+    "break-even": "two pay off from {cpu_ms:table} ms CPU per {subject} page",
+    "break-even, next": "{cpu_ms:table} ms per {subject} page",
     "always-gains": "{subject} pages gain even with only {cpu_ms:table} ms of application CPU",
     "never-gains": "{subject} pages do not gain even with {cpu_ms:table} ms of application CPU",
     "no-pair": "no answer: no block has a page both on one machine with sockets and on two machines",

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from howfar.analysis.answer import NOTHING_COMPARED, UNRESOLVED, Finding, fill
-from howfar.analysis.cells import PARTS, CellSummary, Metric
+from howfar.analysis.cells import PARTS, Bound, CellSummary, Metric
 from howfar.analysis.idle import Waking, waking_cost
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
@@ -143,7 +143,8 @@ ORDER = ("difference", "cpu", UNRESOLVED)
 def _comparison(cell: CellSummary, name: str, baseline: str, unit: str) -> Finding:
     """The finding of one path: its throughput; where that is not resolved, its CPU time, if that is."""
     if not cell.resolution.is_difference and cell.cpu_resolution.is_difference:
-        parameters: dict[str, str | int | float] = {"unit": unit}
+        is_bound = int(cell.cpu_bound is Bound.AT_LEAST)
+        parameters: dict[str, str | int | float] = {"unit": unit, "bound": is_bound}
         return Finding(
             id="cpu", subject=name, estimate=cell.cpu_ratio, verdict=cell.cpu_resolution, parameters=parameters
         )

@@ -7,7 +7,7 @@ from howfar.analysis.answer import Texts
 TEXTS: Texts = {
     "difference": "compared with {baseline}, {subject} is {estimate:slower}",
     "difference, next": "{subject} {estimate:slower}",
-    "cpu": "per {unit}, {subject} costs {estimate:more} CPU",
+    "cpu": "per {unit}, {subject} costs {bound:?at least }{estimate:more} CPU",
     # One path under two names: what this machine can tell apart.
     "equal": "two equal runs of {subject} agree; differences above {noise_floor:share} would show",
     "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:share}",

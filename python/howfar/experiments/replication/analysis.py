@@ -413,7 +413,7 @@ class _Curve:
         arm = next((arm for arm in arms_with_many if arm.threads == GROWTH_THREADS), arms_with_many[-1])
         rates_of_one, rates_of_many = self._first.by_block, arm.by_block
         ratios = [rates_of_many[block] / rates_of_one[block] for block in rates_of_many if block in rates_of_one]
-        return (judge_ratio(ratios).quoted, arm.threads) if ratios else None
+        return (judge_ratio(ratios).reported, arm.threads) if ratios else None
 
 
 def _factors_missing_in_labels(arms: Sequence[ReplicationArm]) -> list[str]:

@@ -6,11 +6,12 @@ from howfar.analysis.answer import Texts
 
 TEXTS: Texts = {
     # The answer.
-    "slowed-connection": "a replica {rtt_ns:time} away: one connection makes {estimate:table} commits/s instead of {alone:table}",
-    "one-connection": "a replica {rtt_ns:time} away: one connection makes {estimate:table} commits/s",
+    "slowed-connection": "with {subject} and a replica {rtt_ns:time} away, one connection makes {estimate:table} commits/s instead of "
+    "{alone:table}",
+    "one-connection": "with {subject} and a replica {rtt_ns:time} away, one connection makes {estimate:table} commits/s",
     "connections": "a replica {rtt_ns:time} away: {estimate:table} commits/s from {threads:of connection} with {subject}",
     "connections, next": "{estimate:table} with {subject}",
-    "many": "{threads} make {estimate:table} with {subject}",
+    "many": "{threads} make {estimate:table}",
     "many, next": "{estimate:table} with {subject}",
     "asynchronous": "with asynchronous replication no commit waits: {threads:of connection} made {estimate:table} commits/s",
     # The main table.

@@ -24,7 +24,7 @@ from howfar.experiments.replication.arms import (
     typical_threads,
 )
 from howfar.experiments.replication.texts import TEXTS
-from howfar.plan.factors import CLUSTERS, COMMIT_OFF, ORDINARY, SEMI_SYNC, Level
+from howfar.plan.factors import CLUSTERS, ORDINARY, SEMI_SYNC, SYNCHRONOUS_COMMIT_OFF, Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
@@ -32,7 +32,7 @@ from howfar.store.records import Arm
 
 _MODES_BY_SAFETY = (
     ALONE,
-    COMMIT_OFF,
+    SYNCHRONOUS_COMMIT_OFF,
     ASYNC,
     "after-commit",
     "after-sync",
@@ -144,7 +144,7 @@ def _measured_row(
         arm.commits_per_s,
         threads=arm.threads,
         durability=arm.durability,
-        cost=None if arm is reference or not ratios else judge_ratio(ratios).quoted,
+        cost=None if arm is reference or not ratios else judge_ratio(ratios).reported,
         blocks=len(rates) if arm is reference else len(ratios),
         trials=len(rates),
     )
@@ -250,7 +250,7 @@ def _unpaired_ratio(rates: Sequence[float], reference_rates: Sequence[float]) ->
 
 def _verdict(mode: str, crash_group: _CrashGroup | None, per_s: float, distance: int | None) -> str:
     losses = crash_group.losses if crash_group else ()
-    if mode in (ALONE, ASYNC, COMMIT_OFF):
+    if mode in (ALONE, ASYNC, SYNCHRONOUS_COMMIT_OFF):
         return fill(TEXTS[f"use {mode}"], loss=_async_loss_clause(crash_group, per_s, distance))
     if mode not in SEMI_SYNC:
         return ""

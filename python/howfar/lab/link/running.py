@@ -185,7 +185,7 @@ class Link:
     """The latest calibration of each specification that this link has had, by `LinkSpec.without_effects`."""
     calibrated_in_batch: set[LinkSpec] = field(default_factory=set)
     """Keys of `calibrations` that were measured, or taken from a similar link, since `begin_batch`."""
-    armed: bool = False
+    effects_on: bool = False
     """Whether the effects are on."""
 
     @property
@@ -255,14 +255,14 @@ class Link:
             rest_spec = self.spec.without_effects()
             self.calibrations[rest_spec] = self.calibration.updated(measure_goodput(self, rest_spec))
 
-    def arm(self) -> None:
+    def start_effects(self) -> None:
         """Turn the effects on. Outages and rate traces begin now; random decisions continue their previous sequence."""
         self.backend_link.set(self.spec, self.compensate_ns, 0)
-        self.armed = True
+        self.effects_on = True
 
     def change(self, spec: LinkSpec, elapsed_ns: int) -> None:
-        """Switch to another specification now, `elapsed_ns` after `arm`, without losing a packet and without measuring. The correction
-        comes from the specification's calibration if there is one; otherwise the present correction stays."""
+        """Switch to another specification now, `elapsed_ns` after `start_effects`, without losing a packet and without measuring. The
+        correction comes from the specification's calibration if there is one; otherwise the present correction stays."""
         calibration = self.calibrations.get(spec.without_effects())
         compensate_ns = self.compensate_ns if calibration is None else calibration.compensate_ns
         self.backend_link.set(spec, min(compensate_ns, *(spec.delay_ns(name) for name in DIRECTIONS)), elapsed_ns)
@@ -270,7 +270,7 @@ class Link:
     def set_without_effects(self, spec: LinkSpec, compensate_ns: int) -> None:
         """Set the link to `spec`, at rest, with `compensate_ns` subtracted from the delay of each direction."""
         self.backend_link.set(spec.without_effects(), compensate_ns, 0)
-        self.spec, self.compensate_ns, self.armed = spec, compensate_ns, False
+        self.spec, self.compensate_ns, self.effects_on = spec, compensate_ns, False
 
     def ping(self) -> RttResult:
         """Measure the present RTT while the CPUs are kept awake, so that it includes no wake-ups."""
@@ -310,7 +310,7 @@ class Link:
     def measure_rtt_at_rest(self) -> RttResult:
         """Measure the RTT before a load, with the effects off. It is measured only once: repeating the measurement until the machine
         is idle would favour the paths that have a link."""
-        if self.armed:
+        if self.effects_on:
             self.set_without_effects(self.spec, self.compensate_ns)
         return self.ping()
 

@@ -43,7 +43,7 @@ MIN_RATE_BPS = 8_000
 MIN_MTU, MAX_MTU = 576, 9000
 MAX_OUTAGES = 1_000
 _MAX_DIGITS = 20
-"""Maximum number of digits of a number; no valid number has as many."""
+"""Maximum number of digits that are parsed; longer numbers are out of range."""
 _DirectionChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
@@ -119,7 +119,7 @@ def check_link(specs: Sequence[LinkSpec]) -> None:
         direction.loss_burst and direction.loss for direction in directions
     ):
         raise QuantityError(
-            "bursts of loss require a loss", "Give --loss for the same direction, or omit --loss-burst."
+            "burst loss requires a loss rate", "Give --loss for the same direction, or omit --loss-burst."
         )
     for spec in specs:
         for name in DIRECTIONS:
@@ -140,7 +140,7 @@ def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
     packet, queue = spec.mtu + FRAMING_BYTES, spec.queue_bytes(name)
     if queue < packet:
         raise QuantityError(
-            f"a queue of {queue} bytes holds no packet: one takes {packet} with its framing",
+            f"a queue of {queue} bytes cannot hold a packet of {packet} bytes (with framing)",
             f"Give --queue {packet}B or more, or a time such as 1ms.",
         )
 
@@ -153,7 +153,7 @@ def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
         raise QuantityError(
             f"a jitter of {format_duration_ns(jitter.deviation_ns)} around a delay of {format_duration_ns(delay_ns)}"
             f" {name.replace('_', ' ')} would often be negative",
-            "Give a longer --rtt, less --jitter, or :pareto after it, which only adds delay.",
+            "Increase --rtt, decrease --jitter, or use --jitter …:pareto, which only adds delay.",
         )
 
 
@@ -217,7 +217,8 @@ def _set_queue(direction: DirectionSpec, text: str) -> DirectionSpec:
         time_ns = _check_range("a queue", time_ns, 1, MAX_RTT_NS, text, format_duration_ns)
         return replace(direction, queue_bytes=None, queue_ns=time_ns)
     raise QuantityError(
-        f"{text!r} is neither a size nor a time", "Write 64kB, 1MiB, 10ms (as long as it takes at the rate) or auto."
+        f"{text!r} is neither a size nor a time",
+        "Write 64kB, 1MiB, 10ms (the time to drain the queue at the link's rate) or auto.",
     )
 
 
@@ -245,7 +246,7 @@ def _set_jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
         if 1 < exponent <= 100:
             return replace(direction, jitter=ParetoJitter(mean_ns=ns, shape=exponent))
     raise QuantityError(
-        f"{text!r} is not a jitter", "Write 2ms, 2ms:normal, 2ms:pareto or 2ms:pareto:2.5 (shape above 1)."
+        f"{text!r} is not a value of jitter", "Write 2ms, 2ms:normal, 2ms:pareto or 2ms:pareto:2.5 (shape above 1)."
     )
 
 
@@ -281,14 +282,15 @@ def _set_loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def _build_loss(share: float, burst_length: float | None) -> IndependentLoss | BurstLoss | None:
-    """A loss of this share. Bursts follow a Gilbert model, in whose bad state every segment is lost. Raises QuantityError."""
+    """The loss with this rate. Bursts follow a Gilbert model, in whose bad state every segment is lost. Raises QuantityError."""
     if not share:
         return None
     if burst_length is None:
         return IndependentLoss(probability=share)
     if share > (1 - share) * burst_length:
         raise QuantityError(
-            f"bursts of {burst_length:g} cannot make a loss of {share:.0%}", "Use longer bursts, or less loss."
+            f"bursts of {burst_length:g} segments cannot reach a loss rate of {share:.0%}",
+            "Use longer bursts, or a lower loss rate.",
         )
     return BurstLoss(to_bad=share / burst_length / (1 - share), to_good=1 / burst_length)
 
@@ -310,7 +312,7 @@ def _add_outage(direction: DirectionSpec, text: str) -> DirectionSpec:
     if for_ns == 0 or (every_ns is not None and every_ns <= for_ns):
         raise QuantityError(
             f"{text!r} is not an outage",
-            "It must last for some time, and for less than the time after which it repeats.",
+            "Its duration must be above 0 and shorter than its period.",
         )
     return replace(direction, outages=(*direction.outages, Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)))
 
@@ -402,7 +404,9 @@ def _locate_errors(source: str, number: int) -> Iterator[None]:
 def _parse_line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
     at_ns, words = parse_schedule_ns(fields[0]), fields[1:]
     if not words or len(words) % 2:
-        raise QuantityError("a line is a time, then pairs of a word and its value", "Write: 5s rtt 50ms loss 1%")
+        raise QuantityError(
+            "a line must have a time, followed by pairs of a setting and its value", "Write: 5s rtt 50ms loss 1%"
+        )
     settings = list(zip(words[::2], words[1::2], strict=True))
     for setting, _ in settings:
         if setting in _UNCHANGEABLE:
@@ -415,7 +419,7 @@ def _parse_line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
 def _parse_down(text: str) -> int:
     for_ns = parse_schedule_ns(text)
     if for_ns == 0:
-        raise QuantityError("the link would be down for no time", "Write: 10s down 2s")
+        raise QuantityError("the duration of `down` must be above 0", "Write: 10s down 2s")
     return for_ns
 
 
@@ -505,7 +509,7 @@ def _parse_named_link(name: str, table: Mapping[str, str]) -> NamedLink:
 MAX_STEPS = 100_000
 _NS_PER_MS = 1_000_000
 _MAX_MS_DIGITS = 8
-"""Number of digits of the milliseconds in a day."""
+"""Number of digits of a day in milliseconds (86 400 000)."""
 _OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
 """Bits of one line of a mahimahi trace, which delivers a packet of full size; on our links the packet also has framing."""
 
@@ -522,9 +526,9 @@ def parse_rate_trace(text: str) -> tuple[RateStep, ...]:
         else [_parse_step(number, line) for number, line in lines]
     )
     if len(steps) > MAX_STEPS:
-        raise QuantityError(f"the rate trace has {len(steps)} steps, but only {MAX_STEPS} are possible", "Shorten it.")
+        raise QuantityError(f"the rate trace has {len(steps)} steps; at most {MAX_STEPS} are allowed", "Shorten it.")
     if not any(step.rate_bps for step in steps):
-        raise QuantityError("nothing ever passes in the rate trace", "At least one step needs a rate.")
+        raise QuantityError("the rate trace is 0 throughout", "At least one step needs a rate above 0.")
     return tuple(steps)
 
 
@@ -541,7 +545,7 @@ def parse_rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
         raise QuantityError("the RTT trace is empty", "Write one round trip per line, such as 12.5ms")
     if len(rtts_ns) > MAX_STEPS:
         raise QuantityError(
-            f"the RTT trace has {len(rtts_ns)} values, but only {MAX_STEPS} are possible", "Take a sample of it."
+            f"the RTT trace has {len(rtts_ns)} values; at most {MAX_STEPS} are allowed", "Take a sample of it."
         )
     shortest_ns = min(rtts_ns)
     if max(rtts_ns) - shortest_ns > DELAY_MAX_NS:
@@ -578,7 +582,7 @@ def _parse_mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
     merged."""
     for number, line in lines:
         if len(line.lstrip("0")) > _MAX_MS_DIGITS:
-            raise QuantityError(f"line {number} of the rate trace is longer than a day", "A line is a time in ms.")
+            raise QuantityError(f"line {number} of the rate trace: the time is beyond a day", "A line is a time in ms.")
     times_ms = [int(line.lstrip("0") or "0") for _, line in lines]
     for (number, _), earlier, later in zip(lines[1:], times_ms, times_ms[1:], strict=False):
         if later < earlier:

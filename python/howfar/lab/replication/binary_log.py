@@ -214,7 +214,7 @@ class BinaryLogReplication(ReplicationDialect):
         state = replica.read_replica_state()
         if state is None or state.applying != "Yes":
             why = "; ".join(state.errors) if state and state.errors else "it does not apply what it received"
-            raise LabError(f"{replica.name} cannot be promoted: {why}", "Seed the replica anew.")
+            raise LabError(f"{replica.name} cannot be promoted: {why}", "Seed the replica again.")
         return self.positions.count_missing(state.received, replica.query_position(self.applied_sql))
 
     def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:

@@ -66,7 +66,7 @@ class GroupReplication(MysqlReplication):
             "message-cache-size": _CACHE_BYTES,
             "consistency": _consistency_level(spec),
             "single-primary-mode": _single_primary_mode(spec),
-            "enforce-update-everywhere-checks": "ON" if spec.everywhere else "OFF",
+            "enforce-update-everywhere-checks": "ON" if spec.multi_writer else "OFF",
             "paxos-single-leader": "ON" if spec.mode == "group-leader" else "OFF",
             **({"communication-stack": "MYSQL"} if seed.on_hosts else {}),
             **({"clone-threshold": 1} if seed.arrival == "new" else {}),
@@ -139,7 +139,7 @@ class GroupReplication(MysqlReplication):
         reported = {**settings, "state": own_member["state"], "role": own_member["role"], "members online": online["n"]}
         requested = {
             "state": "ONLINE",
-            "role": "PRIMARY" if spec.everywhere or name == "primary" else "SECONDARY",
+            "role": "PRIMARY" if spec.multi_writer or name == "primary" else "SECONDARY",
             "members online": spec.replicas + 1,
             "group_replication_consistency": _consistency_level(spec),
             "group_replication_single_primary_mode": _single_primary_mode(spec),
@@ -181,4 +181,4 @@ def _consistency_level(spec: ReplicationSpec) -> str:
 
 
 def _single_primary_mode(spec: ReplicationSpec) -> str:
-    return "OFF" if spec.everywhere else "ON"
+    return "OFF" if spec.multi_writer else "ON"

@@ -102,7 +102,7 @@ class EmulatedReplicationLink(ReplicationLink):
     """An emulated link between the replica's host and the primary's, or between two replicas' hosts."""
 
     network: Network
-    link: Link
+    emulated: Link
     tcp: TcpPreset
     nodes: tuple[int, int]
     """Numbers of both nodes; the primary is 0, and the smaller number is the link's server."""
@@ -123,10 +123,10 @@ class EmulatedReplicationLink(ReplicationLink):
 
     @property
     def rtt_ns(self) -> int:
-        return self.link.spec.rtt_ns
+        return self.emulated.spec.rtt_ns
 
     def alive(self) -> bool:
-        return self.link.alive()
+        return self.emulated.alive()
 
     def sent_bytes(self) -> int | None:
         with closing(open_net_file(self.network.server, "dev")) as file:
@@ -135,36 +135,36 @@ class EmulatedReplicationLink(ReplicationLink):
         return interface_traffic.sent_bytes
 
     def prepare_load(self) -> RttResult:
-        rtt_at_rest = self.link.measure_rtt_at_rest()
-        self.link.counters(reset=True)
+        rtt_at_rest = self.emulated.measure_rtt_at_rest()
+        self.emulated.counters(reset=True)
         return rtt_at_rest
 
     def pid(self) -> int | None:
-        return self.link.pid
+        return self.emulated.pid
 
     def counters(self) -> LinkStats | None:
-        return self.link.counters()
+        return self.emulated.counters()
 
     def build_receipt(self, rtt_at_rest: RttResult, stats: LinkStats | None) -> LinkReceipt:
         tcp = TcpSettings(preset=self.tcp, congestion_control=self.network.congestion_control)
-        return link_receipt(self.link, rtt_at_rest, stats, tcp)
+        return link_receipt(self.emulated, rtt_at_rest, stats, tcp)
 
     def shape(self, spec: LinkSpec) -> None:
         """Set the link to `spec` while it is idle. Raises LinkFailed, EngineError."""
         size_buffers(self.network, spec.bdp_bytes, self.tcp)
-        self.link.shape(spec)
+        self.emulated.shape(spec)
 
     def cut(self, directions: Iterable[DirectionName] = DIRECTIONS) -> None:
         """Drop all packets in these directions from now on; neither end gets an error. Raises LinkFailed."""
-        spec = self.link.spec
+        spec = self.emulated.spec
         for name in directions:
             direction = replace(spec.direction(name), outages=(Outage(at_ns=0, for_ns=LONGEST_NS),))
             spec = spec.with_direction(name, direction)
-        self.link.change(spec, 0)
+        self.emulated.change(spec, 0)
 
     def restore(self) -> None:
         """Restore the link as it was before `cut`. Raises LinkFailed."""
-        self.link.change(self.link.spec, 0)
+        self.emulated.change(self.emulated.spec, 0)
 
 
 @contextmanager
@@ -269,7 +269,7 @@ class ReplicationSpec:
     compression: Compression | None = None
     consistency: str = "eventual"
     """Level of the factor `consistency`, for clusters."""
-    everywhere: bool = False
+    multi_writer: bool = False
     """Whether every member of a group accepts writes. Galera's nodes always do."""
 
     @property

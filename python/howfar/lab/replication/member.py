@@ -127,8 +127,8 @@ def refuse_errant_transactions(primary: Member, replica: Member) -> None:
     )
     if errant := dialect.positions.errant_transactions(replica_history, primary_history):
         raise LabError(
-            f"{replica.name} has transactions that its primary never had ({errant}): their histories have parted",
-            "Seed the replica anew.",
+            f"{replica.name} has transactions that its primary never had ({errant}): their histories have diverged",
+            "Seed the replica again.",
         )
 
 

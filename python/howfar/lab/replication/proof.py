@@ -33,7 +33,10 @@ def window_violations(
             f"{' (MySQL: groups of them)' if spec.wait_point == 'AFTER_SYNC' else ''}"
         )
     if last.no_times > first.no_times:
-        violations.append(f"the primary fell back to asynchronous replication {last.no_times - first.no_times} times")
+        count = last.no_times - first.no_times
+        violations.append(
+            f"the primary fell back to asynchronous replication {'once' if count == 1 else f'{count} times'}"
+        )
     if commits and last.acknowledged <= first.acknowledged:
         violations.append(f"{commits} commits returned and the primary counted no acknowledgement")
     if first.log_bytes is not None and last.acknowledged_bytes is not None and not spec.compression:
@@ -132,7 +135,7 @@ def _errant_violations(replica: ReplicaFacts, when: str) -> list[str]:
     if not replica.strangers:
         return []
     sentence = f"{replica.name} had transactions that its primary never had ({replica.strangers}) {when} the window"
-    return [f"{sentence}: their histories have parted"]
+    return [f"{sentence}: their histories have diverged"]
 
 
 def violations_after_absence(snapshot: Snapshot) -> tuple[str, ...]:
@@ -195,9 +198,11 @@ def channel_violations(spec: ReplicationSpec, channel: ChannelFacts) -> tuple[st
     """Violations if TLS or compression of the channel is not as requested."""
     violations = []
     if spec.tls and channel.tls_handshakes < spec.replicas:
-        violations.append(f"{channel.tls_handshakes} of {spec.replicas} replicas came to the primary by TLS")
+        violations.append(f"{channel.tls_handshakes} of {spec.replicas} replicas connected to the primary over TLS")
     if not spec.tls and channel.tls_handshakes:
-        violations.append(f"{channel.tls_handshakes} replicas reached the primary by TLS, which was not requested")
+        violations.append(
+            f"{channel.tls_handshakes} replicas connected to the primary over TLS, which was not requested"
+        )
     for name, sent in channel.wire_bytes.items():
         if spec.compression is not None and sent > _MAX_COMPRESSED_BYTES:
             violations.append(f"a row of {channel.row_bytes} bytes went to {name} in {sent}: it was not compressed")

@@ -94,7 +94,7 @@ fn decode_packet(
             row_counts.rows += 1;
             if let Some(kept) = kept {
                 if kept.len() == MAX_KEPT_ROWS {
-                    return Err(Malformed::Unexpected("more rows than are kept"));
+                    return Err(Malformed::Unexpected("too many rows to keep"));
                 }
                 kept.push(decode_row(payload, columns)?);
             }

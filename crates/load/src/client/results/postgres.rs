@@ -13,8 +13,8 @@ const MAX_MESSAGE_BYTES: usize = 1 << 24;
 pub(crate) struct Results {
     framer: Framer,
     row_counts: RowCounts,
-    failed: Option<Failure>,
-    kept: Option<Rows>,
+    error: Option<Failure>,
+    kept_rows: Option<Rows>,
 }
 
 impl Results {
@@ -22,26 +22,26 @@ impl Results {
         Self {
             framer: Framer::new(MAX_MESSAGE_BYTES),
             row_counts: RowCounts::default(),
-            failed: None,
-            kept: keep.then(Vec::new),
+            error: None,
+            kept_rows: keep.then(Vec::new),
         }
     }
 
     pub(super) fn finish(self) -> (RowCounts, Rows) {
-        (self.row_counts, self.kept.unwrap_or_default())
+        (self.row_counts, self.kept_rows.unwrap_or_default())
     }
 
     /// Decode all of `input`; returns how the answer ended once it is complete. Unsolicited messages may follow the end.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
-        let mut ended = None;
+        let mut end = None;
         while let Some((kind, body)) = self.framer.next(&mut input)? {
-            if ended.is_some() && !matches!(kind, b'N' | b'S' | b'A' | b'E') {
+            if end.is_some() && !matches!(kind, b'N' | b'S' | b'A' | b'E') {
                 return Err(Malformed::Unexpected("bytes follow the end of an answer"));
             }
             let outcome = self.handle_message(kind, &body)?;
-            ended = ended.or(outcome);
+            end = end.or(outcome);
         }
-        Ok(ended)
+        Ok(end)
     }
 
     fn handle_message(&mut self, kind: u8, body: &[u8]) -> Result<Option<AnswerEnd>, Malformed> {
@@ -50,11 +50,11 @@ impl Results {
             b'N' | b'S' | b'A' | b'T' | b'I' | b'H' | b'd' | b'c' => {}
             b'D' => {
                 self.row_counts.rows += 1;
-                if let Some(kept) = &mut self.kept {
-                    if kept.len() == MAX_KEPT_ROWS {
-                        return Err(Malformed::Unexpected("more rows than are kept"));
+                if let Some(kept_rows) = &mut self.kept_rows {
+                    if kept_rows.len() == MAX_KEPT_ROWS {
+                        return Err(Malformed::Unexpected("too many rows to keep"));
                     }
-                    kept.push(decode_row(body)?);
+                    kept_rows.push(decode_row(body)?);
                 }
             }
             b'C' => {
@@ -68,12 +68,12 @@ impl Results {
                 if failure.is_fatal {
                     return Ok(Some(AnswerEnd::Failed(failure.error)));
                 }
-                self.failed.get_or_insert(failure);
+                self.error.get_or_insert(failure);
             }
             b'Z' => {
                 TransactionStatus::parse(body)?;
-                let failed = self.failed.take();
-                return Ok(Some(failed.map_or(AnswerEnd::Done, |failure| {
+                let error = self.error.take();
+                return Ok(Some(error.map_or(AnswerEnd::Done, |failure| {
                     AnswerEnd::Failed(failure.error)
                 })));
             }
