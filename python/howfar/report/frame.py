@@ -241,6 +241,8 @@ def warning_lines(summary: Summary) -> list[str]:
         for warning in cell.warnings:
             if warning is Diagnostic.WIDE_INTERVAL and has_only_faults(summary):
                 continue  # rates are not of interest there
+            if warning is Diagnostic.FEW_BLOCKS and summary.answer.is_missing:
+                continue  # there are no intervals that could be too narrow
             arms_by_text.setdefault(f"{warning.value}: {MEANINGS[warning]}.", []).append(cell.arm)
     lines += unmeasured_lines(summary)
     return lines + [f"{_names_or_count(names, len(summary.cells))}: {text}" for text, names in arms_by_text.items()]
