@@ -74,9 +74,15 @@ impl Counters {
 
     /// Restart all counters except `queue_bytes_lately`.
     pub(crate) fn reset(&mut self, socket_drops: Option<u64>) {
-        let queue_bytes_lately = self.counts.queue_bytes_lately;
-        *self = Self::new();
-        self.counts.queue_bytes_lately = queue_bytes_lately;
+        self.counts = DirectionStats {
+            queue_bytes_lately: self.counts.queue_bytes_lately,
+            ..DirectionStats::default()
+        };
+        self.refused = 0;
+        // Cleared in place: this runs between packets, on the thread whose lateness is measured.
+        self.lateness.reset();
+        (self.lateness_sum, self.slices) = (0, 0);
+        self.cpu_start = thread_cpu();
         self.socket_start = socket_drops;
     }
 }

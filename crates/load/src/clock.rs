@@ -17,15 +17,24 @@ pub(crate) fn unix_ns() -> u64 {
 
 /// Sleep until `at_ns` of the monotonic clock; returns at once if it has passed.
 pub(crate) fn sleep_until(at_ns: u64) {
-    let until = Timespec {
-        tv_sec: (at_ns / 1_000_000_000) as i64,
-        tv_nsec: (at_ns % 1_000_000_000) as i64,
-    };
+    let until = timespec(at_ns);
     while at_ns > now_ns() {
         let slept = clock_nanosleep_absolute(ClockId::Monotonic, &until);
         if !matches!(slept, Ok(()) | Err(Errno::INTR)) {
             return;
         }
+    }
+}
+
+/// CPU time that this thread has used.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    read(ClockId::ThreadCPUTime)
+}
+
+pub(crate) fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
     }
 }
 

@@ -88,7 +88,10 @@ pub fn check(kind: &str) -> ExitCode {
     run_reporting(|| match kind {
         "tables" => read_job("tables").and_then(|job: TablesJob| job.check()),
         "page" => read_job("page").and_then(|job: PageJob| job.check()),
-        _ => read_job("load").and_then(|job| coordinator::check(&job).map(drop)),
+        "load" => read_job("load").and_then(|job| coordinator::check(&job).map(drop)),
+        other => Err(Failed::bad_job(format!(
+            "`{other}` is no kind of job that can be checked"
+        ))),
     })
 }
 
@@ -121,8 +124,11 @@ fn catch_panics(component: &str, work: impl FnOnce() -> Result<(), Failed>) -> R
 }
 
 /// Start a named thread that is not joined.
-fn spawn_thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), Failed> {
-    let started = thread::Builder::new().name(name).spawn(work);
+fn spawn_thread(
+    name: impl Into<String>,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<(), Failed> {
+    let started = thread::Builder::new().name(name.into()).spawn(work);
     started
         .map(drop)
         .map_err(|error| internal(format!("starting a thread: {error}")))

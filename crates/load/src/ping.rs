@@ -249,7 +249,11 @@ impl<'a> Connection<'a> {
             .map(|request| self.encode(request))
             .collect();
         let capacity = rounds.min(1 << 16) as usize;
-        let mut latencies_ns = vec![Vec::with_capacity(capacity); requests.len()];
+        // Not `vec![…; n]`: clones of a vector have no capacity, and would grow between measured requests.
+        let mut latencies_ns: Vec<Vec<u64>> = requests
+            .iter()
+            .map(|_| Vec::with_capacity(capacity))
+            .collect();
         let mut refusals = vec![None; requests.len()];
         sleep_until(at_ns);
         let began_ns = now_ns();

@@ -308,7 +308,7 @@ impl Replies {
     pub(crate) fn sealed_goodbye(&self, channel: &mut Channel) -> Vec<u8> {
         let (mut goodbye, mut bytes) = (Vec::new(), Vec::new());
         self.goodbye(&mut goodbye);
-        // The work is done, so errors are ignored.
+        // If sealing fails, the goodbye is left out or cut; the connection is closed anyway.
         let _ = channel.seal(&goodbye, &mut bytes);
         bytes
     }

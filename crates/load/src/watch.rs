@@ -85,7 +85,7 @@ fn is_server_loss(failed: &Failed) -> bool {
 fn watch_stdin() -> Result<Arc<AtomicBool>, Failed> {
     let stdin_ended = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stdin_ended);
-    crate::spawn_thread("stdin".to_owned(), move || {
+    crate::spawn_thread("stdin", move || {
         // Input is ignored.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         flag.store(true, Ordering::Relaxed);

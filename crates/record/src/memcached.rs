@@ -6,11 +6,37 @@ use crate::{DecoderReport, LOG_STREAM, Request, UnreadableReason, known_name};
 
 /// Bytes of a binary message that are kept: enough for a request with the longest key.
 const MAX_KEPT_BYTES: usize = 512;
-#[rustfmt::skip]
 const TEXT_COMMANDS: &[&str] = &[
-    "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr", "decr",
-    "touch", "flush_all", "version", "verbosity", "stats", "quit", "mg", "ms", "md", "ma", "mn", "me",
-    "cache_memlimit", "slabs", "lru", "lru_crawler", "watch",
+    "get",
+    "gets",
+    "gat",
+    "gats",
+    "set",
+    "add",
+    "replace",
+    "append",
+    "prepend",
+    "cas",
+    "delete",
+    "incr",
+    "decr",
+    "touch",
+    "flush_all",
+    "version",
+    "verbosity",
+    "stats",
+    "quit",
+    "mg",
+    "ms",
+    "md",
+    "ma",
+    "mn",
+    "me",
+    "cache_memlimit",
+    "slabs",
+    "lru",
+    "lru_crawler",
+    "watch",
 ];
 /// Command names by opcode; any other opcode is "other".
 #[rustfmt::skip]
@@ -245,7 +271,8 @@ fn value_bytes(size: Option<&&[u8]>) -> usize {
         .map_or(0, |size| size.saturating_add(2))
 }
 
-/// Consume a server's line, or a part of the value that follows it. Bytes beyond the maximum of a line are ignored.
+/// Consume a server's line, or a part of the value that follows it. If a line exceeds the maximum, the rest of the piece
+/// is ignored.
 fn consume_answer(
     rest: &mut &[u8],
     partial_line: &mut Vec<u8>,

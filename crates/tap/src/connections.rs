@@ -91,6 +91,15 @@ impl<S> Connections<S> {
         )
     }
 
+    /// Whether another connection fits; one that does not counts as refused.
+    pub(crate) fn has_room(&mut self, max: usize) -> bool {
+        let has_room = self.open_count() < max;
+        if !has_room {
+            self.refuse("the tap has no room for more connections".to_owned());
+        }
+        has_room
+    }
+
     pub(crate) fn open_count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -170,7 +179,7 @@ impl<S> Connections<S> {
     }
 
     /// Count a connection that cannot be made.
-    pub(crate) fn refuse(&mut self, reason: String) {
+    fn refuse(&mut self, reason: String) {
         self.refused += 1;
         self.refusal = Some(reason);
     }

@@ -132,9 +132,7 @@ impl Passer {
             let Some(socket) = self.connections.accept()? else {
                 return Ok(());
             };
-            if self.connections.open_count() >= MAX_CONNECTIONS {
-                self.connections
-                    .refuse("the tap has no room for more connections".to_owned());
+            if !self.connections.has_room(MAX_CONNECTIONS) {
                 continue;
             }
             let (to_server, to_client) =

@@ -156,9 +156,7 @@ impl Relay {
                 return Ok(());
             };
             self.accepted += 1;
-            if self.connections.open_count() >= MAX_CONNECTIONS {
-                self.connections
-                    .refuse("the tap has no room for more connections".to_owned());
+            if !self.connections.has_room(MAX_CONNECTIONS) {
                 continue;
             }
             let now = now_ns();

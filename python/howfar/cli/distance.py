@@ -287,13 +287,13 @@ def _measure(server: MeasuredServer, limits: list[LimitExpression], options: _Di
     from howfar.distance.limits import judge
     from howfar.distance.measure import MeasurementOptions, measure
 
-    effort = MeasurementOptions(
+    measurement = MeasurementOptions(
         timeout_ns=options.timeout,
         bandwidth=options.bandwidth,
         count=options.count,
         min_count=max((limit.min_count for limit in limits), default=1),
     )
-    result = measure(server, effort)
+    result = measure(server, measurement)
     judged = tuple(judge(limit, result) for limit in limits)
     failing = {"crossed", "undecided"} if options.strict else {"crossed"}
     passed = None if not judged else not any(judgement.verdict in failing for judgement in judged)

@@ -27,6 +27,7 @@ from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load import report_human
 from howfar.load.cmdline import ACTIONS, WORKLOADS, Options, parse_command_line
 from howfar.load.job import (
+    ADVICE,
     DEFAULT_NAME,
     WORKLOAD_MAX_BYTES,
     LoadLogin,
@@ -448,10 +449,12 @@ def _run(options: Options) -> int:
     seed = options.value("rand-seed") or int.from_bytes(os.urandom(4), "big") + 1
     note(transport_line(login, build_session(login.address, options)))
     if options.action != "run":
-        run_tables_job(options, build_tables_job(options, login, workload, seed))
+        tables_job = build_tables_job(options, login, workload, seed)
+        _check(tables_job, file)
+        run_tables_job(options, tables_job)
         return 0
     job = build_load_job(options, login, workload, seed)
-    check_job(job)
+    _check(job, file)
     check_outputs(options)
     show_job(options, job)
     result = search(options, job, goal) if goal is not None else measure(options, job)
@@ -459,6 +462,16 @@ def _run(options: Options) -> int:
         return 0
     show(options, result, name)
     return VOID if result.verdict.has_stamp(Stamp.VOID) else 0
+
+
+def _check(job: LoadJob | TablesJob, file: _WorkloadFile | None) -> None:
+    """Have the engine check a job before anything is shown. Raises EngineFailed; its advice names the workload's file."""
+    try:
+        check_job(job)
+    except EngineFailed as refusal:
+        if file is not None and refusal.code == "bad_job":
+            refusal.advice = f"The workload is {file.source}. {ADVICE}"
+        raise
 
 
 @dataclass(frozen=True)

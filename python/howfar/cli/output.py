@@ -166,8 +166,9 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
 
 def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
     """Suggested next commands, each with its purpose. Without an answer, only the one that gets it."""
-    if commands := answer_command(path, run, summary):
-        return commands
+    if (command := answer_command(path, run, summary)) is not None:
+        return [command]
+    commands = []
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         commands.append(f"Narrower intervals: {more_command(path, run)}")
     if _can_be_confirmed(run, summary):
@@ -177,11 +178,11 @@ def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
     return commands
 
 
-def answer_command(path: Path, run: Run, summary: Summary) -> list[str]:
-    """The command that measures as many blocks as an answer needs. Empty: there is an answer, or the run has not ended."""
+def answer_command(path: Path, run: Run, summary: Summary) -> str | None:
+    """The command that measures as many blocks as an answer needs. None: there is an answer, or the run has not ended."""
     if not summary.answer.is_missing or run.stop not in (StopReason.TIME, StopReason.BLOCKS):
-        return []
-    return [f"For an answer:      {more_command(path, run)}"]
+        return None
+    return f"For an answer:      {more_command(path, run)}"
 
 
 def _tested_limits(summary: Summary) -> Iterator[str]:

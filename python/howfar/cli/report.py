@@ -71,12 +71,12 @@ def report(
         elif formats:
             click.echo(pages.render_summary(summary, formats[0]).rstrip("\n"))
         else:
-            next_commands = (
-                [f"Measure it here: {program()} run {recorded_run.info.plan_name}"]
+            next_command = (
+                f"Measure it here: {program()} run {recorded_run.info.plan_name}"
                 if example is not None
                 else pages.answer_command(name, recorded_run, summary)
             )
-            pages.show(recorded_run, summary, no_colour, commands=next_commands)
+            pages.show(recorded_run, summary, no_colour, commands=[next_command] if next_command else [])
             if recorded_run.stop is None:
                 click.echo(
                     f"\nThis run has not ended. If it is not being measured now, continue it: "

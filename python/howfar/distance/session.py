@@ -19,7 +19,6 @@ from howfar.contract.ping_messages import (
     Listen,
     NotOpened,
     NullJob,
-    NullReady,
     OpenConnection,
     Opened,
     PingJob,
@@ -27,12 +26,12 @@ from howfar.contract.ping_messages import (
     Session,
     Target,
     TcpListen,
-    TcpTarget,
     UnixTarget,
 )
 from howfar.distance.record import Failure
 from howfar.distance.requests import REQUESTS, Identity
-from howfar.engine.process import EngineFailed, EngineProcess
+from howfar.engine.null_server import run_null_server
+from howfar.engine.process import EngineFailed, EngineProcess, Launcher
 from howfar.services import ServiceName
 from howfar.stopping import temporary_folder
 
@@ -198,9 +197,8 @@ def _socket_saving_ns(folder: Path) -> int | None:
         endpoints: tuple[Listen, ...] = (UnixTarget(path=str(folder / "s")), TcpListen(host="127.0.0.1"))
         sessions = []
         for endpoint in endpoints:
-            ready = cleanup.enter_context(EngineProcess(NullJob(listen=endpoint))).read()
-            assert isinstance(ready, NullReady), "a null job first reports its port"
-            session = cleanup.enter_context(ping_session(dummy_server, _listening_target(endpoint, ready), _LIMIT_NS))
+            server = cleanup.enter_context(run_null_server(NullJob(listen=endpoint), Launcher()))
+            session = cleanup.enter_context(ping_session(dummy_server, server.target, _LIMIT_NS))
             if not isinstance(session.open(), Opened):
                 return None
             sessions.append(session)
@@ -212,10 +210,3 @@ def _socket_saving_ns(folder: Path) -> int | None:
             min_latencies_ns[index] = min(min_latencies_ns[index], *answer.latencies_ns[0])
     by_socket, by_tcp = min_latencies_ns
     return round(by_tcp - by_socket) if by_tcp > by_socket else None
-
-
-def _listening_target(endpoint: Listen, ready: NullReady) -> Target:
-    if isinstance(endpoint, UnixTarget):
-        return endpoint
-    assert ready.port is not None, "a listener on TCP has a port"
-    return TcpTarget(host="127.0.0.1", port=ready.port)

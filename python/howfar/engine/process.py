@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from howfar.contract.messages import Event, LoadJob, PageJob, TablesJob
 
 _MAX_STDERR_CHARS = 4000
+_ANSWER_TIMEOUT_S = 20.0
+"""Timeout of an engine that measures nothing but answers one request."""
 _EXIT_TIMEOUT_S = 5.0
 _CONNECTIONS_CLOSE_TIMEOUT_S = 3.0
 """After an error: time for the engine to close its connections, and to complete a login that it has begun."""
@@ -102,7 +104,7 @@ def engine_info() -> Info:
     path = find_engine()
     try:
         answer = subprocess.run(
-            [path, "info"], capture_output=True, timeout=20, check=True, env=own_environment()
+            [path, "info"], capture_output=True, timeout=_ANSWER_TIMEOUT_S, check=True, env=own_environment()
         ).stdout
         info = Info.model_validate_json(answer)
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
@@ -128,14 +130,18 @@ def engine_info() -> Info:
 def check_job(job: LoadJob | TablesJob | PageJob) -> None:
     """Ask the engine whether it accepts a job, without running it. Raises EngineFailed with its refusal, EngineError, UsageError."""
     engine_info()
-    checked = subprocess.run(
-        [find_engine(), "check", job.job],
-        input=_encode_line(job),
-        capture_output=True,
-        encoding="utf-8",
-        env=own_environment(),
-        check=False,
-    )
+    try:
+        checked = subprocess.run(
+            [find_engine(), "check", job.job],
+            input=_encode_line(job),
+            capture_output=True,
+            encoding="utf-8",
+            env=own_environment(),
+            timeout=_ANSWER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(f"howfar-engine check did not answer within {error.timeout:g} s", "Try again.") from error
     if not checked.returncode:
         return
     try:
@@ -190,7 +196,7 @@ class EngineProcess:
         engine gets time to close its connections even after an error of ours; then it does not receive the terminal's Ctrl-C."""
         engine_info()
         first_line = _encode_line(job)
-        self._says_goodbye = closes_connections
+        self._closes_connections = closes_connections
         self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
         launcher = launcher or Launcher()
         self._process = launcher.popen(
@@ -295,7 +301,7 @@ class EngineProcess:
     ) -> None:
         if kind is None:
             self.close()
-        elif self._says_goodbye:
+        elif self._closes_connections:
             self.close(_CONNECTIONS_CLOSE_TIMEOUT_S)
         else:
             self.kill()

@@ -177,9 +177,8 @@ def _translate_validation_errors() -> Iterator[None]:
         field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
         name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
         value = "" if isinstance(problem["input"], dict) else f"={problem['input']}"
-        message = problem["msg"].removeprefix("Value error, ")
-        message = f"{message[:1].lower()}{message[1:]}"
-        raise UsageError(f"--{name}{value}: {message}" if name else message, HELP) from error
+        message = problem["msg"]
+        raise UsageError(f"--{name}{value}: {message[:1].lower()}{message[1:]}", HELP) from error
 
 
 @_translate_validation_errors()

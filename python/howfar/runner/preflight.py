@@ -280,10 +280,8 @@ def unsupported_replication(plan: Plan) -> dict[str, dict[Level, str]]:
     program = find_server(factors.server[0])
     dialect, server_name = replication_dialect(program.kind), f"{program.kind} {program.version}"
     acknowledges = dialect.always_acknowledges or find_features(program).semi_sync
-    max_wait_for, foreign_modes = (
-        dialect.max_replicas_to_wait_for,
-        set(factors.replication) - {"off", "none", *dialect.modes},
-    )
+    max_wait_for = dialect.max_replicas_to_wait_for
+    foreign_modes = set(factors.replication) - {"off", "none", *dialect.modes}
     return {
         "replication": {
             level: f"{server_name} has no semi-synchronous replication"

@@ -303,7 +303,7 @@ impl LoadJob {
                         .session_rules(&self.session, (&self.user, &self.password, &self.database)),
                 ),
         )?;
-        refuse(self.workload.custom().and_then(Custom::find_violation))
+        refuse(self.workload.find_violation())
     }
 
     fn rules(&self) -> Vec<Rule> {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Custom, Password, SessionJob, SqlProtocol, Target, Workload, check_rules, refuse, ten_seconds,
+    Password, SessionJob, SqlProtocol, Target, Workload, check_rules, refuse, ten_seconds,
 };
 use crate::events::Failed;
 
@@ -75,6 +75,6 @@ impl TablesJob {
                         .session_rules(&self.session, (&self.user, &self.password, &self.database)),
                 ),
         )?;
-        refuse(self.workload.custom().and_then(Custom::find_violation))
+        refuse(self.workload.find_violation())
     }
 }

@@ -397,9 +397,10 @@ impl Workload {
         }
     }
 
-    pub(super) fn custom(&self) -> Option<&Custom> {
+    /// What is wrong with a custom workload beyond its rules; None for the others.
+    pub(super) fn find_violation(&self) -> Option<String> {
         match self {
-            Self::Custom(custom) => Some(custom),
+            Self::Custom(custom) => custom.find_violation(),
             _ => None,
         }
     }

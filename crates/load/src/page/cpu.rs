@@ -4,19 +4,13 @@
 
 use std::hint::black_box;
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::clock::thread_cpu_ns;
 
 /// Computing time between two readings of the clock: a reading costs a few hundred nanoseconds.
 const CHUNK_NS: u64 = 20_000;
 /// Steps of one trial: long enough to time.
 const TRIAL_STEPS: u64 = 100_000;
 const TRIALS: u32 = 5;
-
-/// CPU time that this thread has used.
-pub(crate) fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// Speed of the arithmetic on this machine.
 #[derive(Debug, Clone, Copy)]

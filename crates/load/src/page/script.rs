@@ -10,11 +10,11 @@ use howfar_contract::jobs::{
 };
 use howfar_contract::{FailCode, Failed, internal};
 
-use super::cpu::{Burner, ComputeSpeed, thread_cpu_ns};
+use super::cpu::{Burner, ComputeSpeed};
 use super::page_record::zero_usage;
 use super::service::{Buffers, ServiceConnection, ServiceEndpoint};
 use super::{Page, PageRecord, PageSetup};
-use crate::clock::now_ns;
+use crate::clock::{now_ns, thread_cpu_ns};
 use crate::random_stream::RandomStream;
 use crate::session::{Outcome, Request};
 use crate::statements::Statements;

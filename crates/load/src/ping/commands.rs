@@ -25,10 +25,10 @@ impl Commands {
         let signals = EndingSignals::block();
         let (over_at_end, over_at_signal) = (job_over.clone(), job_over.clone());
         let signal_sender = sender.clone();
-        spawn_thread("stdin".to_owned(), move || {
+        spawn_thread("stdin", move || {
             forward_commands(&sender, &over_at_end);
         })?;
-        spawn_thread("signals".to_owned(), move || {
+        spawn_thread("signals", move || {
             signals.wait();
             over_at_signal.set();
             let _ = signal_sender.send(Ok(None));

@@ -32,7 +32,7 @@ use rustix::time::{
 };
 
 use crate::acknowledged::{Log, OutcomeCounts};
-use crate::clock::now_ns;
+use crate::clock::{now_ns, timespec};
 use crate::connection::{Connection, State};
 use crate::context::WorkerContext;
 use crate::schedule::Schedule;
@@ -325,10 +325,7 @@ impl Worker<'_> {
     fn set_alarm(&self, wait_ns: u64) -> Result<(), Failed> {
         let once = Itimerspec {
             it_interval: NO_TIME,
-            it_value: Timespec {
-                tv_sec: (wait_ns / 1_000_000_000) as i64,
-                tv_nsec: (wait_ns % 1_000_000_000) as i64,
-            },
+            it_value: timespec(wait_ns),
         };
         timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &once)
             .map(drop)

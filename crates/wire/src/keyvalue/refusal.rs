@@ -12,11 +12,34 @@ const MAX_MESSAGE_BYTES: usize = 200;
 pub struct ErrorWord(u16);
 
 /// The first stands for all words that are not in the list. The last three are Memcached's.
-#[rustfmt::skip]
 const WORDS: [&str; 27] = [
-    "OTHER", "ERR", "MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN", "CROSSSLOT", "LOADING", "BUSY", "OOM", "READONLY",
-    "MASTERDOWN", "MISCONF", "NOREPLICAS", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS", "WRONGTYPE", "EXECABORT",
-    "NOSCRIPT", "NOTBUSY", "UNBLOCKED", "BUSYKEY", "ERROR", "CLIENT_ERROR", "SERVER_ERROR",
+    "OTHER",
+    "ERR",
+    "MOVED",
+    "ASK",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "CROSSSLOT",
+    "LOADING",
+    "BUSY",
+    "OOM",
+    "READONLY",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+    "NOAUTH",
+    "NOPERM",
+    "NOPROTO",
+    "WRONGPASS",
+    "WRONGTYPE",
+    "EXECABORT",
+    "NOSCRIPT",
+    "NOTBUSY",
+    "UNBLOCKED",
+    "BUSYKEY",
+    "ERROR",
+    "CLIENT_ERROR",
+    "SERVER_ERROR",
 ];
 
 impl ErrorWord {

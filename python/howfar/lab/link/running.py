@@ -1,6 +1,7 @@
 """A running link between two hosts: a back-end's link, and the echo server for measuring it.
 
-The link is at rest (without effects except rate and delay) during calibration and probes. `Link.arm` turns all effects on for a load.
+The link is at rest (without effects except rate and delay) during calibration and probes. `Link.start_effects` turns all effects on
+for a load.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class DirectionSpec:
     duplicate: float = 0.0
     corrupt: float = 0.0
     outages: tuple[Outage, ...] = ()
-    """Outages; times count from `Link.arm`."""
+    """Outages; times count from `Link.start_effects`."""
 
     @property
     def has_effects(self) -> bool:
