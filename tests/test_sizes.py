@@ -13,7 +13,7 @@ SPARE = 200
 
 PYTHON_LINES = {
     "address": 2100,
-    "analysis": 3200,
+    "analysis": 3300,
     "bench": 3100,
     "bottleneck": 2000,
     "cli": 9000,
@@ -43,12 +43,12 @@ RUST_LINES = {
     "link": 8600,
     "load": 21600,
     "null": 3100,
-    "record": 7000,
+    "record": 7100,
     "tap": 3200,
-    "wire": 8600,
+    "wire": 8700,
 }
 TEST_LINES = {
-    "unit": 34200,
+    "unit": 34300,
     "lab": 15200,
     "contract": 800,
     "physics": 800,

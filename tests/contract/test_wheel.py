@@ -73,7 +73,6 @@ def test_no_dependency_needs_a_compiler(architecture: str, version: str) -> None
     )  # fmt: skip
 
 
-@pytest.mark.thorough
 def test_the_command_is_installed(run: Run) -> None:
     done = run("howfar", "--version")
     assert done.returncode == 0, done.stderr

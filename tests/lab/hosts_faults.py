@@ -18,15 +18,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from howfar.store.records import StopReason
 from howfar.store.run_file import read_run
+from tests.lab.howfar_runs import HOWFAR
+from tests.lab.sandboxes import TIMEOUT_S, wait_until
 
 RUN = Path("run.howfar")
-_HOWFAR = str(Path(sys.executable).with_name("howfar"))
-_TIMEOUT_S = 150.0
 _CLEANUP_S = 10.0
 """Time after its end within which all processes of a run must have ended."""
 _ALL_PROCESSES = re.compile(r"howfar-engine |mariadbd|raylet/raylet|gcs_server|howfar\.fleet\.|ray::Agent")
@@ -70,9 +71,8 @@ def matching_pids(pattern: str) -> list[int]:
     return [pid for pid, line in processes().items() if re.search(pattern, line)]
 
 
-def wait_until(condition: Callable[[], object], description: str, timeout_s: float = _TIMEOUT_S) -> None:
-    if _seconds_until(condition, timeout_s) is None:
-        raise SystemExit(f"waited {timeout_s:.0f} s for {description}")
+_wait_until = partial(wait_until, interval_s=0.05)
+"""Conditions of a run read its file and the command lines of all processes, too much work for each 5 ms of a measurement."""
 
 
 def _seconds_until(condition: Callable[[], object], timeout_s: float = _CLEANUP_S) -> float | None:
@@ -114,7 +114,7 @@ class Howfar:
 
     def _spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
         with Path("err.txt").open("ab") as log:
-            return subprocess.Popen([_HOWFAR, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            return subprocess.Popen([HOWFAR, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def resume_if_failed(self) -> bool:
         """Resume the run if its command failed. Returns False, so that an `or` evaluates its right side."""
@@ -200,13 +200,13 @@ def _void_reasons() -> list[str]:
 
 def inject(run: Howfar, name: str, fault: Callable[[Howfar], None], delay_s: float) -> dict[str, Any]:
     """Inject a fault into a trial under load, and wait for the next valid trial."""
-    wait_until(run.is_under_load, f"a load, before {name}")
+    _wait_until(run.is_under_load, f"a load, before {name}")
     time.sleep(delay_s)
     before, trials, start = len(_void_reasons()), run.trials(), time.monotonic()
     start_times = {pid: start_time(pid) for pid in matching_pids(_TRIAL_PROCESSES.pattern)}
     fault(run)
     result: dict[str, Any] = {"fault": name}
-    wait_until(lambda: run.process.poll() is not None or run.trials() > trials, f"the trial's end after {name}")
+    _wait_until(lambda: run.process.poll() is not None or run.trials() > trials, f"the trial's end after {name}")
     result["processes_ended_s"] = time_until_ended_s(start_times)
     result["ended"] = run.process.poll()
     if result["ended"] not in (None, 0):
@@ -216,7 +216,7 @@ def inject(run: Howfar, name: str, fault: Callable[[Howfar], None], delay_s: flo
     def has_good_trial() -> bool:
         return run.is_complete() or run.trials() > trials + 1 + len(_void_reasons()) - before
 
-    wait_until(lambda: run.resume_if_failed() or has_good_trial(), f"a good trial after {name}")
+    _wait_until(lambda: run.resume_if_failed() or has_good_trial(), f"a good trial after {name}")
     return {**result, "recovery_s": round(time.monotonic() - start, 1)}
 
 
@@ -245,7 +245,7 @@ def main() -> int:
     out, *names = sys.argv[1:]
     if "clock-step" in names:
         _replace_clocks()
-    subprocess.run([_HOWFAR, "hosts", "up"], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run([HOWFAR, "hosts", "up"], check=True, stdin=subprocess.DEVNULL)
     run, results = Howfar(), []
     try:
         if names[0] == "random":
@@ -257,11 +257,11 @@ def main() -> int:
         for name, fault, delay_s in faults:
             results.append(inject(run, name, fault, delay_s))
             Path(out).write_text(json.dumps({"faults": results}, indent=1))
-        wait_until(lambda: run.resume_if_failed() or run.is_complete(), "the run's end", 2 * _TIMEOUT_S)
+        _wait_until(lambda: run.resume_if_failed() or run.is_complete(), "the run's end", timeout_s=2 * TIMEOUT_S)
         finished = read_run(RUN)
     finally:
         _kill([run.process.pid] if run.process.poll() is None else [])
-    subprocess.run([_HOWFAR, "hosts", "down"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run([HOWFAR, "hosts", "down"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     report = {
         "faults": results,
         "stop": finished.stop,

@@ -70,12 +70,14 @@ def python_of_nobody(*setpriv_options: str) -> list[str]:
     pytest.skip("NOT TESTED WITHOUT PRIVILEGE: no Python here that an ordinary user may run")
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll until `condition` holds, for at most TIMEOUT_S."""
-    deadline = time.monotonic() + TIMEOUT_S
+def wait_until(
+    condition: Callable[[], bool], what: str, *, timeout_s: float = TIMEOUT_S, interval_s: float = 0.005
+) -> None:
+    """Poll until `condition` holds."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited {TIMEOUT_S:.0f} s for: {what}"
-        time.sleep(0.005)
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for: {what}"
+        time.sleep(interval_s)
 
 
 def machine_state() -> tuple[str, str]:

@@ -8,7 +8,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 from howfar.runner.run import execute_run
 from howfar.store.records import FORMAT_VERSION
 from howfar.store.run_file import create
-from tests.lab.howfar_runs import HOWFAR
+from tests.lab.howfar_runs import HOWFAR, run_howfar
 from tests.lab.sandboxes import TIMEOUT_S
 from tests.rarely import rarely_but
 from tests.unit.fake_lab import fake_info, fakes
@@ -35,14 +34,6 @@ rtt = "-1ms"
 [baseline]
 path = "socket"
 """
-
-
-def howfar(
-    *arguments: str, cwd: Path, preexec_fn: Callable[[], object] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [HOWFAR, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=cwd, preexec_fn=preexec_fn
-    )
 
 
 @pytest.fixture
@@ -110,7 +101,7 @@ BAD = [
 @pytest.mark.parametrize(("arguments", "code", "expected", "advice"), BAD)
 def test_bad_input(where: Path, arguments: tuple[str, ...], code: int, expected: str, advice: str) -> None:
     before = sorted(where.iterdir())
-    done = howfar(*arguments, cwd=where)
+    done = run_howfar(*arguments, cwd=where)
     message, _, rest = done.stderr.partition("\n")
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert message.startswith("howfar: ")
@@ -143,32 +134,29 @@ def test_a_directory_that_cannot_be_written(where: Path) -> None:
 
 def test_a_run_without_a_trial_is_shown(where: Path) -> None:
     for form in ((), ("--html=x.html",)):
-        done = howfar("report", "empty.howfar", *form, cwd=where)
+        done = run_howfar("report", "empty.howfar", *form, cwd=where)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
 
 
-def _closer(*descriptors: int) -> Callable[[], None]:
-    def close() -> None:
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    return close
+def _closing(*descriptors: int) -> tuple[str, ...]:
+    """The prefix of a command that starts with these streams closed."""
+    return ("sh", "-c", " ".join(['exec "$@"', *(f"{descriptor}>&-" for descriptor in descriptors)]), "sh")
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_stream(where: Path, closed: int) -> None:
-    done = howfar("run", "nope", cwd=where, preexec_fn=_closer(closed))
+    done = run_howfar("run", "nope", cwd=where, prefix=_closing(closed))
     assert done.returncode == 2
     assert ("there is no plan" in done.stderr) == (closed != 2)
-    assert howfar("plans", cwd=where, preexec_fn=_closer(closed)).returncode == (6 if closed == 1 else 0)
+    assert run_howfar("plans", cwd=where, prefix=_closing(closed)).returncode == (6 if closed == 1 else 0)
 
 
 def test_a_complete_run_is_not_resumed_even_with_closed_streams(where: Path) -> None:
     """The run file is not written to, even if it gets the descriptor of a closed stream."""
     before = (where / "good.howfar").read_bytes()
     for closed in ((), (0, 1, 2)):
-        done = howfar("resume", "good.howfar", cwd=where, preexec_fn=_closer(*closed))
+        done = run_howfar("resume", "good.howfar", cwd=where, prefix=_closing(*closed))
         assert done.returncode == (6 if closed else 0), done.stderr
         assert ("Nothing to do: the run is complete" in done.stderr) == (not closed)
         assert (where / "good.howfar").read_bytes() == before

@@ -33,6 +33,7 @@ from tests.lab.sandboxes import (
     write_program,
 )
 from tests.lab.undisturbed import unexcused
+from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("mariadb", "namespaces")]
 MARIADBD = "/usr/sbin/mariadbd"
@@ -192,16 +193,20 @@ def test_a_cache_name_may_have_any_character_but_a_colon(tmp_path_factory: pytes
     _check_error(done.stderr, "has : in its name", "XDG_CACHE_HOME")
 
 
+PARTS = ("howfar-engine link", "socat", "howfar-engine load", "mariadbd", "howfar-engine echo")
+"""Processes of a run. socat runs in only one of five arms, so it is killed early, while a block with this arm is still to come."""
+ONE_PART, EACH_PART = ("few.toml", PARTS[2:3]), ("parted.toml", PARTS)
+
+
 def _has_more_trials(session: Session, trials: int) -> bool:
     return len(session.reported_trials()) > trials or session.has_ended()
 
 
-@pytest.mark.thorough
-def test_the_run_outlives_each_of_its_parts(where: Path, cache: Path) -> None:
+@pytest.mark.parametrize("case", rarely_but([ONE_PART], [ONE_PART, EACH_PART]), ids=["load", "each"])
+def test_the_run_outlives_each_of_its_parts(case: tuple[str, tuple[str, ...]], where: Path, cache: Path) -> None:
     """At most one trial is void per killed part, with a reason. The next trial has a new part, and the run completes."""
-    # socat runs in only one of five arms. It is killed early, while another block with this arm is still to come.
-    parts = ("howfar-engine link", "socat", "howfar-engine load", "mariadbd", "howfar-engine echo")
-    with Session(["run", "parted.toml", "--out", "a.howfar"], cache, where) as session:
+    plan, parts = case
+    with Session(["run", plan, "--out", "a.howfar"], cache, where) as session:
         for number, part in enumerate(parts):
             wait_until(partial(_has_more_trials, session, 2 * number), "more trials")
             victim = session.wait_for_pid(part, TIMEOUT_S)

@@ -13,10 +13,11 @@ from tests.lab.howfar_runs import LOCAL_PATHS, assert_completed, good_trials, re
 from tests.lab.undisturbed import unexcused
 
 pytestmark = pytest.mark.usefixtures("mariadb")
-PLAN = tiny_plan(LOCAL_PATHS, factors={"threads": 4, "load": ["closed", "50%", "200/s"]}, baseline={"load": "closed"})
+PLAN = tiny_plan(
+    LOCAL_PATHS, blocks=2, factors={"threads": 4, "load": ["closed", "50%", "200/s"]}, baseline={"load": "closed"}
+)
 
 
-@pytest.mark.thorough
 def test_rates_are_offered_proven_and_reported(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text(PLAN)
     done = run_howfar("run", "slow.toml", "--out", "a.howfar", cwd=tmp_path, cache=cache)

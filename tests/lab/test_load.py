@@ -55,7 +55,6 @@ def number(report: str, name: str) -> int:
     return int(match.group(1))
 
 
-@pytest.mark.thorough
 def test_a_sysbench_command_line_gives_the_same_counts_and_layout(seen: dict[str, Any]) -> None:
     if "sysbench" not in seen["runs"]:
         pytest.skip("sysbench is not installed (./setup --tests brings it)")

@@ -114,11 +114,10 @@ def test_a_recording_over_either_transport_is_predicted(transport: str, tmp_path
     assert json.loads(done.stdout)["pages"][0]["round_trips"] == 10
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     rarely_but(
-        [("postgresql", "pgbouncer"), ("memcached", "nutcracker")],
+        [("memcached", "nutcracker")],
         [
             *(("postgresql", path) for path in PATHS if path.startswith("pgbouncer")),
             ("redis", "nutcracker"),
@@ -162,7 +161,6 @@ def test_pages_are_repeated_on_a_server_with_given_statements(postgresql: None, 
     assert page["repeated"]["p50_ms"]["value"] > 9, "there are ten gaps of almost a millisecond"
 
 
-@pytest.mark.thorough
 def test_a_replay_without_writes_is_a_read_only_session(postgresql: None, tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "a.recording", "postgresql", digest="SELECT nextval(?)")
     (tmp_path / "a.sql").write_text("SELECT nextval('seen');\n")
@@ -215,7 +213,6 @@ def test_django_is_predicted_and_replayed_over_a_link(django: Recorded) -> None:
     assert replayed["list"]["p50_ms"]["value"] > 10 * replayed["joined"]["p50_ms"]["value"]
 
 
-@pytest.mark.thorough
 def test_all_requests_of_wordpress_are_recorded_without_literals(wordpress: Recorded) -> None:
     recording = wordpress.recording
     commands = Counter(recording.facts.commands)

@@ -113,7 +113,7 @@ def skip_if_disturbed(*reasons: str | None) -> None:
     """Skip if the machine was disturbed; the reason is shown in the last lines of a test run."""
     for reason in reasons:
         if is_disturbed(reason):
-            pytest.skip(f"THIS MACHINE WAS DISTURBANCE_SIGNS, each time: {reason}")
+            pytest.skip(f"THIS MACHINE WAS DISTURBED, each time: {reason}")
 
 
 def other_programs_cpus(trial: Trial) -> float:

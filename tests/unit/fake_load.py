@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from howfar.contract.messages import (
     Sysbench,
     UnixTarget,
 )
+from howfar.engine.process import find_engine
 from howfar.load.result import Result, make_result
 
 SECOND = 1_000_000_000
@@ -138,14 +140,22 @@ def overloaded() -> Result:
     return result(job(rate=100.0), finished(histograms, account))
 
 
+@cache
+def _built_engine() -> Path:
+    """The real engine, found before a test sets $HOWFAR_ENGINE to a fake one."""
+    return find_engine()
+
+
 def fake_engine(folder: Path, messages: Sequence[Message], then: str = "") -> Path:
-    """A script in place of the engine: accepts each job, saves its input in `given.*`, prints `messages`, runs `then`."""
+    """A script in place of the engine: the built engine checks jobs; each other job saves its input in `given.*`, prints `messages`,
+    and runs `then`."""
     info = Info(version=howfar.__version__, protocol=PROTOCOL_VERSION, debug=False)
     lines = folder / "events.jsonl"
     lines.write_text("".join(event.model_dump_json() + "\n" for event in messages))
     path = folder / "engine"
     path.write_text(
-        f"#!/bin/sh\nif [ $1 = info ]; then echo '{info.model_dump_json()}'; exit; fi\nif [ $1 = check ]; then exit; fi\n"
+        f"#!/bin/sh\nif [ $1 = info ]; then echo '{info.model_dump_json()}'; exit; fi\n"
+        f'if [ $1 = check ]; then exec {_built_engine()} "$@"; fi\n'
         f'cd {folder}\nread line\necho "$@" > given.args\necho "$line" > given.stdin\ncat events.jsonl\n{then}\n'
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

@@ -19,6 +19,8 @@ TEXTS = {
     "less": "{subject} is {estimate:slower} than {baseline}",
     "less, next": "{subject} {estimate:slower}",
     "count": "{subject} serves {n:n} pages",
+    "same": "{subject} serves as many pages",
+    "same, after count": "{subject} as many",
 }
 
 
@@ -56,6 +58,13 @@ def test_findings_of_one_kind_share_a_clause() -> None:
         sentence(findings, TEXTS)
         == "Remote is 4.0 times slower than socket, ssh 5.0 times slower; this run cannot tell tcp and haproxy from socket."
     )
+
+
+def test_a_clause_may_depend_on_the_one_before() -> None:
+    count = Finding(id="count", subject="tcp", parameters={"n": 8})
+    same = Finding(id="same", subject="ssh")
+    assert sentence([count, same], TEXTS) == "Tcp serves 8 pages; ssh as many."
+    assert sentence([same, count], TEXTS) == "Ssh serves as many pages; tcp serves 8 pages."
 
 
 def test_a_sentence_ends_before_the_finding_that_would_make_it_too_long() -> None:

@@ -504,7 +504,10 @@ def test_the_json_of_a_wrapped_program_is_its_own(howfar: Howfar) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", rarely_but(["links --json"], ["version", "plans", "links --json", "--json 127.0.0.1:1", "nosuch --json"])
+    "words",
+    rarely_but(
+        ["links --json", "nosuch --json"], ["version", "plans", "links --json", "--json 127.0.0.1:1", "nosuch --json"]
+    ),
 )
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
 def test_a_result_that_cannot_be_written_is_an_error(words: str, redirection: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.made_replication import FALLBACK_ARM, MS, S, fallback_trial, lagging_trial, run_of
 
+from howfar.analysis.answer import Finding, sentence
 from howfar.experiments.fallback.analysis import (
     FallbackStory,
     describe_return,
@@ -14,6 +15,7 @@ from howfar.experiments.fallback.analysis import (
     fallback_stories,
 )
 from howfar.experiments.fallback.report import conclude, fallback_table
+from howfar.experiments.fallback.texts import TEXTS
 from howfar.experiments.replication.arms import MAX_POINTS
 from howfar.store.records import FallbackRecord, FallbackSample, Trial
 
@@ -27,6 +29,12 @@ def _story(*trials: Trial) -> FallbackStory:
     numbered = [trial.model_copy(update={"number": number, "block": number}) for number, trial in enumerate(trials)]
     (story,) = fallback_stories(run_of("mysql", [FALLBACK_ARM], numbered, "fallback"))
     return story
+
+
+def _has_note(story: FallbackStory, name: str, **counts: int) -> bool:
+    """Whether the table has the note with this id."""
+    note = sentence([Finding(id=name, subject="semi-sync AFTER_SYNC", parameters={**counts})], TEXTS)
+    return note in fallback_table([story]).notes
 
 
 def test_times_and_counts_are_those_of_the_records() -> None:
@@ -44,6 +52,7 @@ def test_times_and_counts_are_those_of_the_records() -> None:
     assert finding.estimate is not None and finding.estimate.value == 1234
     assert (finding.parameters["stall_s"], finding.parameters["censored"]) == (10, 0)
     assert (story.censored, story.most_behind) == (0, 40)
+    assert not _has_note(story, "lower-bound")
 
 
 def test_a_primary_that_never_came_back_was_asynchronous_to_the_end() -> None:
@@ -53,6 +62,7 @@ def test_a_primary_that_never_came_back_was_asynchronous_to_the_end() -> None:
     assert story.degraded_ms.value == pytest.approx((record.samples[-1].at_ns - record.fell_ns) / 1e6)
     (finding,) = conclude([story])
     assert story.censored == 1 and finding.parameters["censored"] == 1
+    assert _has_note(story, "lower-bound")
 
 
 @pytest.mark.parametrize(("ended_s", "held_off"), [(30, True), (60, False), (None, False)])
@@ -60,6 +70,7 @@ def test_a_primary_that_only_the_end_of_the_load_brings_back_is_named(ended_s: i
     ended_ns = None if ended_s is None else ended_s * S
     story = _story(fallback_trial(back_ns=45 * S, load_ended_ns=ended_ns))
     assert (story.held_off == 1, story.censored == 1) == (held_off, held_off)
+    assert _has_note(story, "held-off", held_off=story.held_off, trials=1) is held_off
 
 
 def test_of_censored_trials_nothing_has_an_interval() -> None:
@@ -69,6 +80,7 @@ def test_of_censored_trials_nothing_has_an_interval() -> None:
     for estimate in (story.degraded_ms, story.after_return_ms, story.unprotected):
         assert (estimate.low, estimate.high) == (None, None)
     assert story.stall_ms.low is not None, "that was seen to its end"
+    assert _has_note(story, "held-off", held_off=3, trials=4) and _has_note(story, "lower-bound")
 
 
 def _returning(**changes: Any) -> FallbackRecord:
@@ -124,5 +136,4 @@ def test_a_primary_without_a_timeout_waits_for_ever_unless_another_replica_stays
     with_timeout = _story(fallback_trial(left_ns=3 * S, returned_ns=3 * S + away_ns, fell_ns=None, stall_ns=17 * S))
     found = [(finding.id, finding.parameters["stall_s"]) for finding in conclude([alone, stays, with_timeout])]
     assert found == [("waited", 19), ("went-on", 0.16), ("waited", 17)]
-    notes = [fallback_table([story]).notes for story in (alone, with_timeout)]
-    assert [len(each) for each in notes] == [2, 1], "only of the first it is noted that the server has no timeout"
+    assert [_has_note(story, "no-timeout") for story in (alone, stays, with_timeout)] == [True, True, False]

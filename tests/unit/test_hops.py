@@ -39,6 +39,7 @@ from howfar.runner.observer import Observer
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import execute_run
 from howfar.runner.stopping import run_progress
+from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution
 from howfar.stats.trials import trial_table
 from howfar.store.records import ArmRole, Run, Trial
@@ -233,13 +234,19 @@ def test_an_added_time_is_said_where_the_throughput_shows_no_difference(summary:
     hop = costs.hops[0].model_copy(update={"resolution": Resolution.NOT_RESOLVED})
     delay = hop_finding(hop, costs)
     assert (delay.id, delay.estimate, delay.parameters) == ("delay", hop.added_p50_us, {"per_s": costs.per_s})
+    shorter = hop.model_copy(update={"added_p50_us": Estimate(value=-12.0, low=-13.0, high=-11.0)})
+    saves = hop_finding(shorter, costs)
+    assert (saves.id, saves.parameters["saved"]) == ("saves", 12.0)
+    assert "-" not in sentence([saves, saves.model_copy(update={"subject": "another"})], TEXTS)
     neither = hop_finding(hop.model_copy(update={"p50_resolution": Resolution.NOT_RESOLVED}), costs)
     assert (neither.id, neither.estimate) == (UNRESOLVED, hop.throughput_ratio)
     nothing = {"throughput_ratio": None, "resolution": None, "added_p50_us": None, "p50_resolution": None}
     missing = hop.model_copy(update=nothing)
     assert hop_finding(missing, costs).id == "unmeasured"
-    changed = costs.model_copy(update={"hops": (missing, hop, costs.hops[1])})
-    assert [each.id for each in conclude(changed)] == ["slower", "delay", "unmeasured"], "differences come first"
+    changed = costs.model_copy(update={"hops": (missing, shorter, hop, costs.hops[1])})
+    assert [each.id for each in conclude(changed)] == ["slower", "delay", "saves", "unmeasured"], (
+        "differences come first"
+    )
 
 
 def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:

@@ -184,6 +184,17 @@ def test_mistakes_start_no_engine(arguments: list[str], tmp_path: Path, monkeypa
     assert not (tmp_path / "given.args").exists()
 
 
+def test_a_pause_that_would_be_left_out_is_the_users_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shop of `orders` has a pause. The built engine rejects it."""
+    assert run(tmp_path, monkeypatch, "--workload=orders", "--db-ps-mode=multi") == 2
+    assert not (tmp_path / "given.args").exists()
+    err = capsys.readouterr().err
+    assert "needs statements that are sent one at a time" in err and "Traceback" not in err
+    assert run(tmp_path, monkeypatch, "--workload=orders") == 0
+
+
 @pytest.mark.parametrize("option", ["--prometheus", "--hdr-log"])
 @pytest.mark.parametrize("name", ["none/x", "folder"])
 def test_a_file_that_cannot_be_written_is_told_before_the_load(

@@ -16,9 +16,9 @@ from tests.unit.rendered import findings_of
 from howfar.analysis import plateau
 from howfar.analysis.answer import fill
 from howfar.experiments.bandwidth.analysis import Curve, Scaling, errors_text, scaling
-from howfar.experiments.bandwidth.curves import published
+from howfar.experiments.bandwidth.curves import predictions, published
 from howfar.experiments.bandwidth.report import what_if
-from howfar.experiments.bandwidth.texts import CURVES
+from howfar.experiments.bandwidth.texts import CURVES, REPORT
 from howfar.experiments.registry import summarise
 from howfar.model.facts import arm_facts, carried_bytes, reply_sizes, wire_bytes
 from howfar.model.fit import bases_for_link, fit, series, settings_of
@@ -373,9 +373,17 @@ def test_a_ceiling_that_was_read_at_the_top_is_not_said_to_be_reached() -> None:
 @pytest.mark.parametrize("threads", [(1, 2), (1, 4, 16, 64)])
 def test_a_knee_that_no_measured_number_of_connections_reaches_is_marked(threads: tuple[int, ...]) -> None:
     cells = [_tcp(number) for number in threads]
-    (curve,) = _scaling(run_of(cells)).curves
+    summary = summarise(run_of(cells))
+    (curve,) = findings_of(summary, Scaling).curves
     assert curve.own is not None and 2 < curve.own.knee < 64
     assert curve.own.extrapolated is (threads[-1] == 2)
+    (details,) = predictions(summary)
+    assert isinstance(details, Details)
+    (table,) = details.blocks
+    assert isinstance(table, Table)
+    knee = [column.head for column in table.columns].index("knee")
+    assert [row[knee].text.endswith(" *") for row in table.rows] == [curve.own.extrapolated]
+    assert (REPORT["extrapolated"] in table.notes) is curve.own.extrapolated
 
 
 def test_a_curve_s_low_end_is_met_and_every_point_counts_that_was_not_fitted_to() -> None:

@@ -27,7 +27,8 @@ from howfar.experiments.page.conclusions import answers, causes, page_advice, pa
 from howfar.experiments.page.findings import PageArm, PageFindings
 from howfar.experiments.page.labels import crossing_text, predicted_crossing_text, prediction_text
 from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio, infer_per_message_share
-from howfar.experiments.page.texts import ADVICE, TEXTS
+from howfar.experiments.page.report import crossings_table
+from howfar.experiments.page.texts import ADVICE, NOTES, TEXTS
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Threshold
 from howfar.stats.trials import trial_table
@@ -291,6 +292,12 @@ def test_where_only_the_emulator_forbids_a_crossing_that_is_said() -> None:
     (crossing,) = found.crossings
     assert (crossing.measured_ms, crossing.predicted_ms, crossing.predicted_always) == (None, None, "one")
     assert crossing.without_link_cpu_ms is not None
+    table = crossings_table((crossing,))
+    assert table is not None
+    (row,) = (dict(zip((column.head for column in table.columns), row, strict=True)) for row in table.rows)
+    assert row["predicted"].text == "none"
+    assert row["without the"].text == prediction_text(crossing, figure="without_link_cpu_ms")
+    assert NOTES["without emulator"] in table.notes
 
 
 def with_a_longer_link(run: Run) -> Run:

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.answer import UNRESOLVED
+from howfar.analysis.cells import Bound
 from howfar.analysis.summary import Summary
 from howfar.experiments.paths.report import _comparisons, _self_comparison
 from howfar.experiments.registry import summarise
@@ -34,6 +35,15 @@ def test_differences_come_first_then_cpu_time_then_what_is_not_resolved(summary:
         ("cpu", "remote", remote.cpu_ratio),
         (UNRESOLVED, "tcp", tcp.ratio),
     ]
+
+
+@pytest.mark.parametrize("bound", Bound)
+def test_a_cpu_time_that_is_a_bound_is_said_as_one(summary: Summary, bound: Bound) -> None:
+    """A lower bound is resolved only as more CPU, an upper bound only as less: either way the change is at least the ratio's."""
+    update = {"resolution": Resolution.NOT_RESOLVED, "cpu_resolution": Resolution.SLOWER, "cpu_bound": bound}
+    baseline, remote = (next(cell for cell in summary.cells if cell.arm == arm) for arm in ("socket", "remote"))
+    (finding,) = _comparisons(baseline, (remote.model_copy(update=update),), "query")
+    assert (finding.id, finding.parameters["bound"]) == ("cpu", int(bound is not Bound.MEASURED))
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,14 @@ from howfar.experiments import grid as blocks
 from howfar.experiments.bandwidth import curves as curve_blocks
 from howfar.experiments.bandwidth.analysis import Scaling
 from howfar.experiments.bandwidth.texts import REPORT
+from howfar.experiments.compression.texts import REPORT as COMPRESSION
 from howfar.experiments.encryption.analysis import EncryptionEconomics
 from howfar.experiments.encryption.report import costs_section as encryption_costs
 from howfar.experiments.registry import document, summarise
 from howfar.model.resource import Resource
 from howfar.model.what_if import WhatIf
 from howfar.report import figures, limit_text
-from howfar.report.document import Block, Chart, Details, Table
-from howfar.report.figures import tps
+from howfar.report.document import Block, Chart, Details, Document, Table
 from howfar.report.grid import arrange_grid, is_grid
 from howfar.stats.intervals import MIN_BLOCKS
 
@@ -116,7 +116,7 @@ def test_groups_follow_the_limit_down_a_column() -> None:
 
 def test_transactions_are_queries_over_queries_a_transaction() -> None:
     cell = summary("bandwidth").cells[0]
-    assert tps(cell).value * cell.queries_per_txn == pytest.approx(cell.qps.value)
+    assert cell.tps.value * cell.queries_per_txn == pytest.approx(cell.qps.value)
 
 
 def test_near_ceilings_share_a_label() -> None:
@@ -157,19 +157,44 @@ def test_every_chart_has_a_name_and_a_table() -> None:
             assert "<title>" in figure and "<table>" in figure
 
 
+CAPTIONS = {
+    "model's line": REPORT["model"].partition("{")[0],
+    "ceilings' lines": REPORT["ceilings"],
+    "knee's mark": REPORT["knee"],
+    "algorithms' lines": COMPRESSION["lines"],
+}
+"""Sentences of captions about what is computed."""
+REMEDIES = {"remedy", "would not help"}
+COMPUTED: dict[str, set[str]] = {
+    "bandwidth": {"What if?", "How good is the model?", "Ceilings of each curve", *CAPTIONS} - {"algorithms' lines"},
+    "compression": {"What if?", "pays", "algorithms' lines"},
+    "encryption": {"What if?", "Ceilings of each curve", "ceilings' lines"},
+}
+"""What each report with an answer contains in addition to measured figures, apart from remedies: sections, columns, captions."""
+
+
+def heads_of(found: Document) -> set[str]:
+    """The heads of all columns of tables in sections."""
+    sections = [block for block in found.blocks if isinstance(block, Details)]
+    tables = [block for section in sections for block in section.blocks if isinstance(block, Table)]
+    return {column.head for table in tables for column in table.columns}
+
+
+def computed_parts(found: Document) -> set[str]:
+    titles = {block.title for block in found.blocks if isinstance(block, Details)}
+    captions = " ".join(block.caption for block in found.blocks if isinstance(block, Chart))
+    explained = {name for name, sentence in CAPTIONS.items() if sentence in captions}
+    return (titles | heads_of(found) | explained) & (REMEDIES.union(*COMPUTED.values()))
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_without_an_answer_there_are_only_measured_figures(plan: str) -> None:
     """No model, ceiling, break-even or remedy, in tables as in charts."""
     answer = Answer(question="", sentence="", findings=(not_yet(MIN_BLOCKS - 1),))
-    found = document(summary(plan).model_copy(update={"answer": answer, "advice": ()}))
-    parts = [block for block in found.blocks if isinstance(block, Details)]
-    assert not {"What if?", "How good is the model?", "Ceilings of each curve"} & {part.title for part in parts}
-    heads = {
-        column.head for part in parts for table in part.blocks if isinstance(table, Table) for column in table.columns
-    }
-    assert "limit" in heads and not {"remedy", "would not help", "pays"} & heads
-    captions = [block.caption for block in found.blocks if isinstance(block, Chart)]
-    assert not any(REPORT[name] in caption for caption in captions for name in ("ceilings", "knee"))
+    unanswered = summary(plan).model_copy(update={"answer": answer, "advice": ()})
+    assert computed_parts(document(summary(plan))) == REMEDIES | COMPUTED[plan]
+    assert not computed_parts(document(unanswered))
+    assert "limit" in heads_of(document(unanswered)), "that is measured"
 
 
 def test_what_comes_from_data_is_escaped() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from howfar.analysis.answer import capital
 from howfar.analysis.cells import LINK, CellSummary, Metric, NoiseFloors, threads_of
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, Machine, is_machine_busy
 from howfar.analysis.link_facts import link_facts
@@ -15,7 +16,7 @@ from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import MIN_HELPFUL_GAIN, Limit
 from howfar.model.resource import Resource
 from howfar.paths import is_direct
-from howfar.plan.factors import ORDINARY, has_fault
+from howfar.plan.factors import has_fault, level_of
 from howfar.services import SERVICES, service_of
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import (
@@ -53,11 +54,6 @@ MAX_BLOCKS_ADVISED = 500
 
 MAX_ARMS_NAMED = 6
 """Maximum number of arms listed by name: the cells of a grid are too many for a list."""
-
-
-def capital(text: str) -> str:
-    """The text with a capital first letter. A name like `synchronous_commit` stays as it is."""
-    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
 
 
 class Advice(Part):
@@ -158,13 +154,11 @@ def _fastest_cells(cells: Sequence[CellSummary]) -> list[CellSummary]:
     """From each curve over connections, the cell with the highest throughput, where the limit is strongest. Where some are over links,
     only these: the others are there to predict them."""
     shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
-    if not any(
-        len({cell.factors.get(name, ORDINARY.get(name)) for cell in shown} - {None}) > 1 for name in _LIMIT_FACTORS
-    ):
+    if not any(len({level_of(cell.factors, name) for cell in shown} - {None}) > 1 for name in _LIMIT_FACTORS):
         return []
     curves = group_by_other_factors(shown, lambda cell: cell.factors, "threads")
     curves = [curve for curve in curves if "rate_bps" in curve[0].factors] or curves
-    return [max(curve, key=lambda cell: cell.qps.value / cell.queries_per_txn) for curve in curves]
+    return [max(curve, key=lambda cell: cell.tps.value) for curve in curves]
 
 
 def _advice_on_limits(cells: Sequence[CellSummary]) -> list[Advice]:

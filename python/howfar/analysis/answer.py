@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -23,8 +23,8 @@ MAX_WORDS = 25
 """Maximum number of words of an answer. Findings that do not fit are in the tables."""
 
 Texts = Mapping[str, str]
-"""Templates by id of a finding; `ID, next` is the template of a finding that follows one with the same id. Fields are `{subject}`,
-`{estimate}` and the finding's parameters, in the formats of `_Formatter`."""
+"""Templates by id of a finding; `ID, next` is the template of a finding that follows one with the same id, and `ID, after OTHER` of
+one that follows the id `OTHER`. Fields are `{subject}`, `{estimate}` and the finding's parameters, in the formats of `_Formatter`."""
 
 
 class Finding(Part):
@@ -71,20 +71,22 @@ def not_yet(blocks: int) -> Finding:
 
 
 def sentence(findings: Sequence[Finding], texts: Texts) -> str:
-    """One sentence of at most `MAX_WORDS` words about the first findings that fit. Findings that differ in nothing but their subject
-    share a clause."""
+    """One sentence of at most `MAX_WORDS` words about the first findings that fit. Empty: no findings."""
+    return f"{capital(text)}." if (text := clauses(findings, texts)) else ""
+
+
+def clauses(findings: Sequence[Finding], texts: Texts) -> str:
+    """A sentence without its capital letter and full stop. Findings that differ in nothing but their subject share a clause."""
     templates = {**COMMON_TEXTS, **texts}
 
-    def clause(finding: Finding, subject: str, follows: bool = False) -> str:
-        template = templates[finding.id]
-        template = templates.get(f"{finding.id}, next", template) if follows else template
-        figures = {"estimate": finding.estimate, **finding.parameters}
-        return _Formatter().format(template, subject=subject, **figures)
+    def clause(finding: Finding, subject: str, last_id: str = "") -> str:
+        kind = "next" if finding.id == last_id else f"after {last_id}"
+        template = templates.get(f"{finding.id}, {kind}", templates[finding.id])
+        return fill(template, subject=subject, estimate=finding.estimate, **finding.parameters)
 
     def extend(text: str, last_id: str, alike: Sequence[Finding]) -> str:
-        follows = alike[0].id == last_id
-        added = clause(alike[0], join([finding.subject for finding in alike]), follows)
-        return f"{text}{', ' if follows else '; '}{added}" if text else added
+        added = clause(alike[0], join([finding.subject for finding in alike]), last_id)
+        return f"{text}{', ' if alike[0].id == last_id else '; '}{added}" if text else added
 
     text, last_id = "", ""
     for _, group in groupby(findings, lambda finding: (finding.id, clause(finding, ""))):
@@ -95,17 +97,32 @@ def sentence(findings: Sequence[Finding], texts: Texts) -> str:
         if text and len(longer.split()) > MAX_WORDS:
             break
         text, last_id = longer, alike[0].id
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return text
 
 
-def join(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+def sentences(findings: Iterable[Finding], texts: Texts) -> tuple[str, ...]:
+    """A sentence for each finding."""
+    return tuple(sentence([finding], texts) for finding in findings)
+
+
+def note(template: str, **figures: Any) -> str:
+    """A template with its figures as a sentence."""
+    return f"{capital(fill(template, **figures))}."
 
 
 def fill(template: str, **figures: Any) -> str:
-    """A template outside the answer, such as a piece of advice, with its figures in the formats of `_Formatter`."""
+    """A template with its figures in the formats of `_Formatter`."""
     return _Formatter().format(template, **figures)
+
+
+def capital(text: str) -> str:
+    """The text with a capital first letter. A name like `synchronous_commit` stays as it is."""
+    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
+
+
+def join(names: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`. `last`: the word before the last name."""
+    return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 class _Formatter(string.Formatter):

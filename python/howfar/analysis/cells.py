@@ -146,6 +146,13 @@ class CellSummary(Part):
     """Components of the ratio's scatter. None: no link, or too few blocks."""
 
     @property
+    def tps(self) -> Estimate:
+        """Transactions per second with their interval, from operations per second."""
+        divisor = self.queries_per_txn or 1.0
+        low, high = (None if limit is None else limit / divisor for limit in (self.qps.low, self.qps.high))
+        return Estimate(value=self.qps.value / divisor, low=low, high=high)
+
+    @property
     def link_used(self) -> float | None:
         """Share of the rate that the busier direction used: by the interface's count, else by the protocol's bytes. None: no rate."""
         series = self.network

@@ -17,7 +17,7 @@ from howfar.analysis.plateau import curves
 from howfar.bottleneck.cycle import ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import RATE_FACTOR, Confirmation, Intervention, Limit, Unconfirmed
 from howfar.contract.environment import RunEnvironment
-from howfar.model.resource import Resource
+from howfar.model.resource import LINKS, Resource
 from howfar.plan.estimate import CONFIRMED_LIMITS
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, forwarder_share
@@ -27,7 +27,6 @@ from howfar.store import records as events
 from howfar.store.records import Arm, ArmRole, Run, Trial
 from howfar.units import format_duration_ns, format_rate_bps
 
-_LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 _CPUS = frozenset(
     {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}
 )
@@ -73,7 +72,7 @@ def make_intervention(
     def capped(predicted: float) -> float:
         return min(predicted, _growth_until_cpu_full(cell, environment, trials))
 
-    if resource in _LINKS and "rate_bps" in factors:
+    if resource in LINKS and "rate_bps" in factors:
         return scaled("rate_bps", RATE_FACTOR, capped(RATE_FACTOR), 1.0)
     if resource is Resource.LATENCY and "rate_bps" in factors and _is_wire_larger(cell):
         return scaled("rate_bps", RATE_FACTOR, capped(_ratio_at_faster_link(cell)), 1.0)

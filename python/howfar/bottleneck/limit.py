@@ -25,7 +25,7 @@ from howfar.bottleneck.cycle import (
 from howfar.bottleneck.evidence import ArmSetting, Evidence, gather_evidence
 from howfar.bottleneck.rules import HALF, Confidence, RuleFinding, judge
 from howfar.bottleneck.traffic import DIRECTION_LABELS, factor_text, percent
-from howfar.model.resource import Resource
+from howfar.model.resource import LINKS, Resource
 from howfar.plan.factors import Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import interval_over_blocks
@@ -114,7 +114,6 @@ MIN_HELPFUL_GAIN = 1.05
 """Minimum factor of throughput of a change that helps. A change does not help if the upper limit of its gain is lower."""
 SEPARATE_CPUS_ADVICE = "separate CPUs for each of these; which of them that would help most is unknown"
 """Suggested change when no process dominates the shared CPUs."""
-_LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 
 
 _GAIN_UNKNOWN = frozenset({Resource.SERVER_WAIT, Resource.ERRORS, Resource.INVALID, Resource.NOT_ESTABLISHED})
@@ -243,7 +242,7 @@ def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> GrowthBound:
         return _gain_without_emulator(evidence)
     ceiling = next_ceiling(evidence, frozenset({resource}))
     parts: tuple[str, ...] = PARTS_REMOVED_WITH.get(resource, ())
-    if resource in _LINKS:
+    if resource in LINKS:
         return _tighter_bound(ceiling, speedup_without(cycle, max_link_us(evidence, cycle)))
     if resource is Resource.LATENCY:
         parts = (ROUND_TRIPS,)
@@ -260,7 +259,7 @@ def gain_of_any_rate(evidence: Evidence, cycle: Cycle) -> GrowthBound | None:
     """Upper bound of the gain from a link of any rate. None: no link, or one without a rate."""
     if all(link.used is None for link in evidence.directions):
         return None
-    return _tighter_bound(next_ceiling(evidence, _LINKS), speedup_without(cycle, max_link_us(evidence, cycle)))
+    return _tighter_bound(next_ceiling(evidence, LINKS), speedup_without(cycle, max_link_us(evidence, cycle)))
 
 
 _MAX_NEGLIGIBLE_GAIN = 1.02

@@ -8,7 +8,7 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import RunEvidence
 from howfar.model.resource import NOT_THE_PATH
 from howfar.paths import is_direct
-from howfar.plan.factors import FACTORS, ORDINARY, Level
+from howfar.plan.factors import FACTORS, Level, level_of
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, judge_ratio
 from howfar.stats.trials import group_by_other_factors
@@ -19,7 +19,7 @@ from howfar.units import spoken_rate
 def compared_cells(evidence: RunEvidence, *varied: str) -> list[CellSummary]:
     """The baseline and the contenders. Empty if none of these factors varies, because then another experiment answers."""
     main_cells = [cell for cell in evidence.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
-    varies = any(len({cell_level(cell, name) for cell in main_cells} - {None}) > 1 for name in varied)
+    varies = any(len({level_of(cell.factors, name) for cell in main_cells} - {None}) > 1 for name in varied)
     return main_cells if varies else []
 
 
@@ -36,10 +36,6 @@ def compare(
     return ratio, evidence.floors.threshold(cell.factors).resolve(ratio) if describe_path else None
 
 
-def cell_level(cell: CellSummary, name: str) -> Level | None:
-    return cell.factors.get(name, ORDINARY.get(name))
-
-
 def groups_by_other_factors(cells: Sequence[CellSummary], without: str) -> list[list[CellSummary]]:
     """Cells that differ in nothing but one factor, in the order of the plan."""
     return group_by_other_factors(cells, lambda cell: cell.factors, without)
@@ -49,15 +45,11 @@ def groups_with_factor_off(cells: Sequence[CellSummary], factor: str) -> list[tu
     """Each cell with the factor off, and the otherwise equal cells with it on."""
     groups = []
     for group in groups_by_other_factors(cells, factor):
-        off_cell = next((cell for cell in group if cell_level(cell, factor) == "off"), None)
+        off_cell = next((cell for cell in group if level_of(cell.factors, factor) == "off"), None)
         others = [cell for cell in group if cell is not off_cell]
         if off_cell is not None and others:
             groups.append((off_cell, others))
     return groups
-
-
-def tps_of(cell: CellSummary) -> float:
-    return cell.qps.value / cell.queries_per_txn
 
 
 def location_text(factors: Mapping[str, Level]) -> str:
@@ -84,9 +76,11 @@ def locations(cells: Sequence[CellSummary], *ignored: str) -> list[str]:
         varied = [
             factor
             for name, factor in FACTORS.items()
-            if name not in ignored and len({cell_level(other, name) for other in by_location[location]}) > 1
+            if name not in ignored and len({level_of(other.factors, name) for other in by_location[location]}) > 1
         ]
-        levels = [factor.label(level) for factor in varied if (level := cell_level(cell, factor.name)) is not None]
+        levels = [
+            factor.label(level) for factor in varied if (level := level_of(cell.factors, factor.name)) is not None
+        ]
         return ", ".join([location, *levels])
 
     return [locate(cell) for cell in cells]

@@ -47,7 +47,6 @@ from howfar.report.document import (
     plain_columns,
 )
 from howfar.report.drawing import alt
-from howfar.report.figures import tps
 from howfar.report.frame import frame
 from howfar.report.grid import Grid, arrange_grid
 from howfar.report.sections import cell_table, confirmation_blocks, trial_blocks
@@ -144,7 +143,7 @@ def network_cells(summary: Summary) -> list[CellSummary]:
         [cell for cell in table.column(index) if cell.network and cell.network.at_s]
         for index in range(len(table.columns))
     ]
-    fastest = [max(cells, key=lambda cell: tps(cell).value) for cells in columns if cells]
+    fastest = [max(cells, key=lambda cell: cell.tps.value) for cells in columns if cells]
     linked = [cell for cell in fastest if cell.network and cell.network.interface_ceiling_bytes_per_s]
     seen_kinds: set[str] = set()
     first_of_kind = []
@@ -229,15 +228,17 @@ def _byte_rate_layers(series: NetworkSeries, x: alt.X) -> list[Any]:
     return layers
 
 
-def grid_document(summary: Summary, *, chart: Sequence[Block], economics: Sequence[Block] = ()) -> Document:
-    """The report. `chart` answers the question of the experiment and leads; `economics` are tables of a factor's costs. Without an
-    answer there are no predictions."""
-    charts = [block for block in chart if isinstance(block, Chart)]
+def grid_document(
+    summary: Summary, *, chart: Sequence[Block] | None = None, economics: Sequence[Block] = ()
+) -> Document:
+    """The report. `chart` answers the question of the experiment and leads; None: the curves do. `economics` are tables of a factor's
+    costs. Without an answer there are no predictions."""
     curves = scaling(summary)
+    charts = [block for block in (curves if chart is None else chart) if isinstance(block, Chart)]
     sections = (
         *limits_section(summary),
         *economics,
-        *(curves if curves != chart else [block for block in curves if isinstance(block, Details)]),
+        *([block for block in curves if isinstance(block, Details)] if chart is None else curves),
         *(() if summary.answer.is_missing else what_if_section(summary)),
         *budgets_section(summary),
         *networks_section(summary),
@@ -286,7 +287,7 @@ def _matrix(
 def throughput_table(summary: Summary) -> Table:
     """Transactions per second of each cell with the letter of its limit, shaded by its share of the largest."""
     cells = figures.shown_cells(summary)
-    max_tps = max((tps(cell).value for cell in cells), default=1.0) or 1.0
+    max_tps = max((cell.tps.value for cell in cells), default=1.0) or 1.0
     widths = [width for cell in cells if (width := _half_width(cell.qps)) is not None]
     widest = half_width_text(max(widths)) if widths else ""
     explanation = fill(REPORT["intervals" if widths else "no intervals"], width=widest)
@@ -295,8 +296,8 @@ def throughput_table(summary: Summary) -> Table:
     def make_cell(cell: CellSummary) -> Cell:
         letter = limit_text.limit_letter(cell.limit) if legend else ""
         return Cell(
-            f"{figures.number(tps(cell).value)} {letter}" if legend else figures.number(tps(cell).value),
-            share=tps(cell).value / max_tps,
+            f"{figures.number(cell.tps.value)} {letter}" if legend else figures.number(cell.tps.value),
+            share=cell.tps.value / max_tps,
         )
 
     return _matrix("Transactions per second", summary, make_cell, f"{legend} {explanation}".strip(), main=True)
@@ -418,7 +419,7 @@ def budgets_section(summary: Summary) -> list[Block]:
         limit = limit_text.limit_name(cell.limit.resource) if cell.limit else figures.UNKNOWN
         rows.append(plain_cells(label, *shares, format_duration_us(cell.cycle.us), limit))
     data = Table("", plain_columns("% of the cycle", *names, "cycle", "limit"), tuple(rows))
-    fastest = max((cell for _, cell in cells), key=lambda cell: tps(cell).value)
+    fastest = max((cell for _, cell in cells), key=lambda cell: cell.tps.value)
     assert fastest.cycle is not None, "chosen cells have a cycle"
     part = largest_parts(fastest.cycle, 1)[0]
     title = fill(

@@ -35,3 +35,5 @@ class Resource(StrEnum):
 
 NOT_THE_PATH = frozenset({Resource.ERRORS, Resource.INVALID})
 """Limits with which figures describe neither a path nor what is compared on it."""
+LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
+"""The directions of a link that can be full."""

@@ -291,15 +291,13 @@ class Insertion:
                 "docs/addresses.md, {host} and {port} in arguments, and pairs such as DB_HOST and DB_PORT. "
                 "Else record its packets with --interface."
             )
+        from howfar.analysis.answer import join  # numpy, which commands without a report need not import
+
         return (
-            f"The server's host was not replaced in {_join_names(unreplaced)}: it stands there without its port, with a port that "
+            f"The server's host was not replaced in {join(unreplaced)}: it stands there without its port, with a port that "
             "another host shares, or where it may mean a socket. Write 127.0.0.1:PORT, set the port's variable too, or write {host} "
             "and {port} in an argument."
         )
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _fill_placeholders(word: str, values: Mapping[str, str]) -> str:

@@ -377,17 +377,6 @@ def trial_rows(summary: Summary) -> list[list[str]]:
     ]
 
 
-def tps(cell: CellSummary) -> Estimate:
-    """Transactions per second with their interval, from queries per second."""
-    queries_per_txn = cell.queries_per_txn or 1.0
-    low, high = cell.qps.low, cell.qps.high
-    return Estimate(
-        value=cell.qps.value / queries_per_txn,
-        low=None if low is None else low / queries_per_txn,
-        high=None if high is None else high / queries_per_txn,
-    )
-
-
 def cpu_resolution_text(resolution: Resolution) -> str:
     """Meaning of the CPU ratio in words."""
     return {Resolution.SLOWER: "more", Resolution.FASTER: "less", Resolution.BASELINE: "reference"}.get(

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from howfar.analysis.advice import capital
-from howfar.analysis.answer import fill
+from howfar.analysis.answer import capital, fill, join
 from howfar.analysis.controls import Control
 from howfar.analysis.diagnostics import MEANINGS, Diagnostic
 from howfar.analysis.hosts import HostNote, HostsSeen
@@ -91,23 +90,18 @@ def _distinct_levels(summary: Summary, factor: str) -> list[Level]:
     return sorted(levels, key=float) if all(isinstance(level, int | float) for level in levels) else levels
 
 
-def _join_alternatives(texts: list[str], last: str = "or") -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return f" {last} ".join(part for part in (", ".join(texts[:-1]), texts[-1]) if part)
-
-
 def _connections_text(summary: Summary) -> str:
     levels = [str(level) for level in _distinct_levels(summary, "threads")]
     if not levels:
         return ""
     plural = "" if levels == ["1"] else "s"
-    return f"{_join_alternatives(levels)} {f'page{plural} in flight' if summary.operation_unit == 'pages' else f'connection{plural}'}"
+    return f"{join(levels, 'or')} {f'page{plural} in flight' if summary.operation_unit == 'pages' else f'connection{plural}'}"
 
 
 def _placement_text(summary: Summary) -> str:
     levels = [str(level) for level in _distinct_levels(summary, "placement")]
     if len(levels) > 1:
-        return f"placement {_join_alternatives(levels)}"
+        return f"placement {join(levels, 'or')}"
     if levels and on_hosts(summary):
         if summary.hosts is not None and summary.hosts.swapped is not None:
             return f"{_swapped_roles_text(summary.hosts)} (placement {levels[0]})"
@@ -119,7 +113,7 @@ def _placement_text(summary: Summary) -> str:
         if any(map(is_local, _distinct_levels(summary, "path"))):
             server = f"or with the {server} on local paths"
         return (
-            f"client{plural} on host{plural} {_join_alternatives(clients, 'and')}, {server}{_hop_clause(summary, roles)} "
+            f"client{plural} on host{plural} {join(clients)}, {server}{_hop_clause(summary, roles)} "
             f"(placement {levels[0]})"
         )
     return PLACEMENT_TEXTS.get(levels[0], f"placement {levels[0]}") if levels else ""
@@ -203,9 +197,9 @@ def _link_text(summary: Summary) -> str:
     rtts = [format_duration_ns(float(level)) for level in _distinct_levels(summary, "rtt_ns")]
     if not rates and not rtts:
         return "" if _replica_text(summary) else "no path over a link"
-    parts = [_join_alternatives(rates)] if rates else []
+    parts = [join(rates, "or")] if rates else []
     if rtts:
-        parts.append(f"RTT {_join_alternatives(rtts)}{_measured_rtt_note(summary) if len(rtts) == 1 else ''}")
+        parts.append(f"RTT {join(rtts, 'or')}{_measured_rtt_note(summary) if len(rtts) == 1 else ''}")
     return f"link {', '.join(parts)}"
 
 
@@ -216,7 +210,7 @@ def _replica_text(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _distinct_levels(summary, "replica_rate_bps")]
     if not rtts:
         return ""
-    return f"replicas over RTT {_join_alternatives(rtts)}{f', {_join_alternatives(rates)}' if rates else ''}"
+    return ", ".join([f"replicas over RTT {join(rtts, 'or')}", *([join(rates, "or")] if rates else [])])
 
 
 def _measured_rtt_note(summary: Summary) -> str:
@@ -278,15 +272,19 @@ def frame(
     main_blocks: Sequence[Block],
     *,
     cards: tuple[Card, ...] = (),
+    answer_charts: Sequence[Block] = (),
     more_blocks: Sequence[Block] = (),
     records: Sequence[Record] | None = None,
 ) -> Document:
     """The document. The answer, `main_blocks` (such as the main table), warnings and advice form the first screen. `more_blocks`:
-    charts and details of the experiment. Every report ends with method and receipts. `records`: by default those of the cells."""
+    charts and details of the experiment. Every report ends with method and receipts. `records`: by default those of the cells.
+    `cards` and `answer_charts` show the answer; without one they are left out."""
+    answered = not summary.answer.is_missing
     first_advice, other_advice = _split_advice(summary)
     warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
-        Answer(summary.verdict, cards),
+        Answer(summary.verdict, cards if answered else ()),
+        *(answer_charts if answered else ()),
         *main_blocks,
         Text(_context_line(summary), quiet=True),
         Warnings(warnings[:MAX_WARNINGS_SHOWN]),

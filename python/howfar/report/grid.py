@@ -8,7 +8,7 @@ from typing import Any
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import FACTORS, ORDINARY, PATH, Factor, Level
+from howfar.plan.factors import FACTORS, PATH, Factor, Level, level_of
 from howfar.store.records import ArmRole
 
 MIN_GRID_ARMS = 6
@@ -38,13 +38,8 @@ def _compared_cells(summary: Summary) -> list[CellSummary]:
     return [cell for cell in summary.cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
 
 
-def cell_level(cell: CellSummary, factor: str) -> Level | None:
-    """The level of a cell in a factor; an ordinary level need not be written into the cell."""
-    return cell.factors.get(factor, ORDINARY.get(factor))
-
-
 def _levels(cells: list[CellSummary], factor: str) -> list[Level | None]:
-    return list(dict.fromkeys(cell_level(cell, factor) for cell in cells))
+    return list(dict.fromkeys(level_of(cell.factors, factor) for cell in cells))
 
 
 def _varied_factors(cells: list[CellSummary]) -> list[Factor[Any]]:
@@ -74,7 +69,8 @@ def arrange_grid(summary: Summary) -> Grid:
     if all(isinstance(value, int | float) for value in rows):
         rows.sort(key=lambda value: float(value or 0))
     cells_by_levels = {
-        (cell_level(cell, row.name), tuple(cell_level(cell, factor.name) for factor in others)): cell for cell in cells
+        (level_of(cell.factors, row.name), tuple(level_of(cell.factors, factor.name) for factor in others)): cell
+        for cell in cells
     }
     columns = list(dict.fromkeys(key[1] for key in cells_by_levels))
     columns.sort(key=lambda levels: _column_order(cells, others, levels))

@@ -9,7 +9,6 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import Resource
-from howfar.report.figures import tps
 from howfar.report.grid import Grid, arrange_grid
 
 LOW_CONFIDENCE = "low"
@@ -110,6 +109,6 @@ def _make_group(table: Grid, column: Sequence[str], run: list[tuple[str, CellSum
         span = f"every {table.row_head}"
     plural = "" if rows == ["1"] else "s"
     unit = f" connection{plural}" if table.row_head == "connections" else ""
-    fastest = max((cell for _, cell in run), key=lambda cell: tps(cell).value)
+    fastest = max((cell for _, cell in run), key=lambda cell: cell.tps.value)
     assert fastest.limit is not None, "each cell of a group has a limit"
     return LimitGroup(", ".join([*column, f"{span}{unit}"]), fastest.limit)

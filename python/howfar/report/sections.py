@@ -127,7 +127,7 @@ def _further_fields(summary: Summary) -> list[CellField]:
     """Fields with what a transaction exchanges, what others published, and what limits the cell."""
     return [
         _record_only_field(
-            lambda cell: {**csv_limits("latency_ratio", cell.latency_ratio), **csv_limits("tps", figures.tps(cell))}
+            lambda cell: {**csv_limits("latency_ratio", cell.latency_ratio), **csv_limits("tps", cell.tps)}
         ),
         CellField(
             Column("round trips", "/txn", optional=True),

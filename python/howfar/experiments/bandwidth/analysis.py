@@ -12,11 +12,11 @@ from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
 from howfar.analysis.summary import RunEvidence, Summary
-from howfar.experiments.answer import compare, compared_cells, groups_by_other_factors, locations, tps_of
+from howfar.experiments.answer import compare, compared_cells, groups_by_other_factors, locations
 from howfar.experiments.bandwidth.texts import CURVES
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import Prediction, Series, bases_for_link, fit, predict, series, settings_of
-from howfar.model.resource import Resource
+from howfar.model.resource import LINKS, Resource
 from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_direct, is_modelled
 from howfar.plan.factors import Level
@@ -261,8 +261,6 @@ def _kb(length: float) -> str:
 
 # ---------------------------------------------------------------- the answer
 
-_LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
-
 
 def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
     """For each link, or without one for each path, the limit at the highest throughput; of a full link, what a faster one gives. The
@@ -290,11 +288,11 @@ def _rate_bps(curve: Sequence[CellSummary]) -> float:
 def _curve_finding(
     evidence: RunEvidence, curve: Sequence[CellSummary], curves: Sequence[Sequence[CellSummary]], subject: str
 ) -> Finding:
-    top = max(curve, key=tps_of)
+    top = max(curve, key=lambda cell: cell.tps.value)
     assert top.limit is not None, "each cell of the curve has a limit"
     first, last = _limited_range(curve, top)
     parameters: dict[str, str | int | float] = {
-        "transactions_per_s": tps_of(top),
+        "transactions_per_s": top.tps.value,
         "connections": _threads(top),
         "first_connections": first,
         "last_connections": last,
@@ -304,15 +302,15 @@ def _curve_finding(
         "on_link": int(_rate_bps(curve) > 0),
     }
     faster = next((other for other in curves if _is_faster(other, curve)), None)
-    compared = compare(evidence, max(faster, key=tps_of), top) if faster else None
+    compared = compare(evidence, max(faster, key=lambda cell: cell.tps.value), top) if faster else None
     name, estimate = top.limit.resource.name.lower().replace("_", "-"), None
     if top.arm in evidence.refuted:
         name = "refuted"
     elif faster and compared and compared[1] is Resolution.FASTER:
         estimate, parameters["faster_bps"] = compared[0], _rate_bps(faster)
         is_known = top.limit.resource is not Resource.NOT_ESTABLISHED
-        name = "link-full" if top.limit.resource in _LINKS else "link-not-full" if is_known else "link-slower"
-    elif top.limit.resource in _LINKS:
+        name = "link-full" if top.limit.resource in LINKS else "link-not-full" if is_known else "link-slower"
+    elif top.limit.resource in LINKS:
         estimate = top.limit.faster_link if faster is None and top.limit.confidence != "low" else None
         name = "link-full-at-most" if estimate else "link-full-unknown"
     elif top.limit.divided:

@@ -13,7 +13,7 @@ from howfar.analysis.summary import Summary
 from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint, curves_of
 from howfar.experiments.bandwidth.texts import REPORT
 from howfar.model.fit import Prediction
-from howfar.model.resource import Resource
+from howfar.model.resource import LINKS
 from howfar.report import figures, limit_text, palette
 from howfar.report.charts import (
     PHONE,
@@ -50,8 +50,6 @@ MIN_ROOM_ABOVE = 1.06
 points."""
 
 MAX_CURVES_IN_TITLE = 3
-
-LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
 
 PANEL_HEIGHT = 300
 

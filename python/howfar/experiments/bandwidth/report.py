@@ -8,7 +8,6 @@ from typing import ClassVar
 from howfar.analysis.answer import Finding
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.arm_pairs import changed_levels
-from howfar.experiments.bandwidth import curves
 from howfar.experiments.bandwidth.analysis import Scaling, conclude, scaling
 from howfar.experiments.bandwidth.texts import TEXTS
 from howfar.experiments.compression.analysis import algorithm_costs
@@ -115,4 +114,4 @@ class BandwidthExperiment(Experiment):
         return summary.find_findings(Scaling) is not None or is_grid(summary)
 
     def document(self, summary: Summary) -> Document:
-        return grid_document(summary, chart=curves.scaling(summary))
+        return grid_document(summary)

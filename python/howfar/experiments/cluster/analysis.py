@@ -588,8 +588,7 @@ def _counter_total(arm: ReplicationArm, counter: str) -> int | None:
 
 def conclude(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) -> tuple[Finding, ...]:
     """The answer: what writing to one row from two nodes costs; else the time of an operation over the farthest distance of each
-    cluster, then over nearer ones. `resolve`: what the
-    ratio of an arm shows."""
+    cluster, then over nearer ones. `resolve`: what the ratio of an arm shows."""
     return _writers_findings(cost, resolve) or _time_findings(cost)
 
 

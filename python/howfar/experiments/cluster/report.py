@@ -7,7 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding, fill, sentence
+from howfar.analysis.answer import Finding, fill, note
 from howfar.analysis.cells import Metric
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, ThirdNode, TwoWriters, cluster_cost, conclude
@@ -88,7 +88,7 @@ def main_table(cost: ClusterCost, *notes: str, with_model: bool = True) -> Table
         "p99 ms": lambda point: figures.number(point.p99_ms),
         **({"predicted p50 ms\nerror": _prediction_cell} if with_model else {}),
     }
-    of_threads = [_text("connections", threads=min(counts))] if len(counts) > 1 else []
+    of_threads = [note(TEXTS["connections"], threads=min(counts))] if len(counts) > 1 else []
     all_notes = (*of_threads, *(_notes(cost.points) if with_model else ()), *notes)
     return make_table("", cost.points, fields, all_notes, main=True, stack=True)
 
@@ -96,11 +96,6 @@ def main_table(cost: ClusterCost, *notes: str, with_model: bool = True) -> Table
 def _rate_text(rate: Estimate) -> str:
     """Commits/s with an interval that does not go below zero."""
     return with_limits(rate if rate.low is None else rate.model_copy(update={"low": max(0.0, rate.low)}))
-
-
-def _text(name: str, **parameters: str | int | float) -> str:
-    """The sentence of a finding."""
-    return sentence([Finding(id=name, parameters=parameters)], TEXTS)
 
 
 def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
@@ -140,7 +135,7 @@ def _host_notes(summary: Summary) -> Iterator[str]:
     if figures.on_hosts(summary):
         roles = summary.environment.roles
         nodes = ", ".join(() if roles is None else (roles.server, *roles.replicas))
-        yield _text("hosts", nodes=nodes)
+        yield note(TEXTS["hosts"], nodes=nodes)
 
 
 def _key_columns(with_connections: bool) -> Fields[ClusterPoint]:
@@ -167,11 +162,11 @@ def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
     large_row_points = [point for point in points if point.mode == "galera" and point.row_bytes != SHORT_ROW]
     max_ratio = max(((point.sent_bytes or 0.0) / point.row_bytes for point in large_row_points), default=0.0)
     if max_ratio > _MIN_RATIO_IF_SENT_TWICE:
-        yield _text("sent-twice", times=max_ratio)
+        yield note(TEXTS["sent-twice"], times=max_ratio)
     if any(point.predicted_ms is not None and point.error is None and not point.crowded for point in points):
-        yield _text("by-construction")
+        yield note(TEXTS["by-construction"])
     if any(point.crowded for point in points):
-        yield _text("crowded")
+        yield note(TEXTS["crowded"])
 
 
 def _third_node_cell(third_node: ThirdNode) -> str:
@@ -196,8 +191,8 @@ def third_table(cost: ClusterCost) -> tuple[Table, ...]:
         "third node at": lambda row: f"{row[0]:g} ms",
         **{f"{label}\np50 ms": cell(label) for label in labels},
     }
-    notes = [_text("third-node", near_ms=near_ms)]
-    notes += [_text("beyond")] if any(third_node.beyond for third_node in cost.third) else []
+    notes = [note(TEXTS["third-node"], near_ms=near_ms)]
+    notes += [note(TEXTS["beyond"])] if any(third_node.beyond for third_node in cost.third) else []
     return (make_table("Where to put the third node", by_far_ms.items(), fields, tuple(notes), stack=True),)
 
 
@@ -236,8 +231,8 @@ def conflict_tables(cost: ClusterCost) -> tuple[Table, ...]:
 
 def model_sentence(cost: ClusterCost) -> str:
     if cost.mean_error is None or cost.worst_error is None:
-        return _text("no-model")
-    return _text("model", operation=cost.operation, mean=cost.mean_error, worst=cost.worst_error)
+        return note(TEXTS["no-model"])
+    return note(TEXTS["model"], operation=cost.operation, mean=cost.mean_error, worst=cost.worst_error)
 
 
 _IDEAL_ROUND_TRIPS = (1.0, 1.5, 2.0)

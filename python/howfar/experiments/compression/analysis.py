@@ -15,14 +15,7 @@ from statistics import median
 from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
-from howfar.experiments.answer import (
-    cell_level,
-    compare,
-    compared_cells,
-    groups_with_factor_off,
-    locations,
-    tps_of,
-)
+from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off, locations
 from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.compression.texts import CONTENTS, ECONOMICS
 from howfar.model import what_if as model
@@ -30,7 +23,7 @@ from howfar.model.facts import ArmFacts
 from howfar.model.fit import carried_payload, fit, series, settings_of
 from howfar.model.what_if import WhatIf, WhatIfCompression
 from howfar.paths import is_modelled
-from howfar.plan.factors import Level
+from howfar.plan.factors import Level, level_of
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
@@ -397,13 +390,13 @@ def _content_finding(
         "slower": verdicts == {Resolution.SLOWER},
         "no-gain": Resolution.SLOWER in verdicts,
     }
-    content = str(cell_level(plain, "content"))
+    content = str(level_of(plain.factors, "content"))
     parameters: dict[str, str | int | float] = {
         "location": location,
         "content": content,
-        "algorithm": str(cell_level(best, "compression")),
-        "transactions_per_s": tps_of(best),
-        "plain_transactions_per_s": tps_of(plain),
+        "algorithm": str(level_of(best.factors, "compression")),
+        "transactions_per_s": best.tps.value,
+        "plain_transactions_per_s": plain.tps.value,
     }
     limits = {"limit": best.limit, "plain_limit": plain.limit}
     return Finding(

@@ -20,6 +20,7 @@ from howfar.experiments.compression.analysis import (
 from howfar.experiments.compression.texts import REPORT, TEXTS
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, prediction_text
+from howfar.plan.factors import level_of
 from howfar.report import figures, palette
 from howfar.report.charts import (
     PHONE,
@@ -49,8 +50,6 @@ from howfar.report.document import (
     make_table,
 )
 from howfar.report.drawing import alt
-from howfar.report.figures import tps
-from howfar.report.grid import cell_level
 from howfar.stats.estimate import Part
 from howfar.store.records import ArmRole
 
@@ -109,11 +108,11 @@ def measured_rows(summary: Summary, content: str) -> Rows:
         rate_bps = cell.factors.get("rate_bps")
         if (
             cell.role is ArmRole.DUPLICATE
-            or cell_level(cell, "content") != content
+            or level_of(cell.factors, "content") != content
             or not isinstance(rate_bps, int | float)
         ):
             continue
-        algorithm, throughput = str(cell_level(cell, "compression")), tps(cell)
+        algorithm, throughput = str(level_of(cell.factors, "compression")), cell.tps
         series = UNCOMPRESSED if algorithm == "off" else algorithm
         point = {"series": series, "rate": float(rate_bps), "tps": throughput.value}
         rows.append(point | clip_limits(throughput, (0.0, math.inf)))

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from howfar.analysis.answer import Finding, sentence
+from howfar.analysis.answer import Finding, sentences
 from howfar.bottleneck.rules import FULL_SHARE
 from howfar.experiments.crash.texts import TEXTS
 from howfar.experiments.replication.arms import replication_name
@@ -232,8 +232,7 @@ def crash_findings(run: Run) -> CrashFindings | None:
     """Findings about crashes. None: nothing crashed in this run, or every crash is void."""
     losses_or_none = [_summarise_crashes(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
     losses = tuple(loss for loss in losses_or_none if loss is not None)
-    sentences = tuple(sentence([finding], TEXTS) for finding in detail_findings(losses))
-    return CrashFindings(losses=losses, sentences=sentences) if losses else None
+    return CrashFindings(losses=losses, sentences=sentences(detail_findings(losses), TEXTS)) if losses else None
 
 
 def _summarise_crashes(run: Run, arm: Arm) -> CrashLoss | None:

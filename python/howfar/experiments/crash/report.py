@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from howfar.analysis.advice import capital
-from howfar.analysis.answer import Finding, fill, sentence
+from howfar.analysis.answer import Finding, capital, fill, note, sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash.analysis import (
     FAULTS,
@@ -249,9 +248,9 @@ class Crash(Experiment):
         findings = summary.require_findings(ReplicationFindings)
         assert findings.crash is not None, "the experiment applies only to runs with crashes"
         crash = without_predictions(findings.crash) if summary.answer.is_missing else findings.crash
-        main: list[Block] = [dot_chart(crash), *trade_tables(findings, summary)[:1]]
-        blocks = [*sections(crash), *mode_verdicts(findings, summary)]
-        return frame.document(summary, main, blocks, records(findings.crash))
+        tables = trade_tables(findings, summary)
+        blocks = [*sections(crash), *mode_verdicts(findings, summary, tables[1:])]
+        return frame.document(summary, [dot_chart(crash), *tables[:1]], blocks, records(findings.crash))
 
 
 def without_predictions(crash: CrashFindings) -> CrashFindings:
@@ -345,7 +344,7 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
     }
     return (
         *(f"{capital(fault_name(fault))}: {FAULTS[fault].text}." for fault in faults if FAULTS[fault].text),
-        *(sentence([Finding(id=name, parameters=each)], TEXTS) for name, each in notes.items() if each is not None),
+        *(note(TEXTS[name], **each) for name, each in notes.items() if each is not None),
     )
 
 
@@ -415,7 +414,7 @@ def evidence(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
         Finding(id="accounts", parameters={"acknowledged": acknowledged}),
         Finding(id="void", parameters={"crashes": void}),
     )
-    return tuple(sentence([finding], TEXTS) for finding in findings)
+    return sentences(findings, TEXTS)
 
 
 def _machine_failure(losses: Sequence[CrashLoss]) -> Finding:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from howfar.analysis.answer import Texts
 
+_NONE_LOST = "none was lost with {subject} in {crashes:of crash crashes}{several:? of several kinds}"
+
 TEXTS: Texts = {
     # The answer.
     "broken-promise": "{lost:n} of {acknowledged:n} acknowledged commits were lost with {subject}, which should lose none",
@@ -14,7 +16,9 @@ TEXTS: Texts = {
     "lost": "a crash lost {estimate:count} acknowledged commits with {subject}",
     "lost, next": "{estimate:count} with {subject}",
     "isolated-silence": "no cut-off node acknowledged a commit by itself in {cuts:of cut}",
-    "none-lost": "none was lost with {subject} in {crashes:of crash crashes}{several:? of several kinds}",
+    "none-lost": "no acknowledged commit was lost with {subject} in {crashes:of crash crashes}{several:? of several kinds}",
+    "none-lost, after lost": _NONE_LOST,
+    "none-lost, after broken-promise": _NONE_LOST,
     "none-lost, next": "with {subject} in {crashes:of crash crashes}{several:? of several kinds}",
     "stall": "with {subject}, clients waited {estimate:table} s when {fault}",
     # Details below the answer.

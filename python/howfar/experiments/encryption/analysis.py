@@ -17,7 +17,7 @@ from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.contract.receipt_messages import Receipt
-from howfar.experiments.answer import cell_level, compare, compared_cells, groups_with_factor_off
+from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off
 from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.encryption.texts import ECONOMICS
 from howfar.model import what_if as model
@@ -25,7 +25,7 @@ from howfar.model.facts import ArmFacts
 from howfar.model.fit import fit, series, settings_of
 from howfar.model.what_if import is_known
 from howfar.paths import is_modelled
-from howfar.plan.factors import tls_label
+from howfar.plan.factors import level_of, tls_label
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
@@ -71,7 +71,8 @@ class EncryptionEconomics(Part):
 def analyse_encryption(
     facts: Sequence[ArmFacts], workload: Workload | None, floors: NoiseFloors
 ) -> EncryptionEconomics | None:
-    """The economics of encryption. None: no encrypted cell has its plain one."""
+    """The economics of encryption; `with_sentences` completes them when intervals are known. None: no encrypted cell has its plain
+    one."""
     pairs_by_version = [
         (str(version), list(find_pairs(facts, "tls", version))) for version in changed_levels(facts, "tls")
     ]
@@ -80,16 +81,12 @@ def analyse_encryption(
         for version, version_pairs in pairs_by_version
         if version_pairs
     )
-    return _with_sentences(rows) if rows else None
+    return EncryptionEconomics(rows=rows, says="") if rows else None
 
 
 def with_sentences(findings: EncryptionEconomics) -> EncryptionEconomics:
-    """The findings with their sentences. To be called when the intervals are known."""
-    return _with_sentences(findings.rows)
-
-
-def _with_sentences(rows: tuple[EncryptionRow, ...]) -> EncryptionEconomics:
-    return EncryptionEconomics(rows=rows, says=" ".join(map(encryption_sentence, rows)))
+    """The findings with their sentences."""
+    return findings.model_copy(update={"says": " ".join(map(encryption_sentence, findings.rows))})
 
 
 def _make_row(
@@ -268,7 +265,9 @@ def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
     finding of each way to connect is first."""
     cells, findings = compared_cells(evidence, "tls", "connect"), []
     for connect in (PER_TRANSACTION, "persistent"):
-        results = _results_by_version(evidence, [cell for cell in cells if cell_level(cell, "connect") == connect])
+        results = _results_by_version(
+            evidence, [cell for cell in cells if level_of(cell.factors, "connect") == connect]
+        )
         found = [_version_finding(connect, version, compared) for version, compared in results.items()]
         findings.append(sorted(found, key=lambda finding: finding.estimate.value if finding.estimate else math.inf))
     everything = [*chain(*findings)]
@@ -289,7 +288,7 @@ def _results_by_version(
         for cell in encrypted_cells:
             ratio, verdict = compare(evidence, cell, plain) or (None, None)
             if ratio is not None and verdict is not None:
-                results.setdefault(tls_label(cell_level(cell, "tls")), []).append((cell, ratio, verdict))
+                results.setdefault(tls_label(level_of(cell.factors, "tls")), []).append((cell, ratio, verdict))
     return results
 
 

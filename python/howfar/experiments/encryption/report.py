@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.bandwidth.curves import scaling
 from howfar.experiments.encryption.analysis import (
     EncryptionEconomics,
     EncryptionRow,
@@ -41,7 +40,7 @@ class EncryptionExperiment(Experiment):
         return conclude(evidence)
 
     def document(self, summary: Summary) -> Document:
-        return grid_document(summary, chart=scaling(summary), economics=costs_section(summary))
+        return grid_document(summary, economics=costs_section(summary))
 
 
 def costs_section(summary: Summary) -> list[Block]:

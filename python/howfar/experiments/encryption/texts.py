@@ -6,7 +6,7 @@ from howfar.analysis.answer import Texts
 
 TEXTS: Texts = {
     "invalid": "the figures do not show what TLS costs",
-    "no-difference": "TLS makes no measurable difference in any of {cells} cases",
+    "no-difference": "TLS makes no measurable difference in {cells:of case}",
     # Throughput with a version of TLS, at worst over the numbers of connections and links.
     "per-transaction": "with a connection per transaction {subject} is {several:?up to }{estimate:slower}",
     "per-transaction, next": "{subject} {several:?up to }{estimate:slower}",

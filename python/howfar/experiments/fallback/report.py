@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
-from howfar.analysis.answer import Finding, fill, sentence
+from howfar.analysis.answer import Finding, capital, fill, note, sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
@@ -184,7 +184,6 @@ def conclude(stories: Sequence[FallbackStory]) -> tuple[Finding, ...]:
             estimate=story.unprotected,
             parameters={
                 "stall_s": story.stall_ms.value / 1e3,
-                "degraded_s": story.degraded_ms.value / 1e3 if story.degraded_ms else 0.0,
                 "censored": int(story.lasts_to_end_of_load),
                 "replicas": story.replicas,
             },
@@ -241,7 +240,7 @@ def _notes(stories: Sequence[FallbackStory]) -> tuple[str, ...]:
         if story.waits_for_ever and not story.degraded_ms:
             notes.append(Finding(id="no-timeout", subject=label))
     notes += [Finding(id="lower-bound")] if any(story.lasts_to_end_of_load for story in stories) else []
-    return tuple(sentence([note], TEXTS) for note in notes)
+    return sentences(notes, TEXTS)
 
 
 def _seconds(ms: Estimate | float | None, unknown: str = figures.UNKNOWN) -> str:
@@ -276,14 +275,15 @@ def _trial_chart(stories: Sequence[FallbackStory], index: int) -> list[Block]:
         plain_cells(phase["row"], phase["state"], f"{phase['from']:.2f}", f"{phase['to']:.2f}")
         for phase in phase_rows(series)
     )
-    title = Finding(
-        id="stood-still" if series.fell_s is None else "alone-in-trial",
-        parameters={"stall_s": series.stall_s, "unprotected": series.unprotected},
+    title = fill(
+        TEXTS["stood-still" if series.fell_s is None else "alone-in-trial"],
+        stall_s=series.stall_s,
+        unprotected=series.unprotected,
     )
     return [
         Chart(
             f"fallback{index}",
-            sentence([title], TEXTS).removesuffix("."),
+            capital(title),
             f"Trial {series.trial}: {'; '.join(_events(stories[index], series))}.",
             partial(draw_timeline, series),
             Table("", plain_columns("part", "state", "from, s", "to, s"), rows),
@@ -307,7 +307,7 @@ def _events(story: FallbackStory, series: FallbackSeries) -> list[str]:
 
 
 def _log_blocks(story: FallbackStory) -> list[Block]:
-    text = sentence([Finding(id="log" if story.log_lines else "silent-log", subject=mode_name(story.mode))], TEXTS)
+    text = note(TEXTS["log" if story.log_lines else "silent-log"], subject=mode_name(story.mode))
     return [Text(text), *([Bullets(story.log_lines)] if story.log_lines else [])]
 
 
@@ -317,7 +317,7 @@ def _evidence_lines(stories: Sequence[FallbackStory]) -> tuple[str, ...]:
     query_times_s = [story.series.at_s for story in stories if story.series]
     if gaps_s := [later - earlier for times_s in query_times_s for earlier, later in pairwise(times_s)]:
         findings.append(Finding(id="queries", parameters={"apart_s": sorted(gaps_s)[len(gaps_s) // 2]}))
-    return tuple(sentence([finding], TEXTS) for finding in findings)
+    return sentences(findings, TEXTS)
 
 
 # ---------------------------------------------------------------- records

@@ -30,7 +30,7 @@ TEXTS: Texts = {
     "lag-panel": "below: transactions that the replica lacks; a gap: unknown",
     # Details.
     "silent-log": "the primary ({subject}) wrote nothing about it to its log",
-    "log": "all that the primary ({subject}) wrote about it to its log",
+    "log": "the primary ({subject}) wrote only this about it to its log",
     "sources": "trials: {trials}; commits are counted from the clients' logs, states by querying the primary",
     "queries": "queries of the primary's state are {apart_s:table} s apart in the median",
 }

@@ -147,8 +147,8 @@ class Hops(Experiment):
     def document(self, summary: Summary) -> Document:
         costs, latency = summary.require_findings(HopCosts), summary.find_findings(Latency)
         has_answer = not summary.answer.is_missing
+        answer_charts = [pooler_chart(summary, costs)] if costs.poolers else ratio_chart(summary, hop_cells(summary))
         first_blocks: tuple[Block, ...] = (
-            *(pooler_chart(summary, costs) if costs.poolers else ratio_chart(summary, hop_cells(summary))),
             *([poolers_table(costs, has_answer)] if costs.poolers else []),
             costs_table(costs, SINGULAR[summary.operation_unit], figures.noise_note(summary)),
         )
@@ -158,7 +158,13 @@ class Hops(Experiment):
         if costs.elsewhere:
             first_blocks = (*first_blocks, elsewhere_table(costs))
         below = (*below, *trial_blocks(summary), *confirmation_blocks(summary))
-        return frame(summary, first_blocks, more_blocks=below, records=records(summary, costs))
+        return frame(
+            summary,
+            first_blocks,
+            answer_charts=answer_charts,
+            more_blocks=below,
+            records=records(summary, costs),
+        )
 
 
 _COLUMNS = "throughput_ratio added_p50_us added_p99_us cpu_us_per_query connect_us to_server"
@@ -302,7 +308,7 @@ def conclude(costs: HopCosts) -> tuple[Finding, ...]:
     """From how many clients poolers pay off, then the costs of other paths: those with a difference first."""
     pooled_paths = {pooler.path for pooler in costs.poolers}
     hops = [hop_finding(hop, costs) for hop in costs.hops if hop.path not in pooled_paths]
-    order = ("slower", "faster", "delay", UNRESOLVED, "unmeasured")
+    order = ("slower", "faster", "delay", "saves", UNRESOLVED, "unmeasured")
     return (
         *map(pooler_finding, costs.poolers),
         *sorted(hops, key=lambda finding: (order.index(finding.id), -float(finding.parameters.get("share", 0)))),
@@ -320,6 +326,8 @@ def hop_finding(hop: HopCost, costs: HopCosts) -> Finding:
     elif hop.p50_resolution is not None and hop.p50_resolution.is_difference and costs.per_s:
         figure, resolution, finding_id = hop.added_p50_us, hop.p50_resolution, "delay"
         parameters = {"per_s": costs.per_s}
+        if figure is not None and figure.value < 0:
+            finding_id, parameters["saved"] = "saves", -figure.value
     elif figure is None:
         finding_id = "unmeasured" if hop.added_p50_us is None else UNRESOLVED
     else:
@@ -461,8 +469,8 @@ def pooler_finding(pooler: PoolerPays) -> Finding:
     return Finding(id=f"{kind}/{pooler.connect}", subject=pooler.path, estimate=estimate, parameters=parameters)
 
 
-_PAYOFFS = {"pays": "always", "costs": "never", "unclear": "unclear"}
-"""Fields of a pooler whose ratio does not rise through 1, by its finding."""
+_PAYOFFS: Mapping[Always, str] = {"pays": "always", "costs": "never", "not told apart": "unclear"}
+"""Fields of a pooler whose ratio does not rise through 1."""
 _CONNECT_LABELS = {"persistent": "kept connections", "per-transaction": "one per transaction"}
 
 
@@ -478,8 +486,7 @@ def poolers_table(costs: HopCosts, has_answer: bool = True) -> Table:
     rows = []
     for pooler in costs.poolers:
         point_by_clients = {point.threads: point for point in pooler.ratios}
-        finding = pooler_finding(pooler)
-        pays_from = _PAYOFFS.get(finding.id.split("/")[0]) or with_limits(finding.estimate)
+        pays_from = _PAYOFFS[pooler.always] if pooler.always else with_limits(pooler_finding(pooler).estimate)
         cells = [
             Cell("" if clients not in point_by_clients else _ratio_cell(point_by_clients[clients]))
             for clients in numbers
@@ -490,11 +497,9 @@ def poolers_table(costs: HopCosts, has_answer: bool = True) -> Table:
     return Table("Poolers, by the number of clients", columns, tuple(rows), (note,), main=True, stack=True)
 
 
-def pooler_chart(summary: Summary, costs: HopCosts) -> list[Block]:
-    """The picture of the answer. Empty without an answer."""
-    if summary.answer.is_missing:
-        return []
-    return [Chart("poolers", summary.answer.sentence, POOLERS_CAPTION, partial(draw_poolers, costs))]
+def pooler_chart(summary: Summary, costs: HopCosts) -> Chart:
+    """The picture of the answer."""
+    return Chart("poolers", summary.answer.sentence, POOLERS_CAPTION, partial(draw_poolers, costs))
 
 
 def draw_poolers(costs: HopCosts, width: int) -> Drawable:

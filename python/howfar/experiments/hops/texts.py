@@ -12,6 +12,8 @@ TEXTS: Texts = {
     # Where the throughput shows no difference.
     "delay": "at {per_s:,g}/s, {subject} adds {estimate:us} to the median answer",
     "delay, next": "{subject} {estimate:us}",
+    "saves": "at {per_s:,g}/s, {subject} takes {saved:us} off the median answer",
+    "saves, next": "{subject} {saved:us}",
     "unmeasured": "there is no result for {subject}",
     # Poolers, by how clients connect.
     "pays-from/persistent": "with kept connections, {subject} pays off from {estimate:n} clients on",

@@ -60,8 +60,13 @@ class LatencyExperiment(Experiment):
         latency = summary.require_findings(Latency)
         all_cells = Details("All cells", (cell_table(summary, main=False),))
         below = (*chart_blocks(latency), all_cells, *trial_blocks(summary), *confirmation_blocks(summary))
-        first_blocks = (*answer_chart(summary, latency), main_table(latency, capacity_notes(latency)))
-        return frame(summary, first_blocks, more_blocks=below, records=records(latency))
+        return frame(
+            summary,
+            (main_table(latency, capacity_notes(latency)),),
+            answer_charts=answer_chart(summary, latency),
+            more_blocks=below,
+            records=records(latency),
+        )
 
 
 def with_limits(estimate: Estimate | None) -> str:
@@ -125,8 +130,8 @@ def spread_labels(values: Sequence[float], domain: tuple[float, float], height: 
 
 
 def answer_chart(summary: Summary, latency: Latency) -> list[Block]:
-    """The picture of the answer: the p99 at each rate. Empty without an answer, or if no trial is long enough for a p99."""
-    if summary.answer.is_missing or not any(result.p99_ms for path in latency.paths for result in path.rates):
+    """The picture of the answer: the p99 at each rate. Empty if no trial is long enough for a p99."""
+    if not any(result.p99_ms for path in latency.paths for result in path.rates):
         return []
     caption = (
         "99 of 100 transactions were answered within this time, counted from when they were due; with 95 % intervals. A path stands "

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding, fill, join, sentence
-from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice, PageFindings
+from howfar.analysis.answer import Finding, fill, join, sentence, sentences
+from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice, PageFindings, PageModel
 from howfar.experiments.page.labels import crossing_text, service_label
 from howfar.experiments.page.texts import ADVICE, KEEPING, KEEPING_SQL, SOCKET_LINES, TEXTS
 from howfar.services import SERVICES
@@ -72,15 +72,21 @@ def unresolved_reason(choice: PageChoice, threshold: Threshold) -> str:
 
 def causes(findings: PageFindings) -> tuple[Finding, ...]:
     """What explains the answer."""
-    found = _tcp(findings), _round_trips(findings), _connecting(findings), _workers(findings), _model(findings)
-    return tuple(finding for kind in found for finding in kind)
+    return (
+        *_tcp(findings),
+        *_round_trips(findings),
+        *_connecting(findings),
+        *_workers(findings),
+        *model_findings(findings.model),
+        *_impossible(findings.model),
+    )
 
 
 def page_sentences(findings: PageFindings) -> tuple[str, ...]:
     """The answer and its causes in text. Empty: there are too few blocks for an answer."""
     if findings.choices and all(choice.two_over_one.low is None for choice in findings.choices):
         return ()
-    return (sentence(answers(findings), TEXTS), *(sentence((cause,), TEXTS) for cause in causes(findings)))
+    return (sentence(answers(findings), TEXTS), *sentences(causes(findings), TEXTS))
 
 
 def _tcp(findings: PageFindings) -> Iterable[Finding]:
@@ -146,11 +152,15 @@ def _workers(findings: PageFindings) -> Iterable[Finding]:
         yield Finding(id="workers-and-cpus", subject=one.page, parameters=parameters)
 
 
-def _model(findings: PageFindings) -> Iterable[Finding]:
-    model = findings.model
+def model_findings(model: PageModel) -> Iterable[Finding]:
+    """How well the model predicts real pages. Empty: it predicts none."""
     if model.mean_error is not None and model.worst_error is not None:
         parameters = {"cells": model.arms, "mean": model.mean_error, "worst": abs(model.worst_error), "bar": BAR}
         yield Finding(id="model" if model.within_bar else "model-misses", parameters=parameters)
+
+
+def _impossible(model: PageModel) -> Iterable[Finding]:
+    """The cells without a prediction. Empty: none."""
     if model.impossible:
         yield Finding(id="impossible", parameters={"cells": len(model.impossible)})
 

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding, fill, join, sentence
+from howfar.analysis.answer import Finding, capital, clauses, fill, join
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
@@ -20,7 +20,7 @@ from howfar.experiments.page.charts import split_arms, time_parts
 from howfar.experiments.page.conclusions import (
     answers,
     break_evens,
-    causes,
+    model_findings,
     page_advice,
     page_sentences,
     unresolved_reason,
@@ -135,11 +135,12 @@ class Pages(Experiment):
             for title, blocks in sections
             if (nonempty := tuple(block for block in blocks if block is not None))
         ]
-        chart = _crossing_chart(findings) if answered else None
+        chart, table = _crossing_chart(findings), first_table(summary, findings)
         records_by_arm = page_records(findings)
         return frame(
             summary,
-            [block for block in (chart, first_table(summary, findings)) if block is not None],
+            [] if table is None else [table],
+            answer_charts=[] if chart is None else [chart],
             more_blocks=[*below, *trial_blocks(summary)],
             records=[{**record, **records_by_arm.get(str(record["arm"]), {})} for record in cell_records(summary)],
         )
@@ -262,7 +263,7 @@ def _crossing_chart(findings: PageFindings) -> Chart | None:
 
 def _finding_text(found: Sequence[Finding]) -> str:
     """Findings as the title of a chart. Empty: none."""
-    return sentence(found, TEXTS).removesuffix(".")
+    return capital(clauses(found, TEXTS))
 
 
 def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
@@ -430,7 +431,7 @@ def _model_blocks(findings: PageFindings) -> list[Block | None]:
     }
     chart = Chart(
         name="prediction",
-        title=_finding_text([cause for cause in causes(findings) if cause.id.startswith("model")]),
+        title=_finding_text([*model_findings(findings.model)]),
         caption=CAPTIONS["prediction"],
         make=partial(charts.prediction_chart, findings),
         data=_table("", arms, fields),

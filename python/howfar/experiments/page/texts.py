@@ -77,7 +77,8 @@ REASONS: Texts = {
 """Why a comparison shows no clear difference."""
 LIMITS: Texts = {
     "emulator": "Both machines are on one computer, and the emulated link between them uses its CPUs: up to {cpus:.2f}{of_cpus} in "
-    "{arm}, {link} ms per page in addition to {others} ms of everything else. Two real machines perform better than shown here.",
+    "{arm}, {link} ms per page in addition to {others} ms of everything else. A real link takes no CPU for emulation, so two real "
+    "machines may perform better than shown here.",
     "half": "Each machine has {own:of CPU}, half of this computer's; a second machine doubles them. This run does not say from when "
     "two larger machines pay, which need more pages in flight to be saturated.",
     "visitor": "The visitor speaks FastCGI to PHP-FPM on the application's machine, as a web server does, and uses at most {share} "

@@ -96,7 +96,12 @@ class Paths(Experiment):
             *trial_blocks(summary),
             *confirmation_blocks(summary),
         )
-        return frame(summary, (*ratio_chart(summary, compared_cells(summary)), cell_table(summary)), more_blocks=below)
+        return frame(
+            summary,
+            (cell_table(summary),),
+            answer_charts=ratio_chart(summary, compared_cells(summary)),
+            more_blocks=below,
+        )
 
 
 def waking_section(summary: Summary) -> list[Block]:
@@ -143,7 +148,7 @@ ORDER = ("difference", "cpu", UNRESOLVED)
 def _comparison(cell: CellSummary, name: str, baseline: str, unit: str) -> Finding:
     """The finding of one path: its throughput; where that is not resolved, its CPU time, if that is."""
     if not cell.resolution.is_difference and cell.cpu_resolution.is_difference:
-        is_bound = int(cell.cpu_bound is Bound.AT_LEAST)
+        is_bound = int(cell.cpu_bound is not Bound.MEASURED)
         parameters: dict[str, str | int | float] = {"unit": unit, "bound": is_bound}
         return Finding(
             id="cpu", subject=name, estimate=cell.cpu_ratio, verdict=cell.cpu_resolution, parameters=parameters
@@ -349,8 +354,8 @@ def _verdict_text(cell: CellSummary) -> str:
 
 
 def ratio_chart(summary: Summary, cells: Sequence[CellSummary]) -> list[Block]:
-    """The picture of the answer. Empty without an answer."""
-    if summary.answer.is_missing or not cells:
+    """The picture of the answer. Empty without cells."""
+    if not cells:
         return []
     points = interval_rows(cells, *ratio_domain(cells, summary.noise_floor or 0.0))
     is_cut = any(point["cut_low"] or point["cut_high"] for point in points)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from howfar.analysis.answer import Finding, sentence
+from howfar.analysis.answer import Finding, sentence, sentences
 from howfar.analysis.published import published_sets
 from howfar.contract.receipt import Snapshot
 from howfar.experiments.replication.arms import (
@@ -583,8 +583,7 @@ def _cost_sentences(curves: Sequence[ReplicationCurve], published: Published, ki
     """What explains the figures."""
     quoted = sorted(_curves_to_quote(curves), key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
     single = one_connection_findings(quoted[0], published) if quoted else []
-    others = [sentence([finding], TEXTS) for finding in (*single, *model_findings(curves))]
-    return (*others, *round_trip_sentences(curves, kind))
+    return (*sentences((*single, *model_findings(curves)), TEXTS), *round_trip_sentences(curves, kind))
 
 
 def round_trip_sentences(curves: Sequence[ReplicationCurve], kind: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from howfar.contract.receipt import TrialReceipt
-from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level
+from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level, level_of
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, closed_loop_per_s
@@ -64,7 +64,7 @@ class ReplicationArm:
 
     def level(self, name: str) -> Level | None:
         """Level of a factor, or its default."""
-        return self.arm.factors.get(name, ORDINARY.get(name))
+        return level_of(self.arm.factors, name)
 
     @property
     def local_levels(self) -> Levels:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from howfar.analysis.advice import capital
-from howfar.analysis.answer import Finding, fill, sentence
+from howfar.analysis.answer import capital, fill, note
 from howfar.analysis.summary import Summary
 from howfar.contract.receipt import TrialReceipt
 from howfar.experiments.crash.analysis import FAULTS, max_loss_share
@@ -35,8 +34,7 @@ def document(
         update={"advice": tuple(advice.model_copy(update={"lines": ()}) for advice in summary.advice)}
     )
     below = [*_configuration(summary), *sections, *_evidence(summary)]
-    shown_cards = () if summary.answer.is_missing else cards(summary)
-    return frame(shortened, main, cards=shown_cards, more_blocks=below, records=_records(summary, by_arm))
+    return frame(shortened, main, cards=cards(summary), more_blocks=below, records=_records(summary, by_arm))
 
 
 def _configuration(summary: Summary) -> list[Block]:
@@ -112,9 +110,9 @@ def _main_notes(findings: ReplicationFindings, rows: Sequence[ModeComparison], s
     if findings.cost is not None and not summary.answer.is_missing:
         yield from round_trip_sentences(findings.cost.curves, summary.server["kind"])
         if not figures.on_hosts(summary):
-            yield _text("shared-cpus")
+            yield note(TEXTS["shared-cpus"])
     if findings.crash is not None and {loss.fault for loss in findings.crash.losses} - {row.fault for row in rows}:
-        yield _text("other-crashes")
+        yield note(TEXTS["other-crashes"])
 
 
 def _phantoms_text(row: ModeComparison) -> str:
@@ -122,35 +120,33 @@ def _phantoms_text(row: ModeComparison) -> str:
 
 
 def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False) -> tuple[str, ...]:
-    notes = [_text("connections-noted", threads=threads) for threads in sorted({row.threads for row in rows})]
-    notes += [_text(level, memory=int(flushes_to_memory)) for level in dict.fromkeys(row.durability for row in rows)]
+    notes = [note(TEXTS["connections-noted"], threads=threads) for threads in sorted({row.threads for row in rows})]
     notes += [
-        _text("fewer-blocks", mode_name(row.mode), blocks=row.blocks, trials=row.trials)
+        note(TEXTS[level], memory=int(flushes_to_memory)) for level in dict.fromkeys(row.durability for row in rows)
+    ]
+    notes += [
+        note(TEXTS["fewer-blocks"], subject=mode_name(row.mode), blocks=row.blocks, trials=row.trials)
         for row in rows
         if 0 < row.blocks < row.trials
     ]
     if all(row.lost_per_crash is None for row in rows):
-        return (*notes, _text("no-crashes"))
+        return (*notes, note(TEXTS["no-crashes"]))
     faults = dict.fromkeys(row.fault for row in rows if row.fault is not None)
     texts = [
         f"{fault_name(fault)} ({FAULTS[fault].text})" if FAULTS[fault].text else fault_name(fault) for fault in faults
     ]
     notes += [f"Crashes: {'; '.join(texts)}."] if texts else []
     lossless_row = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
-    return (*notes, *([_text("little-proof", crashes=lossless_row.crashes)] if lossless_row else []))
+    return (*notes, *([note(TEXTS["little-proof"], crashes=lossless_row.crashes)] if lossless_row else []))
 
 
-def _text(name: str, subject: str = "", **parameters: str | int | float) -> str:
-    """The sentence of a finding."""
-    return sentence([Finding(id=name, subject=subject, parameters=parameters)], TEXTS)
-
-
-def mode_verdicts(findings: ReplicationFindings, summary: Summary) -> list[Block]:
-    """The tables of modes at the other distances, and, if the run has an answer, when to use each mode."""
-    rows, tables = quoted_rows(findings.trade), trade_tables(findings, summary)[1:]
+def mode_verdicts(findings: ReplicationFindings, summary: Summary, tables: Sequence[Table]) -> list[Block]:
+    """`tables` of modes at the other distances, and, if the run has an answer, when to use each mode."""
     if summary.answer.is_missing:
         return [Details("Other distances", tuple(tables), open=True)] if tables else []
-    lines = dict.fromkeys(f"{capital(mode_name(row.mode))}: {row.verdict}." for row in rows if row.verdict)
+    lines = dict.fromkeys(
+        f"{capital(mode_name(row.mode))}: {row.verdict}." for row in quoted_rows(findings.trade) if row.verdict
+    )
     return [Details("When to use each mode", (Bullets(tuple(lines)), *tables), open=True)] if lines else []
 
 
@@ -246,7 +242,7 @@ def _acknowledgements_line(summary: Summary) -> str:
     if not counts:
         return ""
     acknowledged, without = map(sum, zip(*counts, strict=True))
-    return _text("counted", cells=len(counts), acknowledged=acknowledged, without=without)
+    return note(TEXTS["counted"], cells=len(counts), acknowledged=acknowledged, without=without)
 
 
 def _acknowledged_and_not(receipt: TrialReceipt) -> tuple[int, int] | None:
@@ -268,7 +264,7 @@ def _fastest_commit_line(summary: Summary) -> str:
         if curve.mode in SEMI_SYNC and curve.rest_rtt_ns and curve.replica_rtt_ns
         for point in curve.points
     ]
-    return _text("fastest", round_trips=min(round_trips)) if round_trips else ""
+    return note(TEXTS["fastest"], round_trips=min(round_trips)) if round_trips else ""
 
 
 _NOT_AS_CONFIGURED = (
@@ -293,7 +289,7 @@ def _void_trials_line(summary: Summary) -> str:
         for reason, count in summary.void_reasons.items()
         if any(mark in reason for mark in _NOT_AS_CONFIGURED) and not any(mark in reason for mark in _LOAD_FAILED)
     )
-    return _text("not-as-configured", void=void)
+    return note(TEXTS["not-as-configured"], void=void)
 
 
 def flush_line(summary: Summary) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-from howfar.analysis.advice import Advice, advise, capital
-from howfar.analysis.answer import Finding, fill
+from howfar.analysis.advice import Advice, advise
+from howfar.analysis.answer import Finding, capital, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash import report as crash_report
 from howfar.experiments.crash.analysis import FAULTS, CrashLoss
@@ -224,8 +224,13 @@ class ReplicationExperiment(Experiment):
         assert findings.cost is not None, "the experiment applies only to runs with costs"
         cost, crash, answered = findings.cost, findings.crash, not summary.answer.is_missing
         cost = cost if answered else _without_model(cost)
-        main: list[Block] = [*_throughput_section(cost, answered), *trade_tables(findings, summary)[:1]]
-        blocks = [*mode_verdicts(findings, summary), *_model_section(summary, cost, main), *_split_section(cost)]
+        tables = trade_tables(findings, summary)
+        main: list[Block] = [*_throughput_section(cost, answered), *tables[:1]]
+        blocks = [
+            *mode_verdicts(findings, summary, tables[1:]),
+            *_model_section(summary, cost, main),
+            *_split_section(cost),
+        ]
         if crash is not None and crash.losses:
             crash = crash if answered else crash_report.without_predictions(crash)
             blocks += [crash_report.dot_chart(crash), *crash_report.sections(crash)]
