@@ -21,7 +21,7 @@ PYTHON_LINES = {
     "distance": 2600,
     "doctor": 5200,
     "engine": 900,
-    "experiments": 12700,
+    "experiments": 12900,
     "fleet": 5100,
     "lab": 13900,
     "load": 2800,
@@ -48,7 +48,7 @@ RUST_LINES = {
     "wire": 8700,
 }
 TEST_LINES = {
-    "unit": 34300,
+    "unit": 34400,
     "lab": 15200,
     "contract": 800,
     "physics": 800,

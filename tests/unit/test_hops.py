@@ -34,7 +34,8 @@ from howfar.experiments.registry import experiment_of, render_in_terminal, summa
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.report.figures import noise_note, resolution_text
+from howfar.report.certainty import certainty
+from howfar.report.figures import floors_text, resolution_text
 from howfar.runner.observer import Observer
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import execute_run
@@ -258,7 +259,8 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
-    assert noise_note(summary) in " ".join(render_in_terminal(summary, 400, False, False, False).split())
+    floor = floors_text(summary.noise_floor, summary.link_noise_floor)
+    assert f"differences below {floor} may be chance" in certainty(summary)
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
             assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"

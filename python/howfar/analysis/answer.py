@@ -47,6 +47,9 @@ class Answer(Part):
     sentence: str
     """At most 25 words, without brackets."""
     findings: tuple[Finding, ...]
+    why: str = ""
+    """The cause with its figures, at most 25 words. Empty: none is known, or there is no answer."""
+    causes: tuple[Finding, ...] = ()
 
     @property
     def is_missing(self) -> bool:
@@ -121,8 +124,8 @@ def capital(text: str) -> str:
 
 
 def join(names: Sequence[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`. `last`: the word before the last name."""
-    return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    """Nothing, `a`, `a and b`, `a, b and c`. `last`: the word before the last name."""
+    return f" {last} ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 class _Formatter(string.Formatter):
@@ -131,8 +134,8 @@ class _Formatter(string.Formatter):
     Of a ratio: `slower` (`2.7 times slower`, `16 % faster`), `fewer` of a number, `more` of a quantity. Of others: `n` two significant
     digits or whole thousands, `table` the digits of a table, `count` these without decimals of a whole number, `share` per cent,
     `upper` per cent of an upper limit, rounded up, `ms` and `us` with their unit, `time` nanoseconds as a duration, `rate` bits per
-    second, `of crash crashes` a number of things, with a plural that is not regular. `{flag:?perhaps }` is that text if the flag is
-    set, else nothing.
+    second, `of round-trip` a number of things, `of crash crashes` with a plural that is not regular. `{flag:?perhaps }` is that text
+    if the flag is set, else nothing.
     """
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -140,7 +143,7 @@ class _Formatter(string.Formatter):
         if format_spec.startswith("?"):
             return format_spec[1:] if value else ""
         if format_spec.startswith("of "):
-            noun, *plural = format_spec.removeprefix("of ").split()
+            noun, *plural = (word.replace("-", " ") for word in format_spec.removeprefix("of ").split())
             return f"{number:,} {noun if number == 1 else plural[0] if plural else noun + 's'}"
         form = _FORMATS.get(format_spec)
         return form(number) if form is not None else str(super().format_field(number, format_spec))

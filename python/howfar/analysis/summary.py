@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import AliasChoices, Field, PlainSerializer, SerializeAsAny
 
+from howfar.analysis import causes
 from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise
 from howfar.analysis.answer import Answer, Finding, Texts, not_yet, sentence
@@ -316,6 +317,12 @@ class Analysis:
         """What the run shows, the most important first. Empty: another experiment gives the answer."""
         return ()
 
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        """Why the run shows what `conclude` returned, the most important cause first. Empty: no cause is known."""
+        baseline = next((cell for cell in evidence.cells if cell.role is ArmRole.BASELINE), None)
+        contenders = [cell for cell in evidence.cells if cell.role is ArmRole.CONTENDER]
+        return causes.explain_differences(contenders, baseline) if baseline is not None else ()
+
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         """Advice of this experiment. None: the general advice for every run applies."""
         return None
@@ -399,12 +406,20 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
 
 def _answer(evidence: RunEvidence, findings: Findings, experiments: Sequence[Analysis]) -> Answer:
     """The answer of the first experiment that has one; with too few blocks, how many there are."""
-    conclusions = ((experiment.texts, experiment.conclude(evidence, findings)) for experiment in experiments)
-    texts, found = next(((texts, found) for texts, found in conclusions if found), ({}, ()))
-    if evidence.table.blocks < MIN_BLOCKS and evidence.cells:
-        found = (not_yet(evidence.table.blocks),)
     question = evidence.table.run.info.stored_plan.question or ""
-    return Answer(question=question, sentence=sentence(found, texts), findings=found)
+    if evidence.table.blocks < MIN_BLOCKS and evidence.cells:
+        missing = not_yet(evidence.table.blocks)
+        return Answer(question=question, sentence=sentence([missing], {}), findings=(missing,))
+    conclusions = ((experiment, experiment.conclude(evidence, findings)) for experiment in experiments)
+    author, found = next(((author, found) for author, found in conclusions if found), (Analysis(), ()))
+    reasons = author.explain(evidence, findings)
+    return Answer(
+        question=question,
+        sentence=sentence(found, author.texts),
+        findings=found,
+        why=sentence(reasons, {**causes.CAUSES, **author.texts}),
+        causes=reasons,
+    )
 
 
 def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analysis]) -> float | None:

@@ -54,6 +54,15 @@ class Answer:
 
     text: str
     cards: tuple[Card, ...] = ()
+    why: str = ""
+    """The cause, with its figures. Empty: not known."""
+    certainty: str = ""
+    """How sure the answer is. Empty: there is none."""
+
+    @property
+    def reasons(self) -> Iterator[tuple[str, str]]:
+        """The labelled lines below the answer."""
+        return ((label, text) for label, text in (("Why", self.why), ("How sure", self.certainty)) if text)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from howfar.analysis.answer import table_number
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_OTHER_KIND
 from howfar.analysis.summary import Summary
-from howfar.plan.cells import AGAIN
 from howfar.plan.factors import has_fault, offered_per_s
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
@@ -203,28 +202,16 @@ def unconfirmed_line(summary: Summary) -> str:
     return f"Not tested: {'; '.join(parts)}." if parts else ""
 
 
-MAX_NAME_IN_NOTE = 20
-
-
-def noise_note(summary: Summary) -> str:
-    """The noise floor as a note of a table. Empty if it is unknown."""
-    if summary.noise_floor is None:
-        return ""
-    floors, base = _floors_text(summary.noise_floor, summary.link_noise_floor), baseline_name(summary)
-    name = base if len(base) <= MAX_NAME_IN_NOTE else "the baseline"
-    return f"Differences below {floors} may be chance: {name}{AGAIN} differed by as much."
-
-
 def _noise_floor(summary: Summary) -> str:
     base = baseline_name(summary)
     if summary.aa_ratio is None or summary.noise_floor is None:
         return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
     return (
-        f"Noise floor {_floors_text(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
+        f"Noise floor {floors_text(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
         f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved{_other_floors_note(summary)}"
         + (
             f"; for CPU per {SINGULAR[summary.operation_unit]}, the floor is "
-            f"{_floors_text(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
+            f"{floors_text(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
             if summary.cpu_noise_floor
             else "."
         )
@@ -237,7 +224,7 @@ def _other_floors_note(summary: Summary) -> str:
     return f" (under the conditions of {' and '.join(others)}, by that arm's own A/A ratio)" if others else ""
 
 
-def _floors_text(floor: float, over_link: float | None) -> str:
+def floors_text(floor: float, over_link: float | None) -> str:
     """A noise floor: `1.2 %`, or `1.2 %, over the link 3.4 %` if that is larger."""
     if over_link is None or over_link <= floor:
         return noise_floor_text(floor)
@@ -253,24 +240,32 @@ STOP_TEXTS = {
 }
 
 
-def widest_interval_text(summary: Summary) -> str:
-    """The widest interval: `widest interval of a ratio ±2.3 % (requested ±5.0 %)`. Empty if no throughput is compared."""
-    compared = [
-        cell
+def _compared_ratios(summary: Summary) -> list[Estimate]:
+    return [
+        cell.ratio
         for cell in shown_cells(summary)
         if cell.ratio and cell.role is not ArmRole.BASELINE and offered_per_s(cell.factors) is None
     ]
-    widths = [width for cell in compared if cell.ratio and (width := half_width(cell.ratio)) is not None]
-    if not compared or has_only_faults(summary):
+
+
+def widest_interval(summary: Summary) -> float | None:
+    """The largest half-width of a ratio of throughputs, as a share. None: no ratio has an interval."""
+    widths = [width for ratio in _compared_ratios(summary) if (width := half_width(ratio)) is not None]
+    return max(widths, default=None)
+
+
+def widest_interval_text(summary: Summary) -> str:
+    """The widest interval: `widest interval of a ratio ±2.3 % (requested ±5.0 %)`. Empty if no throughput is compared."""
+    if not _compared_ratios(summary) or has_only_faults(summary):
         return ""
-    if not widths:
+    if (width := widest_interval(summary)) is None:
         blocks_note = (
             "; values of single blocks are in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
         )
         return f"no intervals, because there are fewer than {MIN_BLOCKS} blocks{blocks_note}"
     has_rates = any(offered_per_s(cell.factors) is not None for cell in summary.cells)
     subject = "widest interval of a ratio of throughputs" if has_rates else "widest interval of a ratio"
-    return f"{subject} {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
+    return f"{subject} {half_width_text(width)} (requested {half_width_text(summary.target_half_width)})"
 
 
 def session_line(summary: Summary) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 from howfar.analysis.answer import capital, fill, join
 from howfar.analysis.controls import Control
-from howfar.analysis.diagnostics import MEANINGS, Diagnostic
+from howfar.analysis.diagnostics import FEW_BLOCKS, MEANINGS, Diagnostic
 from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.summary import Summary
@@ -19,6 +19,7 @@ from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
 from howfar.plan.factors import Level
 from howfar.report import charts, figures, limit_text, palette
+from howfar.report.certainty import certainty
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -39,7 +40,6 @@ from howfar.report.document import (
 from howfar.report.drawing import alt
 from howfar.report.figures import (
     baseline_name,
-    has_only_faults,
     on_hosts,
     session_line,
     shown_cells,
@@ -231,12 +231,11 @@ def warning_lines(summary: Summary) -> list[str]:
     lines = [f"{warning.value}{_scatter_note(warning, summary)}: {MEANINGS[warning]}." for warning in summary.warnings]
     lines += [f"{line}." for line in host_note_lines(summary.hosts)] if summary.hosts is not None else []
     arms_by_text: dict[str, list[str]] = {}
+    has_few_blocks = (summary.complete_blocks or summary.blocks) < FEW_BLOCKS
     for cell in summary.cells:
         for warning in cell.warnings:
-            if warning is Diagnostic.WIDE_INTERVAL and has_only_faults(summary):
-                continue  # rates are not of interest there
-            if warning is Diagnostic.FEW_BLOCKS and summary.answer.is_missing:
-                continue  # there are no intervals that could be too narrow
+            if warning is Diagnostic.WIDE_INTERVAL or (warning is Diagnostic.FEW_BLOCKS and has_few_blocks):
+                continue  # the line below the answer says so
             arms_by_text.setdefault(f"{warning.value}: {MEANINGS[warning]}.", []).append(cell.arm)
     lines += unmeasured_lines(summary)
     return lines + [f"{_names_or_count(names, len(summary.cells))}: {text}" for text, names in arms_by_text.items()]
@@ -283,10 +282,10 @@ def frame(
     first_advice, other_advice = _split_advice(summary)
     warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
-        Answer(summary.verdict, cards if answered else ()),
+        Answer(summary.verdict, cards if answered else (), summary.answer.why, certainty(summary)),
         *(answer_charts if answered else ()),
         *main_blocks,
-        Text(_context_line(summary), quiet=True),
+        *_context(summary),
         Warnings(warnings[:MAX_WARNINGS_SHOWN]),
         *first_advice,
         *(
@@ -342,14 +341,11 @@ def _one_link(summary: Summary) -> str:
     return fill("link of {rtt:time}", rtt=float(rtts[0])) + rate
 
 
-def _context_line(summary: Summary) -> str:
-    parts = (
-        capital(figures.session_line(summary)),
-        _host_distances_line(summary),
-        capital(idle_text(summary)),
-        controls_text(summary),
-    )
-    return f"{'. '.join(part for part in parts if part)}."
+def _context(summary: Summary) -> list[Block]:
+    """The links between hosts; without an answer, how far the run got. Empty: neither."""
+    session = capital(figures.session_line(summary)) if summary.answer.is_missing else ""
+    parts = [part for part in (session, _host_distances_line(summary)) if part]
+    return [Text(f"{'. '.join(parts)}.", quiet=True)] if parts else []
 
 
 def controls_text(summary: Summary) -> str:
@@ -416,6 +412,7 @@ def method_details(summary: Summary) -> Details:
     lines = [
         f"{overview_line(summary)}.",
         _design_line(summary),
+        f"{controls}." if (controls := controls_text(summary)) else "",
         figures.noise_line(summary),
         *_machine_lines(summary),
         *_instrument_lines(summary),

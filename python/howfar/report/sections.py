@@ -186,11 +186,7 @@ def cell_table(summary: Summary, title: str = "", main: bool = True) -> Table:
 def _table_notes(summary: Summary) -> tuple[str, ...]:
     sources = sorted({cell.published.source for cell in shown_cells(summary) if cell.published})
     published = f"Published: {'; '.join(sources)}, on other machines and versions."
-    return tuple(
-        note
-        for note in (figures.noise_note(summary), figures.cpu_bound_note(summary), published if sources else "")
-        if note
-    )
+    return tuple(note for note in (figures.cpu_bound_note(summary), published if sources else "") if note)
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:

@@ -197,8 +197,8 @@ _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...
 
 _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 
-_UNBREAKABLE = re.compile(r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d")
-"""Texts that must stay on one line: an interval, and a number with its sign."""
+_UNBREAKABLE = re.compile(r"\[[^\]]*\]|\d (?:%|[mµ]?s\b|[kMG]b/s)|(?:[≥≤]|[<>]=) \d")
+"""Texts that must stay on one line: an interval, and a number with its sign or its unit."""
 
 
 def to_ascii(text: str) -> str:
@@ -315,8 +315,12 @@ class _Screen(Markdown):
         wrapped = [text for line in shown for text in self._wrap(line, first="! ", rest="  ")]
         return self._paint(["Warnings"], _YELLOW) + wrapped
 
-    def answer(self, text: str) -> Lines:
-        return self.heading(text, 1)
+    def answer(self, answer: Answer) -> Lines:
+        lines = self.heading(answer.text, 1)
+        indent = " " * max((len(label) + 2 for label, _ in answer.reasons), default=0)
+        for label, text in answer.reasons:
+            lines += self._wrap(text, first=label.ljust(len(indent)), rest=indent)
+        return lines
 
     def table(self, table: Table, level: int) -> Lines:
         title = self.heading(table.title, level) if table.title else []

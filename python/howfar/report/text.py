@@ -66,8 +66,9 @@ class Markdown:
     def warnings(self, lines: Sequence[str]) -> Lines:
         return ["**Warnings**", "", *self.bullets(lines)]
 
-    def answer(self, text: str) -> Lines:
-        return [f"**{text}**"]
+    def answer(self, answer: Answer) -> Lines:
+        lines = [f"**{answer.text}**"]
+        return lines + [line for label, text in answer.reasons for line in ("", f"**{label}:** {text}")]
 
     def table(self, table: Table, level: int) -> Lines:
         rule = "|" + "|".join("---" if column.left_aligned else "---:" for column in table.columns) + "|"
@@ -116,8 +117,8 @@ class Markdown:
                 return self.bullets(lines)
             case Warnings(lines):
                 return self.warnings(lines) if lines else []
-            case Answer(text):
-                return self.answer(text)
+            case Answer():
+                return self.answer(block)
             case Table():
                 return self.table(block, level) if block.rows else []
             case AdviceBlock():

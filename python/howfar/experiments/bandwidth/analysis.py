@@ -6,9 +6,10 @@ addition, a curve over a link is predicted from another curve: the loopback's, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from howfar.analysis.answer import Finding, fill
+from howfar.analysis.causes import limit_cause
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
 from howfar.analysis.summary import RunEvidence, Summary
@@ -265,16 +266,30 @@ def _kb(length: float) -> str:
 def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
     """For each link, or without one for each path, the limit at the highest throughput; of a full link, what a faster one gives. The
     fastest full link is first, and slower ones, which are full as well, are last."""
+    curves = _curves_by_location(evidence)
+    findings = [_curve_finding(evidence, curve, curves.values(), subject) for subject, curve in curves.items()]
+    full = [finding for finding in reversed(findings) if finding.id.startswith("link-")]
+    return (*full[:1], *(finding for finding in findings if finding not in full), *full[1:])
+
+
+def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
+    """The limit at the highest throughput over each link, with its figures."""
+    tops = ((max(curve, key=_tps), subject) for subject, curve in _curves_by_location(evidence).items())
+    causes = (limit_cause(top, subject) for top, subject in tops if top.arm not in evidence.refuted)
+    return tuple(cause for cause in causes if cause is not None)
+
+
+def _curves_by_location(evidence: RunEvidence) -> dict[str, list[CellSummary]]:
+    """The cells over each link, from the slowest link; without links, those over each path."""
     groups = groups_by_other_factors(compared_cells(evidence, "threads", "rate_bps"), "threads")
     curves = [sorted(curve, key=_threads) for curve in groups if all(cell.limit is not None for cell in curve)]
     curves = [curve for curve in curves if _rate_bps(curve)] or curves
     curves.sort(key=_rate_bps)
-    findings = [
-        _curve_finding(evidence, curve, curves, subject)
-        for curve, subject in zip(curves, locations([curve[0] for curve in curves], "threads"), strict=True)
-    ]
-    full = [finding for finding in reversed(findings) if finding.id.startswith("link-")]
-    return (*full[:1], *(finding for finding in findings if finding not in full), *full[1:])
+    return dict(zip(locations([curve[0] for curve in curves], "threads"), curves, strict=True))
+
+
+def _tps(cell: CellSummary) -> float:
+    return cell.tps.value
 
 
 def _threads(cell: CellSummary) -> int:
@@ -286,9 +301,9 @@ def _rate_bps(curve: Sequence[CellSummary]) -> float:
 
 
 def _curve_finding(
-    evidence: RunEvidence, curve: Sequence[CellSummary], curves: Sequence[Sequence[CellSummary]], subject: str
+    evidence: RunEvidence, curve: Sequence[CellSummary], curves: Iterable[Sequence[CellSummary]], subject: str
 ) -> Finding:
-    top = max(curve, key=lambda cell: cell.tps.value)
+    top = max(curve, key=_tps)
     assert top.limit is not None, "each cell of the curve has a limit"
     first, last = _limited_range(curve, top)
     parameters: dict[str, str | int | float] = {
@@ -302,7 +317,7 @@ def _curve_finding(
         "on_link": int(_rate_bps(curve) > 0),
     }
     faster = next((other for other in curves if _is_faster(other, curve)), None)
-    compared = compare(evidence, max(faster, key=lambda cell: cell.tps.value), top) if faster else None
+    compared = compare(evidence, max(faster, key=_tps), top) if faster else None
     name, estimate = top.limit.resource.name.lower().replace("_", "-"), None
     if top.arm in evidence.refuted:
         name = "refuted"

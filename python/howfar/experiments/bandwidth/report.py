@@ -8,7 +8,7 @@ from typing import ClassVar
 from howfar.analysis.answer import Finding
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.arm_pairs import changed_levels
-from howfar.experiments.bandwidth.analysis import Scaling, conclude, scaling
+from howfar.experiments.bandwidth.analysis import Scaling, conclude, explain, scaling
 from howfar.experiments.bandwidth.texts import TEXTS
 from howfar.experiments.compression.analysis import algorithm_costs
 from howfar.experiments.encryption.analysis import connect_costs
@@ -109,6 +109,9 @@ class BandwidthExperiment(Experiment):
 
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         return conclude(evidence)
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        return explain(evidence)
 
     def applies(self, summary: Summary) -> bool:
         return summary.find_findings(Scaling) is not None or is_grid(summary)

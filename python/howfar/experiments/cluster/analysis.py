@@ -592,6 +592,15 @@ def conclude(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) 
     return _writers_findings(cost, resolve) or _time_findings(cost)
 
 
+def explain(cost: ClusterCost) -> tuple[Finding, ...]:
+    """The round trips at rest between the nodes that are farthest apart."""
+    point = max((point for point in cost.points if point.farthest_ms), key=_reach, default=None)
+    if point is None or point.nearest_ms is None or point.farthest_ms is None:
+        return ()
+    figures = {"nearest_ms": point.nearest_ms, "farthest_ms": point.farthest_ms}
+    return (Finding(id="round-trips", subject=point.distances_label, parameters=figures),)
+
+
 def _writers_findings(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) -> tuple[Finding, ...]:
     findings = []
     for point in cost.points:

@@ -10,7 +10,15 @@ from howfar.analysis.advice import Advice
 from howfar.analysis.answer import Finding, fill, note
 from howfar.analysis.cells import Metric
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, ThirdNode, TwoWriters, cluster_cost, conclude
+from howfar.experiments.cluster.analysis import (
+    ClusterCost,
+    ClusterPoint,
+    ThirdNode,
+    TwoWriters,
+    cluster_cost,
+    conclude,
+    explain,
+)
 from howfar.experiments.cluster.texts import TEXTS
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.report import with_limits
@@ -42,6 +50,10 @@ class ClusterExperiment(Experiment):
             return ()
         factors = {arm.name: arm.factors for arm in evidence.table.run.info.arms}
         return conclude(cost, lambda arm, ratio: evidence.floors.threshold(factors[arm]).resolve(ratio))
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        cost = findings["cluster"]
+        return explain(cost) if isinstance(cost, ClusterCost) else ()
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         cost = findings["cluster"]

@@ -26,7 +26,7 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import Level, level_of
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution
+from howfar.stats.intervals import Resolution, judge_ratio
 from howfar.stats.resample import PositiveInterval, SignedInterval, figure_text
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
@@ -374,6 +374,36 @@ def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
             findings_by_location.setdefault(place, []).append(_content_finding(place, plain, compared))
     findings = [finding for place, found in findings_by_location.items() for finding in _merge_contents(place, found)]
     return tuple(sorted(findings, key=_importance))
+
+
+def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
+    """What compression saves on the wire, by the interface's counters, and costs in CPU time where it helps most."""
+    groups = groups_with_factor_off(compared_cells(evidence, "compression"), "compression")
+    places = locations([plain for plain, _ in groups], "compression", "content")
+    pairs = [
+        (result[0], place, plain, cell)
+        for place, (plain, compressed) in zip(places, groups, strict=True)
+        for cell in compressed
+        if (result := compare(evidence, cell, plain))
+        and result[1] is Resolution.FASTER
+        and plain.network
+        and cell.network
+    ]
+    if not pairs:
+        return ()
+    _, place, plain, cell = max(pairs, key=lambda pair: pair[0].value)
+    cpu_ratios = evidence.table.block_ratios(cell.arm, plain.arm, evidence.table.path_cpu_us)
+    parameters = {
+        "bytes": ((cell.link_used or 0.0) / cell.tps.value) / ((plain.link_used or 1.0) / plain.tps.value),
+        "algorithm": str(level_of(cell.factors, "compression")),
+        "content": str(level_of(plain.factors, "content")),
+    }
+    estimate = judge_ratio(cpu_ratios).reported if cpu_ratios else None
+    return (
+        Finding(
+            id="bytes" if estimate is None else "bytes-and-cpu", subject=place, estimate=estimate, parameters=parameters
+        ),
+    )
 
 
 def _content_finding(

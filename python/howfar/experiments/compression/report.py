@@ -14,6 +14,7 @@ from howfar.experiments.compression.analysis import (
     CompressionRow,
     analyse_compression,
     conclude,
+    explain,
     is_open_ended,
     with_sentences,
 )
@@ -223,6 +224,9 @@ class CompressionExperiment(Experiment):
 
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         return conclude(evidence)
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        return explain(evidence)
 
     def document(self, summary: Summary) -> Document:
         return grid_document(summary, chart=_chart_section(summary), economics=costs_section(summary))

@@ -11,6 +11,10 @@ TEXTS: Texts = {
     "slower": "{subject} no algorithm helps",
     "no-gain": "{subject} no algorithm measurably helps",
     "no-difference": "{subject} compression makes no measurable difference",
+    # Causes.
+    "bytes": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}",
+    "bytes-and-cpu": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}, and a transaction costs {estimate:more} "
+    "CPU",
     "invalid": "{subject} the figures do not show what compression does",
 }
 

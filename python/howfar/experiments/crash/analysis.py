@@ -390,14 +390,18 @@ def conclude(losses: Sequence[CrashLoss], shown: Mapping[str, Estimate]) -> tupl
     )
 
 
-def detail_findings(losses: Sequence[CrashLoss]) -> tuple[Finding, ...]:
-    """What the tables do not have: bounds, ages of lost commits, early reads, commits that a retry would repeat."""
-    by_mode = _losses_by_mode(losses)
-    findings = [
+def ages_of_losses(losses: Sequence[CrashLoss]) -> tuple[Finding, ...]:
+    """How old the earliest lost commits were, in modes that may lose some."""
+    return tuple(
         _finding("age", loss, fault=FAULTS[loss.fault].clause, age_ms=loss.lost_age_ms)
         for loss in losses
         if loss.mode not in LOSSLESS and (loss.lost_age_ms or 0) > 0
-    ]
+    )
+
+
+def detail_findings(losses: Sequence[CrashLoss]) -> tuple[Finding, ...]:
+    """What the tables do not have: bounds, ages of lost commits, early reads, commits that a retry would repeat."""
+    by_mode, findings = _losses_by_mode(losses), [*ages_of_losses(losses)]
     for of_mode in by_mode.values():
         worst, totals = max(of_mode, key=lambda loss: loss.most_lost), _totals(of_mode).parameters
         if not worst.lost:

@@ -12,6 +12,7 @@ from howfar.experiments.crash.analysis import (
     CrashFindings,
     CrashLoss,
     CrashPoint,
+    ages_of_losses,
     conclude,
     lost_before_text,
     max_loss_share,
@@ -239,6 +240,12 @@ class Crash(Experiment):
         return conclude(
             found.crash.losses, {row.mode: row.lost_per_crash for row in reversed(rows) if row.lost_per_crash}
         )
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        found = findings["replication"]
+        if not isinstance(found, ReplicationFindings) or found.crash is None:
+            return ()
+        return ages_of_losses(found.crash.losses)
 
     def applies(self, summary: Summary) -> bool:
         findings = summary.find_findings(ReplicationFindings)

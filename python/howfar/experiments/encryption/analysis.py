@@ -28,7 +28,7 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import level_of, tls_label
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution
+from howfar.stats.intervals import Resolution, judge_ratio
 from howfar.stats.resample import PositiveInterval, SignedInterval
 from howfar.stats.trials import other_factors
 
@@ -277,6 +277,23 @@ def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
         compared = sum(int(finding.parameters["cells"]) for finding in everything)
         return (Finding(id="no-difference", verdict=Resolution.NOT_RESOLVED, parameters={"cells": compared}),)
     return (*chain(*(found[:1] for found in findings)), *chain(*(found[1:] for found in reversed(findings))))
+
+
+def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
+    """The CPU time of TLS per transaction, for each way to connect, where it costs most throughput."""
+    cells, findings = compared_cells(evidence, "tls", "connect"), []
+    for connect in (PER_TRANSACTION, "persistent"):
+        chosen = [cell for cell in cells if level_of(cell.factors, "connect") == connect]
+        pairs = [(plain, cell) for plain, others in groups_with_factor_off(chosen, "tls") for cell in others]
+        ratios = {
+            tls_label(level_of(cell.factors, "tls")): judge_ratio(blocks).reported
+            for plain, cell in pairs
+            if (blocks := evidence.table.block_ratios(cell.arm, plain.arm, evidence.table.path_cpu_us))
+        }
+        worst = max(ratios, key=lambda version: ratios[version].value, default=None)
+        if worst is not None:
+            findings.append(Finding(id=f"cpu/{connect}", subject=worst, estimate=ratios[worst]))
+    return tuple(findings)
 
 
 def _results_by_version(

@@ -14,6 +14,7 @@ from howfar.experiments.encryption.analysis import (
     EncryptionTried,
     analyse_encryption,
     conclude,
+    explain,
     with_sentences,
 )
 from howfar.experiments.encryption.texts import NOTE, TEXTS
@@ -38,6 +39,9 @@ class EncryptionExperiment(Experiment):
 
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         return conclude(evidence)
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        return explain(evidence)
 
     def document(self, summary: Summary) -> Document:
         return grid_document(summary, economics=costs_section(summary))

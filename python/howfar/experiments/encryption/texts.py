@@ -13,6 +13,9 @@ TEXTS: Texts = {
     "per-transaction-unresolved": "with a connection per transaction {subject} made no measurable difference",
     "persistent": "with persistent connections {subject} is {several:?up to }{estimate:slower}",
     "persistent, next": "{subject} {several:?up to }{estimate:slower}",
+    # Causes.
+    "cpu/per-transaction": "with a connection per transaction {subject} costs {estimate:more} CPU",
+    "cpu/persistent": "with persistent connections {subject} costs {estimate:more} CPU",
     "persistent-unresolved": "with persistent connections {subject} made no measurable difference",
 }
 

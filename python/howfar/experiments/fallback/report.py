@@ -165,6 +165,10 @@ class Fallback(Experiment):
             return ()
         return conclude(found.fallback)
 
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        found = findings["replication"]
+        return explain(found.fallback) if isinstance(found, ReplicationFindings) else ()
+
     def applies(self, summary: Summary) -> bool:
         findings = summary.find_findings(ReplicationFindings)
         return findings is not None and bool(findings.fallback)
@@ -289,6 +293,15 @@ def _trial_chart(stories: Sequence[FallbackStory], index: int) -> list[Block]:
             Table("", plain_columns("part", "state", "from, s", "to, s"), rows),
         )
     ]
+
+
+def explain(stories: Sequence[FallbackStory]) -> tuple[Finding, ...]:
+    """What happened in a trial, up to the reconnection of the replica."""
+    for story in stories:
+        if (series := story.series) is not None and series.fell_s is not None:
+            figures_s = {"left_s": series.left_s, "fell_s": series.fell_s, "returned_s": series.returned_s}
+            return tuple(Finding(id=name, parameters=figures_s) for name in ("link-cut", "fell", "link-back"))
+    return ()
 
 
 def _events(story: FallbackStory, series: FallbackSeries) -> list[str]:

@@ -144,13 +144,20 @@ class Hops(Experiment):
         costs = findings["hops"]
         return conclude(costs) if isinstance(costs, HopCosts) else ()
 
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        costs = findings["hops"]
+        if not isinstance(costs, HopCosts) or not costs.poolers:
+            return super().explain(evidence, findings)
+        connect_us = costs.connect_us
+        return (connect_finding(connect_us, costs.baseline),) if connect_us and (connect_us.low or 0) > 0 else ()
+
     def document(self, summary: Summary) -> Document:
         costs, latency = summary.require_findings(HopCosts), summary.find_findings(Latency)
         has_answer = not summary.answer.is_missing
         answer_charts = [pooler_chart(summary, costs)] if costs.poolers else ratio_chart(summary, hop_cells(summary))
         first_blocks: tuple[Block, ...] = (
             *([poolers_table(costs, has_answer)] if costs.poolers else []),
-            costs_table(costs, SINGULAR[summary.operation_unit], figures.noise_note(summary)),
+            costs_table(costs, SINGULAR[summary.operation_unit]),
         )
         below: tuple[Block, ...] = (Details("All cells", (cell_table(summary, main=False),)),)
         if latency is not None:
@@ -315,6 +322,12 @@ def conclude(costs: HopCosts) -> tuple[Finding, ...]:
     )
 
 
+def connect_finding(connect_us: Estimate, baseline: str) -> Finding:
+    """The time of a connect, which a pooler saves."""
+    parameters = {"connect_ms": connect_us.value / 1e3}
+    return Finding(id="connect", subject=baseline, estimate=connect_us, parameters=parameters)
+
+
 def hop_finding(hop: HopCost, costs: HopCosts) -> Finding:
     """The finding about one path: its throughput; where that is not resolved, its added p50, if that is."""
     parameters: dict[str, str | int | float] = {"baseline": costs.baseline}
@@ -342,7 +355,7 @@ def hop_cells(summary: Summary) -> list[CellSummary]:
     return [cell for cell in compared_cells(summary) if other_factors(cell.factors, "path") == others]
 
 
-def costs_table(costs: HopCosts, unit: str, noise_note: str) -> Table:
+def costs_table(costs: HopCosts, unit: str) -> Table:
     rate_text = "" if costs.per_s is None else f"at {costs.per_s:,.0f}/s"
     clients = costs.clients or figures.UNKNOWN
     fields: Fields[HopCost] = {
@@ -356,8 +369,7 @@ def costs_table(costs: HopCosts, unit: str, noise_note: str) -> Table:
         "a connect µs": lambda hop: with_limits(hop.connect_us),
     }
     note = fill(COSTS_NOTE, baseline=costs.baseline, connect=f"{with_limits(costs.connect_us)} µs")
-    notes = tuple(text for text in (note, noise_note) if text)
-    return make_table("", costs.hops, fields, notes, main=True, stack=True)
+    return make_table("", costs.hops, fields, (note,), main=True, stack=True)
 
 
 def _marked(estimate: Estimate | None, resolution: Resolution | None) -> str:

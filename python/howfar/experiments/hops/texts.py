@@ -15,6 +15,8 @@ TEXTS: Texts = {
     "saves": "at {per_s:,g}/s, {subject} takes {saved:us} off the median answer",
     "saves, next": "{subject} {saved:us}",
     "unmeasured": "there is no result for {subject}",
+    # Why a pooler pays off.
+    "connect": "on {subject}, a transaction that opens its own connection takes {connect_ms:table} ms longer",
     # Poolers, by how clients connect.
     "pays-from/persistent": "with kept connections, {subject} pays off from {estimate:n} clients on",
     "pays/persistent": "with kept connections, {subject} pays off for {fewest} to {most} clients",

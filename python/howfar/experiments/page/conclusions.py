@@ -74,7 +74,7 @@ def causes(findings: PageFindings) -> tuple[Finding, ...]:
     """What explains the answer."""
     return (
         *_tcp(findings),
-        *_round_trips(findings),
+        *round_trips(findings),
         *_connecting(findings),
         *_workers(findings),
         *model_findings(findings.model),
@@ -109,15 +109,19 @@ def _costliest(findings: PageFindings) -> tuple[PageChoice, PageArm, Estimate, f
     return None if costliest is None or costliest[-1] < 1 or costliest[2].value <= 0 else costliest
 
 
-def _round_trips(findings: PageFindings) -> Iterable[Finding]:
-    if (costliest := _costliest(findings)) is not None:
-        _, arm, longer, count = costliest
-        yield Finding(
+def round_trips(findings: PageFindings) -> tuple[Finding, ...]:
+    """How much longer the round trips of the costliest page take on two machines."""
+    if (costliest := _costliest(findings)) is None:
+        return ()
+    _, arm, longer, count = costliest
+    return (
+        Finding(
             id="round-trips" if excludes_zero(longer) else "round-trips-unclear",
             subject=arm.page,
             estimate=longer,
             parameters={"round_trips": count, "each_ms": longer.value / count},
-        )
+        ),
+    )
 
 
 def _connecting(findings: PageFindings) -> Iterable[Finding]:
@@ -230,7 +234,7 @@ def _sockets_advice(findings: PageFindings) -> Iterable[Advice]:
 def _round_trips_advice(findings: PageFindings) -> Iterable[Advice]:
     """Advice to save round trips, if one machine is faster for the page with the most of them, by a resolved figure."""
     costliest = _costliest(findings)
-    for finding in _round_trips(findings):
+    for finding in round_trips(findings):
         if finding.id == "round-trips" and costliest is not None and costliest[0].better == "one":
             names = [cost.service for cost in costliest[1].turns]
             ways = [f"{service_label(name)}: {SERVICES[name].fewer_round_trips}" for name in names]

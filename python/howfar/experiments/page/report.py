@@ -23,6 +23,7 @@ from howfar.experiments.page.conclusions import (
     model_findings,
     page_advice,
     page_sentences,
+    round_trips,
     unresolved_reason,
 )
 from howfar.experiments.page.findings import (
@@ -98,6 +99,11 @@ class Pages(Experiment):
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         pages = findings["pages"]
         return answers(pages) if isinstance(pages, PageFindings) else ()
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        pages = findings["pages"]
+        causes = round_trips(pages) if isinstance(pages, PageFindings) else ()
+        return tuple(cause for cause in causes if cause.id == "round-trips")
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         pages = findings["pages"]

@@ -632,6 +632,12 @@ def one_connection_findings(curve: ReplicationCurve, published: Published) -> li
     ]
 
 
+def explain(curves: Sequence[ReplicationCurve]) -> tuple[Finding, ...]:
+    """Why one connection makes so few commits over the longest distance."""
+    quoted = sorted(_curves_to_quote(curves), key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
+    return tuple(one_connection_findings(quoted[0], ())[:1]) if quoted else ()
+
+
 def round_trip_findings(curves: Sequence[ReplicationCurve], kind: str) -> list[Finding]:
     """Commits that wait for more than their own acknowledgement, and why. Empty: none does."""
     points = [(curve, point) for curve in _curves_to_quote(curves) if (point := _typical_point(curve)).rtts is not None]

@@ -24,6 +24,7 @@ from howfar.experiments.replication.analysis import (
     ReplicationCurve,
     acknowledgement_wait_s,
     conclude,
+    explain,
     point_at,
 )
 from howfar.experiments.replication.arms import (
@@ -203,6 +204,12 @@ class ReplicationExperiment(Experiment):
         return conclude(
             found.cost, lambda arm, other: evidence.floors.compare(evidence.table, arm, other).is_difference
         )
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        found = findings["replication"]
+        if not isinstance(found, ReplicationFindings) or found.cost is None:
+            return ()
+        return explain(found.cost.curves)
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         replication = findings["replication"]

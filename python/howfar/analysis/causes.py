@@ -1,0 +1,71 @@
+"""Why a run shows what it shows, as findings: what the additional time of a cell is spent on, and which resource is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from howfar.analysis.answer import Finding, Texts
+from howfar.analysis.cells import CellSummary
+from howfar.bottleneck.cycle import PARTS, REST, ROUND_TRIPS, part_us
+from howfar.model.resource import Resource
+from howfar.plan.factors import FACTORS, Level, level_of
+
+CAUSES: Texts = {
+    "longer-round-trips": "with {subject}, a transaction takes {change_ms:table} ms longer than with {baseline}, {part_ms:table} ms "
+    "of it for {turns:of round-trip} of {rtt_ms:table} ms",
+    "longer": "with {subject}, a transaction takes {change_ms:table} ms longer than with {baseline}, {part_ms:table} ms of it for "
+    "{part}",
+    "shorter": "with {subject}, a transaction takes {change_ms:table} ms less than with {baseline}, {part_ms:table} ms of it for "
+    "{part}",
+    "limited": "{subject} {limit}",
+}
+
+
+def explain_differences(cells: Iterable[CellSummary], baseline: CellSummary) -> tuple[Finding, ...]:
+    """For cells that differ from the baseline in one factor and in throughput, the part of a transaction's time that changed most. One
+    finding of each kind."""
+    first_by_id: dict[str, Finding] = {}
+    for cell in cells:
+        # A path without a link has no levels of the factors of a link.
+        factors = [
+            name for name in cell.factors.keys() & baseline.factors if cell.factors[name] != baseline.factors[name]
+        ]
+        if len(factors) == 1 and cell.resolution.is_difference and (finding := _difference(cell, baseline, factors[0])):
+            first_by_id.setdefault(finding.id, finding)
+    return tuple(first_by_id[finding_id] for finding_id in CAUSES if finding_id in first_by_id)
+
+
+def _difference(cell: CellSummary, baseline: CellSummary, factor: str) -> Finding | None:
+    """None: the time of a transaction did not change as its throughput did, or most of the change is unexplained."""
+    if cell.cycle is None or baseline.cycle is None or cell.ratio is None:
+        return None
+    change_us, is_slower = cell.cycle.us - baseline.cycle.us, cell.ratio.value < 1
+    if (change_us > 0) is not is_slower:
+        return None
+    sign = 1 if is_slower else -1
+    changes_us = {part: sign * (part_us(cell.cycle, part) - part_us(baseline.cycle, part)) for part in PARTS}
+    part = max(PARTS, key=changes_us.__getitem__)
+    if part == REST:
+        return None
+    parameters: dict[str, str | int | float] = {
+        "baseline": _label(baseline.factors, factor),
+        "change_ms": abs(change_us) / 1e3,
+        "part_ms": min(changes_us[part], abs(change_us)) / 1e3,
+        "part": part,
+    }
+    finding_id = "longer" if is_slower else "shorter"
+    if part == ROUND_TRIPS and is_slower and cell.rest_rtt_ns:
+        finding_id = "longer-round-trips"
+        parameters |= {"turns": round(cell.turns_per_txn), "rtt_ms": cell.rest_rtt_ns / 1e6}
+    return Finding(id=finding_id, subject=_label(cell.factors, factor), parameters=parameters)
+
+
+def _label(factors: Mapping[str, Level], name: str) -> str:
+    return FACTORS[name].label(level) if (level := level_of(factors, name)) is not None else name
+
+
+def limit_cause(cell: CellSummary, where: str) -> Finding | None:
+    """The limit of a cell. `where`: `at 1 Gb/s`. None: none is established."""
+    if cell.limit is None or cell.limit.resource is Resource.NOT_ESTABLISHED:
+        return None
+    return Finding(id="limited", subject=where, parameters={"limit": cell.limit.says.partition(";")[0]})

@@ -1,0 +1,65 @@
+"""Why a run shows what it shows: the part of a transaction's time that changed most, and how sure the answer is."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.analysis.answer import MAX_WORDS, not_yet
+from howfar.analysis.causes import explain_differences
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.diagnostics import Diagnostic
+from howfar.bottleneck.cycle import REST, ROUND_TRIPS, SERVER_CPU, Cycle, CyclePart
+from howfar.experiments.registry import summarise
+from howfar.report.certainty import certainty
+from howfar.stats.intervals import Resolution
+from howfar.store.records import ArmRole
+
+SUMMARY = summarise(synthetic_run(blocks=8, samples=60))
+BASELINE = next(cell for cell in SUMMARY.cells if cell.role is ArmRole.BASELINE)
+REMOTE = next(cell for cell in SUMMARY.cells if cell.arm == "remote")
+
+
+def with_cycle(cell: CellSummary, cpu_ms: float, round_trips_ms: float, rest_ms: float) -> CellSummary:
+    """The cell with a cycle of these parts."""
+    times_ms = {SERVER_CPU: cpu_ms, ROUND_TRIPS: round_trips_ms, REST: rest_ms}
+    parts = tuple(CyclePart(name=name, us=ms * 1e3, basis="measured") for name, ms in times_ms.items())
+    total_us = sum(times_ms.values()) * 1e3
+    return cell.model_copy(update={"cycle": Cycle(us=total_us, parts=parts, rest_share=rest_ms * 1e3 / total_us)})
+
+
+@pytest.mark.parametrize(
+    ("parts_ms", "cause", "part_ms"),
+    [((1, 6, 0.5), "longer-round-trips", 6), ((5, 2, 0.5), "longer", 4), ((1, 2, 5), None, None)],
+)
+def test_the_cause_is_the_part_that_changed_most(
+    parts_ms: tuple[float, float, float], cause: str | None, part_ms: float | None
+) -> None:
+    """Nothing is said if most of the change is unexplained."""
+    found = explain_differences([with_cycle(REMOTE, *parts_ms)], with_cycle(BASELINE, 1, 0, 0.5))
+    assert [finding.id for finding in found] == ([] if cause is None else [cause])
+    if found:
+        assert found[0].parameters["part_ms"] == pytest.approx(part_ms)
+        assert found[0].parameters["change_ms"] == pytest.approx(sum(parts_ms) - 1.5)
+
+
+def test_what_is_no_difference_or_changed_otherwise_has_no_cause() -> None:
+    baseline, slower = with_cycle(BASELINE, 1, 0, 0.5), with_cycle(REMOTE, 1, 6, 0.5)
+    unresolved = slower.model_copy(update={"resolution": Resolution.NOT_RESOLVED})
+    other_load = slower.model_copy(update={"factors": {**slower.factors, "threads": 64}})
+    shorter = with_cycle(REMOTE, 0.1, 0, 0.5)
+    for cell in (unresolved, other_load, shorter):
+        assert explain_differences([cell], baseline) == ()
+
+
+def test_the_answer_has_its_cause_and_certainty() -> None:
+    assert [cause.id for cause in SUMMARY.answer.causes] == ["longer-round-trips"]
+    assert 0 < len(SUMMARY.answer.why.split()) <= MAX_WORDS
+    assert certainty(SUMMARY).startswith("8 blocks with ")
+    assert "doubtful" not in certainty(SUMMARY)
+    disturbed = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)})
+    assert certainty(disturbed).endswith("; doubtful because of other programs on this machine.")
+    few = SUMMARY.model_copy(update={"complete_blocks": 5, "blocks": 5, "target_half_width": 0.001})
+    assert certainty(few).startswith("Only 5 blocks with ") and "not ±0.1 % as requested" in certainty(few)
+    missing = SUMMARY.answer.model_copy(update={"findings": (not_yet(3),)})
+    assert certainty(SUMMARY.model_copy(update={"answer": missing})) == ""
