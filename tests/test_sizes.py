@@ -30,7 +30,7 @@ PYTHON_LINES = {
     "plan": 2600,
     "recording": 7200,
     "report": 3100,
-    "runner": 3500,
+    "runner": 3600,
     "services": 300,
     "setup": 500,
     "stats": 1300,

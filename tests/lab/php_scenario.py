@@ -40,7 +40,7 @@ from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import PhpReply, count_keys_read, count_round_trips, send_request
 from howfar.lab.trial_environment import LabTrialEnvironment
 from howfar.plan.factors import Level
-from howfar.runner.jobs import fill_keys
+from howfar.runner.loads.keys import fill_keys
 from howfar.testbed import LoadFacts
 from tests.lab.auxiliary_scenario import STORES
 from tests.lab.php_proposals import Endpoint, run_all

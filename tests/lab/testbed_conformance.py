@@ -21,8 +21,7 @@ from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.paths import find_path
 from howfar.plan.sessions import session_spec
-from howfar.runner.jobs import make_session
-from howfar.runner.trial import Measure
+from howfar.runner.loads.load import Measure, make_session
 from howfar.testbed import LoadFacts, Testbed, TrialEnvironment
 from tests.lab.howfar_runs import PATHS
 from tests.lab.scenario_programs import make_load_job

@@ -9,7 +9,7 @@ import pytest
 from tests.made import build, build_trial
 from tests.unit.fake_lab import fake_info, finish, receipt
 
-from howfar.contract.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
+from howfar.contract.messages import Measuring, Ready
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import PlanError
 from howfar.lab.replicated_group import DEFAULT_ACK_TIMEOUT_MS
@@ -19,7 +19,7 @@ from howfar.plan.fitting import with_replacements
 from howfar.plan.load import load_plan
 from howfar.plan.types import FALLBACK_NS
 from howfar.runner.fault.fallback import ABSENCE_AFTER_TIMEOUT_NS, LEAVE_AFTER_NS, MIN_RECOVERY_NS
-from howfar.runner.jobs import make_measured
+from howfar.runner.loads.load import make_measured
 from howfar.runner.stopping import run_progress, why_stop
 from howfar.store.records import Run, StopReason
 
@@ -49,10 +49,6 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
         (),
         finish(10**9, 1000),
     )
-    target = UnixTarget(path="/s")
-    job = LoadJob(
-        target=target, user="u", database="d", workload=Sysbench(), connections=1, seed=1, warmup_ns=0, measure_ns=1
-    )
     blocks = loaded.plan.timing.max_blocks
     trials = tuple(
         build_trial(
@@ -60,7 +56,7 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
             info.arms[number % len(info.arms)].name,
             block=number // len(info.arms),
             position=number % len(info.arms),
-            measured=make_measured(job, outcome),
+            measured=make_measured(outcome),
         )
         for number in range(blocks * len(info.arms))
     )

@@ -18,7 +18,7 @@ from howfar.fleet.roles import RoleHosts, assign_hosts, can_swap
 from howfar.lab.counts import NOT_COUNTED, compare_counts
 from howfar.lab.network import Shares
 from howfar.report.frame import host_note_lines
-from howfar.runner.jobs import load_facts
+from howfar.runner.loads.transactions import load_facts
 from howfar.store.records import MachineLoad
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts

@@ -27,7 +27,7 @@ from howfar.plan.fitting import check_keys, check_machines
 from howfar.plan.load import load_plan
 from howfar.plan.page import PageShape
 from howfar.plan.types import Plan, parse_stored_plan, restore_plan
-from howfar.runner.jobs import page_script
+from howfar.runner.loads.pages import page_script
 
 EXAMPLE = Path(__file__).parents[2] / "schema" / "examples" / "job.page.script.json"
 PLAN = """name = "mine"

@@ -27,7 +27,7 @@ from howfar.contract.messages import (
 from howfar.engine.run_load import LoadOutcome
 from howfar.lab.counts import low_count_violations
 from howfar.plan.load import load_plan
-from howfar.runner.jobs import PageSpec, find_page_mismatches, find_request_mismatches, page_facts, page_spec
+from howfar.runner.loads.pages import PageLoad, PageSpec, find_page_mismatches, page_facts, page_spec
 from howfar.store.records import Arm, ArmRole
 from howfar.store.server_metrics import ServerMetrics
 
@@ -105,8 +105,8 @@ def outcome(finished: Finished) -> LoadOutcome:
 
 
 def test_differences_make_a_trial_void() -> None:
-    assert find_request_mismatches(job(PHP), outcome(by_php()), SPEC) == ()
-    assert find_request_mismatches(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
+    assert PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php())) == ()
+    assert PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php(misses=1)))[0].startswith("the pages missed 1")
 
 
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:

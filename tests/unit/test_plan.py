@@ -41,7 +41,8 @@ from howfar.plan.types import (
     restore_plan,
 )
 from howfar.runner import preflight as fitting
-from howfar.runner.jobs import check_workload, make_statements_job
+from howfar.runner.loads import check_workload
+from howfar.runner.loads.transactions import make_statements_job
 from howfar.runner.preflight import fit_plan
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Trust

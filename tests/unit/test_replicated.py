@@ -46,7 +46,7 @@ from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Plan, parse_stored_plan
 from howfar.report.grid import level_text
-from howfar.runner.jobs import load_facts, make_statements_job
+from howfar.runner.loads.transactions import load_facts, make_statements_job
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import LoadFacts
 

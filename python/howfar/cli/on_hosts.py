@@ -233,7 +233,7 @@ def prepare_hosts(
     from howfar.fleet.load import measure
     from howfar.fleet.roles import add_client_role, can_swap
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.jobs import check_workload
+    from howfar.runner.loads import check_workload
     from howfar.runner.preflight import (
         check_application,
         fit_plan,

@@ -16,7 +16,7 @@ from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS
 from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
-from howfar.runner.jobs import check_workload
+from howfar.runner.loads import check_workload
 from howfar.runner.run import program_facts
 from howfar.runner.trial import Instruments
 from howfar.store.records import RunInfo

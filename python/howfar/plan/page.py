@@ -1,6 +1,6 @@
 """A page in a plan: its round trips by kind, the keys that it reads, and the limits of a plan of pages or of keys.
 
-A round trip is one request and its answer. The statements and keys themselves are made in `runner/jobs.py`.
+A round trip is one request and its answer. The statements and keys themselves are made in `runner/loads/pages.py`.
 """
 
 from __future__ import annotations

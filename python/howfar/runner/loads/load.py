@@ -1,0 +1,137 @@
+"""The base class of loads: an arm's job for the engine, what the run file keeps of its result, and how the result differs from the
+request."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar, Generic, TypeVar
+
+from howfar.contract.messages import (
+    Arrivals,
+    Compression,
+    Event,
+    IntervalFigures,
+    LoadJob,
+    PageJob,
+    Session,
+    WindowFigures,
+    Workload,
+)
+from howfar.contract.receipt import ArrivalsReceipt, TrialReceipt
+from howfar.engine.process import Launcher
+from howfar.engine.run_load import LoadOutcome
+from howfar.plan.factors import offered_per_s
+from howfar.plan.sessions import SessionSpec, session_spec
+from howfar.plan.types import Plan
+from howfar.store.records import Arm, Measured
+from howfar.testbed import CollectedReceipt, LoadFacts, TrialEnvironment, Trust
+
+Job = TypeVar("Job", bound=LoadJob | PageJob)
+Measure = Callable[[LoadJob | PageJob, Launcher, Callable[[Event], None]], LoadOutcome]
+"""Runs a load or page job. Raises EngineError."""
+
+
+class TrialLoad(ABC, Generic[Job]):
+    """The load of one trial: its job, and the checks and figures of the job's outcome."""
+
+    unit: ClassVar[str] = "transaction"
+    """What the load counts as done."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> TrialLoad[Job]:
+        """The load of an arm, after filling stores and checking applications. Raises LabError, EngineError."""
+
+    @abstractmethod
+    def facts(self, outcome: LoadOutcome) -> LoadFacts:
+        """What the servers' counters are compared with."""
+
+    @abstractmethod
+    def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
+        """Differences between the request and the engine's receipts and counts, as sentences. Any of them makes a trial void."""
+
+    def beside(self, measure: Measure) -> AbstractContextManager[None]:
+        """What runs while the load runs. Raises EngineError."""
+        return nullcontext()
+
+    def check(self, outcome: LoadOutcome) -> CollectedReceipt:
+        """The load's part of the receipt, and the differences from the request. Raises LabError."""
+        receipt = TrialReceipt()
+        if (arrivals := arrivals_receipt(self.job, outcome)) is not None:
+            receipt.arrivals = arrivals
+        return CollectedReceipt(receipt, self.find_mismatches(outcome))
+
+    def measured(self, outcome: LoadOutcome) -> Measured:
+        """The figures that a run file keeps."""
+        return make_measured(outcome)
+
+
+def make_measured(outcome: LoadOutcome, **changed: object) -> Measured:
+    """The figures of an outcome, with some `changed`."""
+    figures = {name: getattr(outcome.finished, name) for name in WindowFigures.model_fields}
+    return Measured(
+        **(figures | changed),
+        warmup_transactions=outcome.measuring.warmup_transactions,
+        connect_ns=outcome.ready.connect_ns,
+        intervals=tuple(
+            IntervalFigures.model_validate(interval, from_attributes=True) for interval in outcome.intervals
+        ),
+    )
+
+
+def make_load_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int, workload: Workload) -> LoadJob:
+    return LoadJob(
+        target=environment.target,
+        user=environment.user,
+        password=environment.password,
+        database=environment.database,
+        protocol=environment.protocol,
+        session=make_session(session_spec(arm.factors), environment.trust, environment.fetches_server_key),
+        workload=workload,
+        connections=int(arm.factors["threads"]),
+        arrivals=None if (per_s := offered_per_s(arm.factors)) is None else Arrivals(rate_per_s=per_s),
+        seed=seed,
+        warmup_ns=plan.timing.warmup_ns,
+        measure_ns=plan.timing.measure_ns,
+        observe=environment.observe,
+    )
+
+
+def make_session(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = True) -> Session:
+    assert spec.tls is None or trust is not None, "the server of an encrypted cell has a certificate"
+    return Session(
+        tls=trust.tls(spec) if trust else None,
+        compression=Compression(algorithm=spec.algorithm, level=spec.level) if spec.algorithm else None,
+        connect="per_transaction" if spec.per_transaction else "persistent",
+        fetch_server_key=fetch_server_key,
+    )
+
+
+def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> ArrivalsReceipt | None:
+    """The requests that were due in the window at the job's rate, and what became of them. None: closed loop."""
+    arrivals = outcome.finished.open_loop
+    if job.arrivals is None or arrivals is None:
+        return None
+    return ArrivalsReceipt(per_s=job.arrivals.rate_per_s, shape=job.arrivals.shape, **arrivals.model_dump())
+
+
+_SIGMAS = 6
+"""Number of standard deviations by which a window's number of Poisson arrivals may differ from its mean. One window in 500 million
+differs by more."""
+
+
+def rate_difference(job: LoadJob, outcome: LoadOutcome) -> tuple[str, ...]:
+    """A sentence if the number of transactions that were due does not fit the job's rate."""
+    arrivals = outcome.finished.open_loop
+    if job.arrivals is None or arrivals is None:
+        return ()
+    expected = job.arrivals.rate_per_s * outcome.finished.elapsed_ns / 1e9
+    if abs(arrivals.due - expected) <= _SIGMAS * math.sqrt(expected) + 1:
+        return ()
+    return (f"{arrivals.due} transactions were due in the window where the rate makes {expected:.0f}",)
