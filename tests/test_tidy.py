@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
+
+from tests.fstrings import PRODUCT, sentences_in_code
 
 ROOT = Path(__file__).parents[1]
 FILE_LINES_MAX = 800
@@ -20,6 +23,8 @@ LONG_FILES: dict[str, str] = {
     "python/howfar/contract/messages.py": "generated from the contract in Rust",
 }
 """Path: why it is longer than the limit."""
+SENTENCES_IN_CODE = {"analysis": 9, "bottleneck": 0, "experiments": 2, "recording": 18, "report": 1}
+"""Maximum number of f-strings with three or more words; only to be lowered. `python tests/fstrings.py FOLDER` lists them."""
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 # Paths of a machine and addresses of package registries do not belong in the project. Only lock files must name the latter.
 NEVER = re.compile(r"/work/|/root/|/home/\w|https?://(?!(?:www\.apache\.org|www\.w3\.org|json-schema\.org)\b)[a-z]")
@@ -57,6 +62,12 @@ def test_files_are_short() -> None:
     assert {name: size for name, size in long.items() if name not in LONG_FILES} == {}
     stale = set(LONG_FILES) - set(long)
     assert not stale, f"no exception any more: {stale}"
+
+
+@pytest.mark.parametrize("folder", SENTENCES_IN_CODE)
+def test_sentences_are_templates(folder: str) -> None:
+    found = [f"{path.name}:{node.lineno}" for path, node in sentences_in_code(PRODUCT / folder)]
+    assert len(found) <= SENTENCES_IN_CODE[folder], found
 
 
 def test_folders_have_names_that_mean_something() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from howfar.errors import QuantityError
@@ -127,6 +128,11 @@ def format_size_bytes(value: float) -> str:
 def format_share(value: float) -> str:
     """0.05 -> `5%`."""
     return f"{value * 100:.4g}%"
+
+
+def format_utc(unix_ns: int) -> str:
+    """A moment, to the minute: `2026-11-28 14:05 UTC`."""
+    return f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def counted(count: float, noun: str, form: str = "") -> str:

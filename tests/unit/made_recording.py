@@ -1,4 +1,5 @@
-"""Computed recordings: pages of an application whose round trips, gaps and server times are known exactly."""
+"""Computed recordings: pages of an application whose round trips, gaps and server times are known exactly; and what every report
+about them begins with."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from howfar.analysis.answer import MAX_WORDS
 from howfar.recording.costs import CostBlock, PathCosts, Sizes
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.recording import Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
+from howfar.report.document import Answer, Document
 
 SIZES = Sizes(to_server=(16, 1000), to_client=(8, 1000, 100_000))
 TAP_NS = 12_000
@@ -104,3 +107,13 @@ def made(
     file.add_round_trips(trips)
     file.finish(RecordingFacts())
     return read(path)
+
+
+def is_answer_first(report: Document) -> Answer:
+    """Assert that the report has a question, and begins with a short answer and how sure it is."""
+    answer = report.blocks[0]
+    assert isinstance(answer, Answer)
+    assert report.question.endswith("?") and len(report.question.split()) <= MAX_WORDS
+    assert len(answer.text.split()) <= MAX_WORDS and not set(answer.text) & set("()[]{}")
+    assert answer.certainty and answer.text.endswith(".") and not answer.text.startswith("No answer")
+    return answer

@@ -11,12 +11,13 @@ from typing import Any
 from tests.unit.synthetic_run import PathModel, _trial, measured, run_of
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Answer, Finding, Texts, sentence
+from howfar.analysis.answer import Answer, sentence
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.cycle import Cycle, CyclePart
 from howfar.bottleneck.limit import Limit
 from howfar.bottleneck.traffic import NetworkSeries
+from howfar.findings import Finding, Texts
 from howfar.model.resource import Resource
 from howfar.model.what_if import WhatIf, WhatIfAnswer, WhatIfCompression, WhatIfSettings, WhatIfWorked
 from howfar.stats.estimate import Estimate

@@ -25,13 +25,13 @@ from tests.unit.synthetic_cells import (
 )
 from tests.unit.synthetic_sessions import compression, encryption
 
-from howfar.analysis.answer import Finding
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation, Limit
 from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
 from howfar.experiments.bandwidth.texts import TEXTS
 from howfar.experiments.registry import summarise
+from howfar.findings import Finding
 from howfar.model.fit import ModelPoint, Prediction
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Estimate

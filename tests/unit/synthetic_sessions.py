@@ -19,7 +19,6 @@ from tests.unit.synthetic_cells import (
     tps,
 )
 
-from howfar.analysis.answer import Finding
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint
@@ -33,6 +32,7 @@ from howfar.experiments.compression.texts import TEXTS as COMPRESSION
 from howfar.experiments.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried
 from howfar.experiments.encryption.texts import TEXTS as ENCRYPTION
 from howfar.experiments.registry import summarise
+from howfar.findings import Finding
 from howfar.model.resource import Resource
 from howfar.plan.factors import tls_label
 from howfar.store.records import ArmRole

@@ -14,10 +14,10 @@ from tests.unit.fake_lab import fake_info, fakes
 from tests.unit.rendered import findings_of
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.registry import EXPERIMENTS, experiment_of, render_as, render_in_terminal, schema, summarise
+from howfar.findings import Finding
 from howfar.plan.load import load_plan
 from howfar.report.document import Bullets, Details, Document
 from howfar.report.frame import frame

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.made import with_environment
 from tests.unit.fake_pages import HEAVY, LIGHT, page_run
+from tests.unit.rendered import GOLDEN, is_golden
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
-from howfar.analysis.compare import agreement, compare
-from howfar.cli.compare import _ratios_table
+from howfar.analysis.compare import agreement, answer_comparison, compare, compare_with_first
+from howfar.cli.compare import document
 from howfar.contract.environment import RunEnvironment
 from howfar.plan.factors import ORDINARY
+from howfar.report.terminal import render
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, Run, Trial
 
@@ -21,7 +24,8 @@ def test_the_same_thing_twice_is_not_called_different() -> None:
     found = compare(synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5))
     assert found.comparable and found.differences == ()
     assert not any(arm.qps_differs for arm in found.arms)
-    assert "not interleaved" in found.warning
+    (same,) = answer_comparison([found]).findings
+    assert (same.id, same.parameters["arms"]) == ("same", 5) and float(same.parameters["within"]) < 0.3
 
 
 def test_a_faster_path_is_found_and_set_against_its_own_baseline() -> None:
@@ -128,8 +132,10 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
     """The engine counts the round trips of its pages, PHP does not; both are compared by pages."""
     found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
     assert found.operation_unit == "pages"
-    titles = [str(column.header) for column in _ratios_table(found).columns]
-    assert titles == ["arm", "pages/s", "vs. baseline", "CPU per page", "verdict"]
+    screen = render(
+        document([Path("a"), Path("b")], [page_run(blocks=3, seed=1), page_run(blocks=3, seed=2)]), details=True
+    )
+    assert "pages/s" in screen and "per page" in screen and "time of a page" in screen
     engine = next(arm for arm in found.arms if "engine" in arm.arm)
     assert engine.cpu_per_query is not None and engine.cpu_per_query.value == pytest.approx(1, rel=0.05)
     fewer = {"heavy": replace(HEAVY, round_trips=100), "light": LIGHT}
@@ -269,3 +275,48 @@ def test_an_arm_without_an_interval_agrees_with_nothing() -> None:
     assert "not resolved" in compare(few, on_hosts(few, rtt_of(few))).hosts_note
     tcp = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3 or t.arm != "tcp")})
     assert "for 3 of 3 arms with an interval;" in compare(tcp, on_hosts(tcp, rtt_of(tcp))).hosts_note
+
+
+FASTER = (*PATHS[:2], PathModel("tcp", ArmRole.CONTENDER, 1630, 8.8, 26.0), *PATHS[3:])
+FOUND: dict[str, tuple[Run, ...]] = {
+    "differs": (synthetic_run(seed=1, samples=1200), synthetic_run(seed=2, samples=1200, models=FASTER)),
+    "differs-most": (
+        synthetic_run(seed=1, samples=1200),
+        synthetic_run(seed=2, samples=1200, models=FASTER),
+        with_environment(synthetic_run(seed=3, samples=900), kernel="6.12.1"),
+    ),
+    "same": (synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5)),
+    "nothing-shared": (synthetic_run(samples=5), on_hosts(synthetic_run(samples=5, models=REMOTE), 7_800)),
+}
+"""Runs, by the id of what comparing them shows."""
+
+
+@pytest.mark.parametrize("finding_id", FOUND)
+def test_the_answer_is_a_short_sentence(finding_id: str) -> None:
+    answer = answer_comparison(compare_with_first(FOUND[finding_id]))
+    assert {finding.id for finding in answer.findings} == {finding_id}
+    assert bool(answer.causes) is finding_id.startswith("differs")
+    for text in filter(None, (answer.sentence, answer.why)):
+        assert len(text.split()) <= 25 and not set("()[]") & set(text), text
+
+
+def test_too_few_blocks_are_no_answer() -> None:
+    run = synthetic_run(samples=5)
+    few = run.model_copy(update={"trials": tuple(trial for trial in run.trials if trial.block < 3)})
+    assert answer_comparison([compare(few, run)]).is_missing
+
+
+def test_a_change_of_the_machine_is_told_from_one_of_a_path() -> None:
+    """With every path twice as fast, the ratios to the baseline stay."""
+    twice = tuple(replace(model, tps=2 * model.tps) for model in PATHS)
+    before, after = synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5, models=twice)
+    assert [cause.id for cause in answer_comparison([compare(before, after)]).causes] == ["machine"]
+    cause, *_ = answer_comparison([compare(*FOUND["differs"])]).causes
+    assert (cause.id, cause.subject) == ("path", "tcp")
+
+
+@pytest.mark.parametrize("finding_id", ["differs", "differs-most"])
+def test_a_screen(finding_id: str) -> None:
+    runs = FOUND[finding_id]
+    paths = [Path(f"{name}.howfar") for name in "abc"[: len(runs)]]
+    is_golden(GOLDEN / f"compare-{len(runs)}.txt", render(document(paths, runs), 80, details=True))

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.unit.test_frozen_reports import RUNS
 
-from howfar.analysis.answer import MAX_WORDS, NOT_YET, UNRESOLVED, Finding, not_yet, sentence
+from howfar.analysis.answer import MAX_WORDS, NOT_YET, UNRESOLVED, not_yet, sentence
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import EXPERIMENTS, summarise
+from howfar.findings import Finding
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS
 from howfar.store.run_file import read_run

@@ -18,19 +18,23 @@ from tests.unit.synthetic_run import arms, synthetic_run
 
 from howfar.analysis import cells
 from howfar.analysis.advice import advise
+from howfar.analysis.advice_texts import ACTIONS
 from howfar.analysis.cells import measure_noise_floors
 from howfar.analysis.confirmation import make_intervention
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck import cycle as cycles
+from howfar.bottleneck import limit as limits
 from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, cycle_of, max_queue_wait_s, part_us, setting_of
 from howfar.bottleneck.evidence import gather_evidence
 from howfar.bottleneck.limit import Intervention, find_limit
 from howfar.bottleneck.rules import RuleFinding, cpu_residence, judge
+from howfar.bottleneck.texts import LIMITS, NON_REMEDIES, REMEDIES
 from howfar.bottleneck.traffic import carried_from_interface_count, carried_from_payload, ceilings, network_series
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.receipt import HopsReceipt, ReplicationReceipt, ReplicationWindow, TrialReceipt
 from howfar.experiments.bandwidth.analysis import conclude
 from howfar.experiments.registry import summarise
+from howfar.findings import fill
 from howfar.model.facts import unevenness
 from howfar.model.resource import Resource
 from howfar.plan.types import Workload
@@ -99,13 +103,13 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         Case(connections=16, tps=1200, server_us=820, client_us=150, server_wait_us=11_000),
         Resource.SERVER_CPU,
         "high",
-        "server 98 % & more bandwidth: ",
+        "server 98 % & more bandwidth",
     ),
     "a server that shares its CPU with the emulator": (
         replace(BUSY, emulator={SERVER_CPU_NUMBER: 0.35}),
         Resource.SERVER_CPU,
         "high",
-        "server 63 %, emulator 35 % & the emulator used 35 % of it",
+        "server 63 %, emulator 35 % & emulator (part of this measurement",
     ),
     "an emulator with most of a CPU": (
         replace(BUSY, server_us=400, emulator={SERVER_CPU_NUMBER: 0.7}),
@@ -173,7 +177,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         BARELY_LOCKED,
         Resource.NOT_ESTABLISHED,
         "low",
-        "row locks 28 %",
+        "28 % row locks",
     ),
     "row locks for a fifth of the cycle": (replace(LOCKS, tps=940), Resource.LATENCY, "", ""),
     "row locks for most of the cycle": (
@@ -182,20 +186,20 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "high",
         "more connections",
     ),
-    "a commit on a disk": (COMMITS, Resource.COMMIT, "high", "2 ms per durable write"),
+    "a commit on a disk": (COMMITS, Resource.COMMIT, "high", "2 ms for each"),
     "a commit on a replica": (
         REPLICATED,
         Resource.ACKNOWLEDGEMENT,
         "high",
-        "98 % of the cycle & 85.7 ms each & half the distance: about x2",
+        "98 % of the time & 85.7 ms each & half the distance, for about 2 times",
     ),
     "one connection that waits for itself": (
         Case(tps=2000, rtt_us=None, client_us=100, server_us=380),
         Resource.LATENCY,
         "",
-        "then the CPU of the server is full",
+        "until the CPU of the server is full",
     ),
-    "what nothing explains": (UNKNOWN, Resource.NOT_ESTABLISHED, "low", "rest 95 %"),
+    "what nothing explains": (UNKNOWN, Resource.NOT_ESTABLISHED, "low", "95 % unexplained"),
     "statements that wait in the server": (
         replace(UNKNOWN, counters={"running": 8}),
         Resource.SERVER_WAIT,
@@ -217,9 +221,18 @@ def test_the_limit_of_a_load(name: str) -> None:
     case, resource, confidence, figures = VERDICTS[name]
     limit = limit_of(case)
     assert limit.resource is resource, limit.says
+    assert limit.says.startswith(fill(LIMITS[limit.id], **limit.parameters))
     assert not confidence or limit.confidence == confidence
     text = " | ".join((limit.says, *limit.evidence, limit.would_change, limit.would_not))
     assert all(figure in text for figure in figures.split(" & ")), text
+
+
+def test_each_limit_has_its_texts() -> None:
+    assert limits._REMEDIES.keys() == set(Resource)
+    assert {remedy.id for remedies in limits._REMEDIES.values() for remedy in remedies} <= REMEDIES.keys()
+    assert {name for names in limits._NON_REMEDIES.values() for name in names} <= NON_REMEDIES.keys()
+    named = set(Resource) - {Resource.NOT_ESTABLISHED}
+    assert {resource.name.lower().replace("_", "-") for resource in named} <= ACTIONS.keys()
 
 
 @pytest.mark.parametrize(
@@ -328,7 +341,7 @@ def test_a_real_link_is_never_called_full_for_what_one_connection_got() -> None:
     evidence, _, limit = attribute(_over_a_real_link(FULL, 10**9, 90_000_000))
     assert evidence.to_client is not None and evidence.to_client.used == 1, "more than one connection got"
     assert evidence.to_client.rate_bps is not None and evidence.to_client.rate_bps > 1.03 * 90_000_000
-    assert limit.resource is Resource.NOT_ESTABLISHED and "whether it is full is not known" in limit.says
+    assert limit.resource is Resource.NOT_ESTABLISHED and limit.id == "perhaps-full-link"
     emulated = limit_of(replace(FULL, window=False))
     assert emulated.resource is Resource.LINK_TO_CLIENT
 
@@ -437,7 +450,7 @@ def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
     evidence, _, limit = attribute(OWN_BYTES)
     assert evidence.client_waited_share > 0.1
     assert limit.resource is Resource.LATENCY
-    assert "bytes on the wire (8" in limit.says
+    assert limit.parameters["part"] == "bytes on the wire" and limit.parameters["share"] == pytest.approx(0.8, abs=0.01)
 
 
 def test_a_limit_that_no_trial_names_is_not_named() -> None:
@@ -449,7 +462,8 @@ def test_a_limit_that_no_trial_names_is_not_named() -> None:
     assert [limit_of(case).resource for case in (one, other)] == [Resource.LINK_TO_CLIENT, Resource.SERVER_CPU]
     limit = limit_of(one, other)
     assert (limit.resource, limit.confidence) == (Resource.NOT_ESTABLISHED, "low")
-    assert "link to client in 1, server CPU in 1" in limit.says
+    assert limit.id == "differing-trials"
+    assert limit.parameters["counts"] == "link to client in 1, server CPU in 1"
 
 
 @pytest.mark.parametrize(("connections", "tps"), [(1, 80.5), (2, 84.5)])
@@ -457,7 +471,7 @@ def test_more_bandwidth_helps_replies_that_wait_for_their_own_bytes(connections:
     """Replies wait for a link even if its mean use is below 95 %: four times the rate gave 3.3 times the throughput."""
     limit = limit_of(replace(OWN_BYTES, connections=connections, tps=tps))
     assert limit.resource is Resource.LATENCY
-    assert limit.would_change.startswith("a much faster link: at most x3")
+    assert limit.would_change.startswith("a much faster link, for at most 3")
     assert "bandwidth" not in limit.would_not
 
 
@@ -466,17 +480,17 @@ def test_what_would_change_a_limit_has_its_interval_over_blocks() -> None:
     limit = limit_of(*(replace(OWN_BYTES, connections=2, tps=tps) for tps in (80.0, 84.5, 88.0, 82.0, 86.0)))
     assert limit.gain is not None and limit.gain.low is not None and limit.gain.high is not None
     assert limit.gain.low < limit.gain.value < limit.gain.high
-    assert re.match(r"a much faster link: at most x3\.\d \[x[23]\.?\d?, x[34]\.?\d?\]", limit.would_change), (
-        limit.would_change
-    )
+    assert re.match(
+        r"a much faster link, for at most 3\.\d times the throughput \[[23]\.?\d?, [34]\.?\d?\]", limit.would_change
+    ), limit.would_change
 
 
 def test_of_few_blocks_the_gains_themselves_are_shown() -> None:
     limit = limit_of(*(replace(OWN_BYTES, connections=2, tps=tps) for tps in (78.0, 90.0)))
     assert limit.gain is not None and limit.gain.low is None and len(limit.gain.points) == 2
-    assert re.match(r"a much faster link: at most x\d\.\d \(x\d\.?\d?, x\d\.?\d?\)", limit.would_change), (
-        limit.would_change
-    )
+    assert re.match(
+        r"a much faster link, for at most \d\.\d times the throughput \(\d\.?\d?, \d\.?\d?\)", limit.would_change
+    ), limit.would_change
 
 
 def test_alternatives_that_the_blocks_cannot_tell_apart_are_called_so() -> None:
@@ -498,7 +512,6 @@ def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> 
     limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, other_programs={SERVER_CPU_NUMBER: others}))
     assert limit.resource is Resource.SERVER_CPU
     assert limit.divided and limit.confidence == "low"
-    assert limit.says.endswith("no single program uses most of it")
     assert all(share in limit.says for share in ("server 3", "other programs 3", "emulator 31 %"))
     assert limit.would_change.startswith("separate CPUs")
 
@@ -518,7 +531,7 @@ def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such(
     found = make_intervention(cell, cell.limit, summary.environment)
     assert isinstance(found, Intervention) and found.changed.startswith("rate 100mbit")
     assert 1.1 < found.predicted < 1.5
-    assert summary.advice[0].action.startswith("Send fewer bytes, or use a faster link")
+    assert summary.advice[0].id == "latency-of-bytes"
 
 
 def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
@@ -528,10 +541,9 @@ def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
     assert cells[1].limit is not None and cells[1].limit.resource is Resource.SERVER_CPU
     divided = cells[1].model_copy(update={"limit": cells[1].limit.model_copy(update={"divided": True})})
     table = trial_table(run)
-    assert advise(cells, table, measure_noise_floors(table))[0].action.startswith("Give the server more CPU")
-    assert advise([cells[0], divided], table, measure_noise_floors(table))[0].action.startswith(
-        "Measure again with separate CPUs for load, emulator"
-    )
+    floors = measure_noise_floors(table)
+    assert advise(cells, table, floors)[0].id == "server-cpu"
+    assert advise([cells[0], divided], table, floors)[0].id == "divided-cpu"
     evidence = RunEvidence(table, (cells[0], divided), (), measure_noise_floors(table), frozenset())
     assert [finding.id for finding in conclude(evidence)] == ["divided-cpu"]
 
@@ -714,11 +726,11 @@ def test_who_says_that_nothing_is_full_says_what_is_not_known() -> None:
         session={"connect_turns": 4},
     )
     found = found_of(case)
-    assert found.resource is Resource.LATENCY and "20 x 1" in found.says
-    assert any("unknown" in fact for fact in found.evidence)
-    assert not any(
-        "unknown" in fact for fact in found_of(replace(case, connect_per_transaction=False, tps=52)).evidence
-    )
+    assert found.resource is Resource.LATENCY and found.limit.id == "round-trips"
+    assert (found.limit.parameters["round_trips"], found.limit.parameters["rtt_ns"]) == (20, 1_000_000)
+    assert "unknown-windows" in {fact.id for fact in found.facts}
+    kept = found_of(replace(case, connect_per_transaction=False, tps=52))
+    assert "unknown-windows" not in {fact.id for fact in kept.facts}
 
 
 def found_of(case: Case) -> RuleFinding:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
+from tests.unit.made_recording import FLOOR_NS, Step, costs, is_answer_first, loop, made
 
 from howfar.recording.changes import PossibleChange, find_changes
 from howfar.recording.facts import NameCost, RecordingFacts
@@ -22,7 +22,6 @@ from howfar.recording.replay import make_script
 from howfar.recording.summary import document as summary_document
 from howfar.recording.summary import summarize
 from howfar.report import terminal
-from howfar.report.document import Answer
 
 NOW = costs(FLOOR_NS / 1e3)
 FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
@@ -145,8 +144,8 @@ def test_a_request_in_two_writes_waits_for_a_round_trip_more(tmp_path: Path) -> 
     assert (first.kind, first.count) == ("nagle", 20)
     assert first.low_ms == pytest.approx(20 * 90, rel=0.01)
     assert all(one.high_ms < 20 * 51 for one in others)
-    answer = document(found, find_changes(laid), laid).blocks[0]
-    assert isinstance(answer, Answer) and "TCP_NODELAY" in answer.text and "loop" not in answer.text
+    answer = is_answer_first(document(found, find_changes(laid), laid))
+    assert "TCP_NODELAY" in answer.why and "loop" not in answer.why
     assert sum(step.server_ns for step in make_script(laid["front"][0], NOW).steps) == pytest.approx(
         20 * 40.08e6, rel=0.01
     )

@@ -282,11 +282,11 @@ def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
     assert howfar("run", "--quick", "--out", "b.howfar", "--threads", "4")[0] == 0
     code, out, _ = howfar("compare", "a.howfar", "b.howfar")
     assert code == 0
-    assert "0.500" in out
-    assert "other factor levels" in out
-    assert "not interleaved" in out and "Time of a transaction:" in out
-    code, _, err = howfar("compare", "a.howfar", "a.howfar")
-    assert (code, "both files hold the same run" in err) == (0, True)
+    assert out.startswith("Are these two runs the same?") and "0.50" in out
+    assert "other factor levels" in out and "time of a transaction" in out
+    code, out, err = howfar("compare", "a.howfar", "a.howfar", "b.howfar")
+    assert (code, "two files hold the same run" in err, "third run" in out) == (0, True, True)
+    assert howfar("compare", "a.howfar")[0] == 2
 
 
 def test_plans_lists_what_and_how_long(howfar: Howfar, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     assert {round(row["rtt"] * row["tps"]) for row in drawn[0]} == {1000, 667, 500}, (
         "1/RTT, for each number of round trips"
     )
-    across, line = drawn[2], drawn[3]
+    across, line = drawn[1], drawn[2]
     assert [row["series"] for row in across] == ["no replica"], "it has no distance"
     assert [(row["rtt"], row["low"] <= row["tps"]) for row in line] == [(1, True), (85, True)]
     assert "predicted p50" in render(document(summary), 100, False, False, False)

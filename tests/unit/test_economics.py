@@ -11,7 +11,7 @@ from tests.made import build
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 from tests.unit.rendered import findings_of
 
-from howfar.analysis.answer import MAX_WORDS, Finding, fill, sentence
+from howfar.analysis.answer import MAX_WORDS, sentence
 from howfar.contract.messages import Receipt
 from howfar.contract.receipt import TrialReceipt
 from howfar.experiments.bandwidth import texts as bandwidth_texts
@@ -32,6 +32,7 @@ from howfar.experiments.encryption.analysis import (
 )
 from howfar.experiments.encryption.texts import ECONOMICS as ENCRYPTION
 from howfar.experiments.registry import summarise
+from howfar.findings import Finding, fill
 from howfar.model.resource import Resource
 from howfar.model.what_if import WhatIf, is_known
 from howfar.plan.factors import TLS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.made_replication import FALLBACK_ARM, MS, S, fallback_trial, lagging_trial, run_of
 
-from howfar.analysis.answer import Finding, sentence
+from howfar.analysis.answer import sentence
 from howfar.experiments.fallback.analysis import (
     FallbackStory,
     describe_return,
@@ -17,6 +17,7 @@ from howfar.experiments.fallback.analysis import (
 from howfar.experiments.fallback.report import conclude, fallback_table
 from howfar.experiments.fallback.texts import TEXTS
 from howfar.experiments.replication.arms import MAX_POINTS
+from howfar.findings import Finding
 from howfar.store.records import FallbackRecord, FallbackSample, Trial
 
 

@@ -28,12 +28,13 @@ from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, UsageError
 from howfar.experiments.latency.analysis import Latency, conclude
-from howfar.experiments.latency.report import LABEL_GAP, _advice, spread_labels
+from howfar.experiments.latency.report import _advice
 from howfar.experiments.registry import render_as, schema, summarise
 from howfar.plan.cells import AGAIN, cells
 from howfar.plan.fitting import closed_loop_baseline, needs_capacity, with_capacity
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
+from howfar.report.charts import LABEL_GAP, spread_labels
 from howfar.runner.observer import Observer
 from howfar.runner.preflight import MAX_CAPACITY_TRIALS, with_rates
 from howfar.runner.run import execute_run

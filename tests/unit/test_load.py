@@ -27,6 +27,7 @@ from howfar.contract.messages import (
 )
 from howfar.errors import PlanError, UsageError
 from howfar.load.cmdline import parse_command_line
+from howfar.load.conclusion import conclude_search
 from howfar.load.job import (
     address_from_options,
     build_load_job,
@@ -38,7 +39,7 @@ from howfar.load.job import (
     limit_advice,
     parse_workload,
 )
-from howfar.load.report_human import bucket, report, value_ms
+from howfar.load.report_human import bucket, document, value_ms
 from howfar.load.result import make_value_counts, percentile_bounds
 from howfar.load.search import (
     CONFIRMATIONS,
@@ -48,10 +49,10 @@ from howfar.load.search import (
     RateTrial,
     next_rate,
     parse_goal,
-    result_sentence,
     summarize_search,
 )
 from howfar.load.verdict import LoadVerdict, Stamp, StampFinding, judge, missing_rows
+from howfar.report.terminal import render
 from howfar.services import SqlProtocol
 
 
@@ -204,13 +205,13 @@ def test_whatever_the_trials_say_the_search_ends_and_contradicts_none(limit: flo
     if found.rate is not None:
         assert all(trial.met_goal for trial in trials if trial.rate == found.rate)
         assert found.failed_at is None or found.failed_at > found.rate
-    assert result_sentence(GOAL, found)
+    sentence = conclude_search(GOAL, found, is_client_short=True).answer.sentence
+    assert 0 < len(sentence.split()) <= 25 and not set("()[]") & set(sentence)
 
 
 def test_a_cap_that_holds_is_a_lower_bound_and_says_so() -> None:
     found = summarize_search(run(lambda rate, _: True, low=100, high=1000))
     assert (found.kind, found.rate, found.repeats) == ("at_least", 1000, CONFIRMATIONS + 1)
-    assert "at least 1000" in result_sentence(GOAL, found)
 
 
 def test_without_a_cap_what_never_fails_ends_too() -> None:
@@ -221,7 +222,7 @@ def test_without_a_cap_what_never_fails_ends_too() -> None:
 def test_nothing_holds() -> None:
     found = summarize_search(run(lambda rate, _: False))
     assert (found.kind, found.rate) == ("below", None)
-    assert result_sentence(GOAL, found).startswith("below ")
+    assert conclude_search(GOAL, found, is_client_short=False).answer.findings[0].id == "below"
 
 
 def test_a_lucky_best_is_not_the_answer() -> None:
@@ -403,7 +404,7 @@ def test_failing_when_connections_were_lost() -> None:
     away = {"errors": {"disconnect": 1}, "lost": Lost(at_end=1, last=last)}
     found = fake_load.result(done=fake_load.finished().model_copy(update=away))
     assert "1 of 2 connections were not open when the window ended" in one(found.verdict).because
-    shown = "\n".join(report(found, "oltp_read_only"))
+    shown = render(document(found, "oltp_read_only"), 132)
     assert "1 x disconnect (connection lost)" in shown and "Connection refused" in shown
     assert "reconnect" not in shown, "nothing came back"
 

@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hdrh.histogram import HdrHistogram
@@ -20,8 +20,8 @@ from tests.unit import fake_load
 
 from howfar.contract.messages import Finished, Pgbench, Session, Sysbench
 from howfar.load import report_human
+from howfar.load.conclusion import conclude
 from howfar.load.report_human import (
-    format_latency,
     pgbench_first_line,
     pgbench_notes,
     pgbench_progress,
@@ -32,7 +32,8 @@ from howfar.load.report_human import (
     sysbench_report,
     sysbench_started,
 )
-from howfar.load.result import Result, hdr_log, job_line, prometheus_text, summary_line
+from howfar.load.result import Result, format_latency, hdr_log, job_line, prometheus_text, summary_line
+from howfar.report.terminal import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = "oltp_read_write"
@@ -40,6 +41,16 @@ WORKLOAD = "oltp_read_write"
 
 def text(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
+
+
+def human(result: Result, width: int = 80) -> str:
+    return render(report_human.document(result, WORKLOAD), width, details=True)
+
+
+def summarized(result: Result) -> dict[str, Any]:
+    """The last JSON line."""
+    values: dict[str, Any] = json.loads(summary_line(result, conclude(result).answer))
+    return values
 
 
 def sysbench(dialect: str, rate: float | None = None, histogram: bool = False, percentile: int = 95) -> str:
@@ -68,12 +79,10 @@ def pgbench(rate: float | None = None, connect: Literal["persistent", "per_trans
 
 
 FORMATS: dict[str, Callable[[], str]] = {
-    "load-human.txt": lambda: text(report_human.report(fake_load.result(), WORKLOAD)),
-    "load-human-overloaded.txt": lambda: text(report_human.report(fake_load.overloaded(), WORKLOAD)),
-    "load-human-void.txt": lambda: text(
-        report_human.report(
-            fake_load.result(mismatches=("TLS was requested, but a plain session was obtained",)), WORKLOAD
-        )
+    "load-human.txt": lambda: human(fake_load.result()),
+    "load-human-overloaded.txt": lambda: human(fake_load.overloaded()),
+    "load-human-void.txt": lambda: human(
+        fake_load.result(mismatches=("TLS was requested, but a plain session was obtained",))
     ),
     "load-sysbench-1.0.txt": lambda: sysbench("1.0"),
     "load-sysbench-1.0-rate.txt": lambda: sysbench("1.0", rate=100, histogram=True, percentile=99),
@@ -196,7 +205,8 @@ def test_json_lines() -> None:
     result = fake_load.overloaded()
     job = json.loads(job_line(result.job))
     assert job["event"] == "job" and "password" not in job["job"]
-    summary = json.loads(summary_line(result))
+    summary = summarized(result)
+    assert summary["question"] and "10 % of the requests" in summary["answer"]
     assert summary["stamps"] == ["overloaded"]
     assert summary["loop"] == "open"
     p99 = summary["latency_ns"]["transaction"]["p99"]
@@ -210,14 +220,13 @@ def test_a_load_without_one_transaction_is_reported_too() -> None:
         {**empty, "transactions": 0, "queries": 0, "classes": dict.fromkeys(("read", "write", "other"), 0)}
     )
     result = fake_load.result(done=nothing)
-    assert report_human.report(result, WORKLOAD)
     assert sysbench_report(result, "1.0", 95, True)
-    assert json.loads(summary_line(result))["latency_ns"] == {}
+    assert summarized(result)["latency_ns"] == {}
     assert hdr_log(result).count("Tag=") == 0
     assert result.verdict.stamps == ("failing",)
-    assert "CPU/query" not in text(report_human.report(result, WORKLOAD))
-    assert "0 ns" not in text(report_human.report(result, WORKLOAD)), "nothing took no time"
-    assert json.loads(summary_line(result))["client_cpu_ns_per_query"] is None
+    assert "CPU/query" not in human(result)
+    assert "0 ns" not in human(result), "nothing took no time"
+    assert summarized(result)["client_cpu_ns_per_query"] is None
     assert "cpu_seconds_per_query" not in prometheus_text(result, WORKLOAD)
     assert 'stamp="failing"} 1' in prometheus_text(result, WORKLOAD)
 
@@ -228,12 +237,30 @@ def test_transactions_in_flight_are_shown_if_older_than_the_p99() -> None:
         ages = fake_load.histogram("in_flight", [1_000] * 7 + [age_ns])
         return fake_load.result(done=whole.model_copy(update={"histograms": (*whole.histograms, ages)}))
 
-    sentence = text(report_human.report(seen(2 * fake_load.SECOND), WORKLOAD))
-    assert "in flight at the end: 8, the oldest for 2.00 s: longer than the p99 of transactions;" in sentence
+    sentence = human(seen(2 * fake_load.SECOND), 132)
+    assert "In flight at the end: 8, the oldest for 2.00 s: longer than the p99 of transactions;" in sentence
     assert "not steady: at the end a transaction had been in flight for 2 s" in sentence
-    summary = json.loads(summary_line(seen(2 * fake_load.SECOND)))
+    summary = summarized(seen(2 * fake_load.SECOND))
     assert (summary["in_flight_ns"]["count"], summary["in_flight_ns"]["max"]) == (8, 2 * fake_load.SECOND)
     assert "in_flight" not in summary["latency_ns"], "an age is no latency"
     assert "howfar_load_in_flight_max_seconds" in prometheus_text(seen(2 * fake_load.SECOND), WORKLOAD)
-    short = text(report_human.report(seen(2_000_000), WORKLOAD))
-    assert "under way" not in short and "Verdict     valid" in short
+    short = seen(2_000_000)
+    assert "In flight" not in human(short) and short.verdict.stamps == ("valid",)
+
+
+def test_an_answer_is_a_short_sentence() -> None:
+    """One for each stamp that changes the answer."""
+    results = {
+        "closed": fake_load.result(),
+        "overloaded": fake_load.overloaded(),
+        "void": fake_load.result(mismatches=("TLS was requested, but a plain session was obtained",)),
+        "failing": fake_load.result(done=fake_load.finished([])),
+        "client-limited": fake_load.result(done=fake_load.finished(busiest_thread_ns=fake_load.WINDOW_NS)),
+    }
+    for finding_id, result in results.items():
+        conclusion = conclude(result)
+        (found,) = conclusion.answer.findings
+        if finding_id != "failing":
+            assert found.id == finding_id
+        assert len(conclusion.answer.sentence.split()) <= 25 and not set("()[]") & set(conclusion.answer.sentence)
+        assert bool(conclusion.certainty) is (finding_id != "void"), "no certainty where there is no answer"

@@ -14,12 +14,12 @@ from tests.unit.made_curves import REPLIES, WORKLOAD, Cell, run_of
 from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
-from howfar.analysis.answer import fill
 from howfar.experiments.bandwidth.analysis import Curve, Scaling, errors_text, scaling
 from howfar.experiments.bandwidth.curves import predictions, published
 from howfar.experiments.bandwidth.report import what_if
 from howfar.experiments.bandwidth.texts import CURVES, REPORT
 from howfar.experiments.registry import summarise
+from howfar.findings import fill
 from howfar.model.facts import arm_facts, carried_bytes, reply_sizes, wire_bytes
 from howfar.model.fit import bases_for_link, fit, series, settings_of
 from howfar.model.queueing import SharedCpuWork, Station, ceiling, processor_stations, solve

@@ -13,7 +13,7 @@ from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_finding
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
-from howfar.analysis.answer import MAX_WORDS, Finding, fill, sentence
+from howfar.analysis.answer import MAX_WORDS, sentence
 from howfar.contract.receipt import LinkReceipt, QuantilesNs
 from howfar.experiments.page.analysis import (
     CpuLevel,
@@ -29,6 +29,7 @@ from howfar.experiments.page.labels import crossing_text, predicted_crossing_tex
 from howfar.experiments.page.model import PageHost, PageNetwork, emulator_work_ratio, infer_per_message_share
 from howfar.experiments.page.report import crossings_table
 from howfar.experiments.page.texts import ADVICE, NOTES, TEXTS
+from howfar.findings import Finding, fill
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Threshold
 from howfar.stats.trials import trial_table

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, loop, made
+from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, is_answer_first, loop, made
 from tests.unit.test_slope import analyzed, observed
 
+from howfar.contract.messages import Replayed
+from howfar.recording import replay
 from howfar.recording.changes import find_changes
 from howfar.recording.costs import CostBlock, PathCosts, Sizes, SlowStartWindow, choose_sizes
 from howfar.recording.facts import RecordingFacts
@@ -24,6 +26,7 @@ from howfar.recording.recording import Recording
 from howfar.recording.summary import document as summary_document
 from howfar.recording.summary import summarize
 from howfar.report import html, terminal
+from howfar.report.document import AdviceBlock, Answer, Document, Table
 from howfar.report.terminal import VISIBLE_LINES
 
 NOW = costs(FLOOR_NS / 1e3)
@@ -72,7 +75,7 @@ def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording)
     found = analyze(recording, NOW, FAR, None, FLOOR_NS + 40_000)
     assert [page.name for page in found.missed] == ["front"]
     text = terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
-    assert "Nothing is predicted" in text
+    assert "No answer for remote" in text and "howfar record" in text and "What to do" not in text
     assert as_json(found, ())["pages"][0]["p50_ms"]["bottom_up"] is None  # type: ignore[index]
 
 
@@ -309,6 +312,42 @@ def test_a_stranger_sees_it_at_once(recording: Recording) -> None:
     in_sight = " ".join(" ".join(text.splitlines()[-VISIBLE_LINES:]).split())
     assert "94 of its 105 round trips are one loop" in in_sight
     assert "<svg" in html.render(report)
+
+
+def test_the_answer_is_short_and_there_is_none_from_too_few_blocks(recording: Recording, tmp_path: Path) -> None:
+    laid = cost_pages(recording, NOW, FAR)
+    answer = is_answer_first(document(predicted(recording), find_changes(laid), laid))
+    assert "3.6 times slower" in answer.text and "of 75.7 ms there" in answer.why
+    lonely = made(tmp_path / "one.recording", PAGE, pages=1)
+    laid = cost_pages(lonely, NOW, FAR)
+    found = predicted(lonely)
+    answer = is_answer_first(document(found, find_changes(laid), laid))
+    assert "no interval, as fewer than 4 pages" in answer.certainty, "one page is an answer, but without an interval"
+    few = found.model_copy(update={"cost_us": found.cost_us.model_copy(update={"n": 3})})
+    report = document(few, find_changes(laid), laid)
+    assert not any(isinstance(block, Table | AdviceBlock) for block in report.blocks)
+    assert isinstance(report.blocks[0], Answer) and report.blocks[0].text.startswith(
+        "No answer yet: 1 page in 3 blocks"
+    )
+    assert "--blocks 4" in str(report.blocks[-1])
+
+
+def test_a_replay_says_whether_the_prediction_was_right_and_which_end_was_late(recording: Recording) -> None:
+    costed, found = cost_pages(recording, NOW, FAR), predicted(recording)
+
+    def replayed(took_ms: float, blocks: int = 6, late_ns: int = 0) -> Document:
+        one = Replayed(
+            took_ns=round(took_ms * 1e6), opened_ns=(), round_trips_ns=(), client_late_ns=late_ns, server_late_ns=0
+        )
+        pages = [{"front": [one] * len(costed["front"])}] * blocks
+        return replay.document(replay.analyze(costed, pages, found, 500_000))
+
+    assert "as predicted" in is_answer_first(replayed(75.5)).text
+    assert "too long" in is_answer_first(replayed(50)).text
+    assert "too short" in is_answer_first(replayed(90)).text
+    assert "a tool that fell behind" in is_answer_first(replayed(75.5, late_ns=9_000_000)).certainty
+    first, *_, last = replayed(75.5, blocks=1).blocks
+    assert isinstance(first, Answer) and first.text.startswith("No answer yet") and "--blocks 4" in str(last)
 
 
 def test_an_answer_waits_for_slow_start_on_a_new_connection_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.made_recording import costs
+from tests.unit.made_recording import costs, is_answer_first
 
 from howfar.cli.predict import predict
 from howfar.cli.replay import _first_pages as first_pages
@@ -30,7 +30,7 @@ from howfar.recording.page_costs import cost_pages
 from howfar.recording.path_session import required_speech, usable_pages
 from howfar.recording.recording import KILLED, Connection, Digest, Recording, RecordingFile, RoundTrip, TimedPage, read
 from howfar.recording.summary import RecordingSummary, covered_ns, document, summarize
-from howfar.report.document import Answer, Warnings
+from howfar.report.document import AdviceBlock, Answer, Warnings
 
 
 def trip(number: int, begun_ns: int, connection: int = 1, took_ns: int = 100) -> RoundTrip:
@@ -334,15 +334,15 @@ def test_a_mark_groups_by_what_is_the_same_and_keeps_no_query() -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        (RecordingFacts(method="tap", tap_ns=40), "Recording itself took at least 16 %"),  # four times 40 of 1000 ns
-        (RecordingFacts(method="tap", tap_ns=4), "/shop takes"),
-        (RecordingFacts(method="tap", tap_ns=None), "/shop takes"),
-        (RecordingFacts(method="packets", tap_ns=0, capture_cpus=0.07), "Capturing packets kept 7.0 % of a CPU busy"),
-        (RecordingFacts(method="packets", tap_ns=0, capture_cpus=0.02), "/shop takes"),
-        (RecordingFacts(method="pcap", tap_ns=0, capture_cpus=None), "/shop takes"),
+        (RecordingFacts(method="tap", tap_ns=40), "recording itself took at least 16 %"),  # four times 40 of 1000 ns
+        (RecordingFacts(method="tap", tap_ns=4), ""),
+        (RecordingFacts(method="tap", tap_ns=None), ""),
+        (RecordingFacts(method="packets", tap_ns=0, capture_cpus=0.07), "capturing packets kept 7.0 % of a CPU busy"),
+        (RecordingFacts(method="packets", tap_ns=0, capture_cpus=0.02), ""),
+        (RecordingFacts(method="pcap", tap_ns=0, capture_cpus=None), ""),
     ],
 )
-def test_the_first_line_says_what_recording_cost_where_it_was_much(
+def test_how_sure_the_answer_is_includes_what_recording_cost_where_it_was_much(
     facts: RecordingFacts, said: str, tmp_path: Path
 ) -> None:
     page = TimedPage(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
@@ -350,8 +350,18 @@ def test_the_first_line_says_what_recording_cost_where_it_was_much(
     file = recorded(tmp_path / "a.recording", (page,), trips)
     file.assign_pages()
     file.finish(facts)
-    head, *_ = document(summarize(read(tmp_path / "a.recording")), "a.recording").blocks
-    assert isinstance(head, Answer) and head.text.startswith(said)
+    answer = is_answer_first(document(summarize(read(tmp_path / "a.recording")), "a.recording"))
+    assert said in answer.certainty
+    assert any(word in answer.certainty for word in ("itself", "capturing")) is bool(said)
+
+
+def test_a_recording_without_a_page_has_no_answer_and_no_advice(tmp_path: Path) -> None:
+    for name, trips in (("none", ()), ("outside", (trip(1, 1_000),))):
+        report = document(_summarized(tmp_path / name, (), trips), "a")
+        answer, *others = report.blocks
+        assert isinstance(answer, Answer) and answer.text.startswith("No answer") and not answer.why
+        assert not any(isinstance(block, AdviceBlock) for block in others)
+        assert "howfar record" in str(others[-1])
 
 
 def test_overlapping_times_count_once_and_end_with_the_page() -> None:
@@ -428,7 +438,8 @@ def test_the_time_to_send_is_shown_apart_and_nagle_is_named(tmp_path: Path) -> N
     (only,) = found.pages
     assert (only.waiting.value, only.sending.value, found.nagle) == (0.01, 0.4, 1)
     assert found.statements[0].waited_ms == 2
-    assert "Nagle" in _said(found) and "40 %" in _said(found)
+    advice = [block for block in document(found, "a").blocks if isinstance(block, AdviceBlock)]
+    assert "Nagle" in advice[0].because and "40 %" in _said(found)
 
 
 def test_a_goodbye_is_no_round_trip(tmp_path: Path) -> None:

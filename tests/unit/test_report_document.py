@@ -162,8 +162,31 @@ def test_html_escapes_what_comes_from_data_and_has_no_script() -> None:
 
 def test_markdown_has_every_table_and_no_receipt() -> None:
     text = as_markdown(sample())
-    assert "| a & <b> \\| c | 8,000 [7,900, 8,100] | 1.75 |" in text
-    assert "Receipts" not in text and "Only a chart" not in text and "## More\n\n- one\n- two" in text
+    assert "| a & <b> \\| c | 8,000<br>[7,900, 8,100] | 1.75 |" in text
+    assert "Receipts" not in text and "Only a chart" not in text
+    assert "<summary>More</summary>\n\n- one\n- two\n" in text and text.count("</details>") == 1
+    assert "\\* extrapolated" in as_markdown(Document("", (Text("* extrapolated"),)))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_setting_is_broken_between_its_parts(width: int) -> None:
+    setting = "paths, quick · mariadb 10.11.19 · link of 0.2 ms and 1 Gb/s · 2 CPUs · 2026-11-29 00:21 UTC"
+    lines = terminal.render(Document("", (), setting=setting), width).strip().splitlines()
+    assert " · ".join(lines) == setting and all(len(line) <= width for line in lines)
+
+
+def test_the_first_screen_has_two_lines_of_notes_and_the_details_all() -> None:
+    notes = (
+        "Long, but this has room on the first line of an answer.",
+        "So does this one. *: resolved.",
+        "Not this " * 9,
+    )
+    table = Table("", plain_columns("path", "ratio"), (plain_cells("tcp", "0.8 *"),), notes)
+    document = Document("", (table, Details("More", (Text("more"),))))
+    first, complete = (terminal.render(document, 60, details=details).splitlines() for details in (False, True))
+    below = first.index("tcp   0.8 *") + 1
+    assert first[below + 2] == "" and "*: resolved." in first[below + 1] and "Not this" not in "".join(first)
+    assert any(line.startswith("Not this") for line in complete)
 
 
 def test_csv_has_every_key_of_every_record() -> None:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.report_page import report_page
 from tests.unit.rendered import GOLDEN, is_golden
 from tests.unit.rendered import csv as csv
 from tests.unit.rendered import markdown as markdown
@@ -22,7 +23,8 @@ from howfar.experiments.registry import schema, summarise
 from howfar.report.text import as_json
 from howfar.store.records import StopReason, TrialStatus
 
-SCHEMA = Path(__file__).parents[2] / "schema" / "report.json"
+ROOT = Path(__file__).parents[2]
+SCHEMA, SCHEMA_PAGE = ROOT / "schema" / "report.json", ROOT / "docs" / "report-json.md"
 
 
 @cache
@@ -56,13 +58,14 @@ FORMATS: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*FORMATS, "schema"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_golden(name: str) -> None:
-    if name == "schema":  # public, so it is stored with the other schemas
-        path, text = SCHEMA, plain_json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-    else:
-        path, text = GOLDEN / name, FORMATS[name]()
-    is_golden(path, text)
+    is_golden(GOLDEN / name, FORMATS[name]())
+
+
+def test_the_published_schema_and_its_page_are_current() -> None:
+    is_golden(SCHEMA, plain_json.dumps(schema(), indent=2, ensure_ascii=False) + "\n")
+    is_golden(SCHEMA_PAGE, report_page(schema()))
 
 
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 200])

@@ -119,18 +119,6 @@ def test_transactions_are_queries_over_queries_a_transaction() -> None:
     assert cell.tps.value * cell.queries_per_txn == pytest.approx(cell.qps.value)
 
 
-def test_near_ceilings_share_a_label() -> None:
-    line = curve_blocks.CeilingLabel
-    found = curve_blocks.ceiling_labels(
-        [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)],
-        max_factor=1.15,
-    )
-    assert [(label.tps, label.name) for label in found] == [
-        (100, "server CPU: 100 to 105/s"),
-        (300, "link to client: 300/s"),
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_page_is_small_whole_and_fetches_nothing(plan: str) -> None:
@@ -154,13 +142,12 @@ def test_every_chart_has_a_name_and_a_table() -> None:
         figures = re.findall(r"<figure>.*?</figure>", page(plan), re.DOTALL)
         assert len(figures) >= 4
         for figure in figures:
-            assert "<title>" in figure and "<table>" in figure
+            assert "<title>" in figure and "<table" in figure
 
 
 CAPTIONS = {
     "model's line": REPORT["model"].partition("{")[0],
     "ceilings' lines": REPORT["ceilings"],
-    "knee's mark": REPORT["knee"],
     "algorithms' lines": COMPRESSION["lines"],
 }
 """Sentences of captions about what is computed."""
@@ -182,7 +169,8 @@ def heads_of(found: Document) -> set[str]:
 
 def computed_parts(found: Document) -> set[str]:
     titles = {block.title for block in found.blocks if isinstance(block, Details)}
-    captions = " ".join(block.caption for block in found.blocks if isinstance(block, Chart))
+    inner = [block for section in found.blocks if isinstance(section, Details) for block in section.blocks]
+    captions = " ".join(block.caption for block in (*found.blocks, *inner) if isinstance(block, Chart))
     explained = {name for name, sentence in CAPTIONS.items() if sentence in captions}
     return (titles | heads_of(found) | explained) & (REMEDIES.union(*COMPUTED.values()))
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.unit.made_recording import is_answer_first
 
 from howfar.contract.messages import UnixTarget
 from howfar.errors import UsageError
@@ -25,6 +26,7 @@ from howfar.recording.insertion import NamedServer
 from howfar.recording.slope import Costs, Observation, Slope, SlopeRequest, WarmUp, analyze, document
 from howfar.recording.tap import Tap
 from howfar.report import terminal
+from howfar.report.document import AdviceBlock, Table
 
 DELAYS_NS = (0, 1_000_000, 2_000_000, 5_000_000)
 COSTS = Costs(tap_us=0, loopback_us=8, idle="polling")
@@ -99,10 +101,11 @@ def test_a_kink_is_named_where_it_is() -> None:
     assert not analyzed(observed()).kinks
 
 
-def test_too_few_blocks_give_points_and_no_interval() -> None:
+def test_too_few_blocks_give_no_answer_and_no_times_of_other_paths() -> None:
     found = analyzed(observed(blocks=3))
     assert found.slope.low is None
-    assert "allow no interval" in screen(found)
+    assert "No answer" in screen(found) and "--blocks 4" in screen(found)
+    assert not any(isinstance(block, Table | AdviceBlock) for block in document(found, "page.php").blocks)
 
 
 def test_a_line_that_misses_the_present_path_is_said() -> None:
@@ -138,8 +141,8 @@ def test_a_first_block_that_differs_from_the_last_is_said() -> None:
         seen.model_copy(update={"took_ns": round(seen.took_ns * (1 + 0.5 * 0.5**seen.block))}) for seen in observed()
     ]
     assert analyzed(drifting).drift == pytest.approx(0.5, abs=0.05)
-    assert "% longer than the last" in screen(analyzed(drifting))
-    assert "first block took" not in screen(analyzed(observed()))
+    assert "a first block that took" in is_answer_first(document(analyzed(drifting), "page.php")).certainty
+    assert "doubtful" not in is_answer_first(document(analyzed(observed()), "page.php")).certainty
 
 
 @pytest.mark.parametrize(
@@ -147,13 +150,32 @@ def test_a_first_block_that_differs_from_the_last_is_said() -> None:
     [
         (60, 0.3, "waits for 5"),
         (49.5, 9.0, "waits for all of its 50.5 round trips"),
-        (47, 0.3, "each of which costs more"),
+        (47, 0.3, "each costs more than the delay"),
     ],
 )
 def test_no_more_round_trips_are_waited_for_than_were_counted(round_trips: float, noise_ms: float, said: str) -> None:
     """[app-8]"""
     seen = [one.model_copy(update={"round_trips": round_trips}) for one in observed(noise_ms=noise_ms)]
     assert said in screen(analyzed(seen))
+
+
+@pytest.mark.parametrize(
+    ("round_trips", "time_ms", "noise_ms", "still_falling"),
+    [(60, line, 0.3, False), (49.5, line, 9.0, True), (47, line, 0.3, False), (5, lambda _: 12.0, 0.3, False)],
+)
+def test_each_answer_is_short_and_says_why_and_how_sure(
+    round_trips: float, time_ms: Callable[[float], float], noise_ms: float, still_falling: bool
+) -> None:
+    seen = [one.model_copy(update={"round_trips": round_trips}) for one in observed(time_ms, noise_ms=noise_ms)]
+    found = analyze(seen, COSTS, WarmUp(400, still_falling))
+    answer = is_answer_first(document(found, "page.php"))
+    assert ("still falling" in answer.certainty) is still_falling
+
+
+def test_the_setting_names_server_duration_and_day() -> None:
+    measured = {"server": "127.0.0.1:3306", "began_unix_ns": 1_764_338_700_000_000_000, "measured_s": 41.6}
+    found = analyzed(observed()).model_copy(update=measured)
+    assert document(found, "a").setting == "127.0.0.1:3306 · 8 blocks in 42 s · 2025-11-28 14:05 UTC"
 
 
 def test_beyond_the_longest_delay_times_are_marked() -> None:

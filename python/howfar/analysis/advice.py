@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis.answer import capital
+from pydantic import Field
+
+from howfar.analysis import advice_texts as texts
 from howfar.analysis.cells import LINK, CellSummary, Metric, NoiseFloors, threads_of
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, Machine, is_machine_busy
 from howfar.analysis.link_facts import link_facts
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import MIN_HELPFUL_GAIN, Limit
+from howfar.findings import fill, note
 from howfar.model.resource import Resource
 from howfar.paths import is_direct
 from howfar.plan.factors import has_fault, level_of
@@ -31,18 +34,6 @@ from howfar.stats.intervals import (
 from howfar.stats.resample import figure_text
 from howfar.stats.trials import SINGULAR, TrialTable, group_by_other_factors, others_cpus
 from howfar.store.records import ArmRole
-from howfar.units import spoken_rate
-
-
-def socket_action(server_kind: str) -> str:
-    """The advice to use the socket. MySQL's clients take `localhost` as the socket; others need its path, or that of its directory."""
-    instruction = (
-        "use it as the host"
-        if service_of(server_kind) is not SERVICES["mysql"]
-        else "write host=localhost, not 127.0.0.1"
-    )
-    return f"Where application and server share a machine, connect through the socket: {instruction}."
-
 
 LATENCY_BOUND_SHARE = 0.5
 """Share of a transaction's time in round trips from which the advice is to reduce them."""
@@ -56,6 +47,9 @@ MAX_ARMS_NAMED = 6
 """Maximum number of arms listed by name: the cells of a grid are too many for a list."""
 
 
+Parameters = dict[str, str | int | float]
+
+
 class Advice(Part):
     """One thing to do, and why."""
 
@@ -63,6 +57,21 @@ class Advice(Part):
     because: str
     lines: tuple[str, ...] = ()
     """Exact lines to type or to write into a file."""
+    id: str = ""
+    """What to do: an id of `ACTIONS`. Empty: advice of an experiment."""
+    parameters: Parameters = Field(default_factory=dict)
+    """The figures of both texts."""
+
+
+def _make_advice(advice_id: str, reasons: Sequence[str], parameters: Parameters, lines: tuple[str, ...] = ()) -> Advice:
+    """Advice from templates, with a sentence for each reason."""
+    return Advice(
+        action=note(texts.ACTIONS[advice_id], **parameters),
+        because=" ".join(note(texts.REASONS[reason], **parameters) for reason in reasons),
+        lines=lines,
+        id=advice_id,
+        parameters=parameters,
+    )
 
 
 @dataclass(frozen=True)
@@ -110,40 +119,20 @@ def advise(
 
 _MAX_LIMITS = 3
 """Maximum number of pieces of advice about limits; each is about a different resource."""
-_ACTIONS = {
-    Resource.LINK_TO_CLIENT: "Send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link.",
-    Resource.LINK_TO_SERVER: "Send fewer bytes to the server, or use a faster link.",
-    Resource.SERVER_CPU: "Give the server more CPU, or make its queries cheaper: a faster network would not help.",
-    Resource.CLIENT_CPU: "Give the load generator more CPU and measure again: these figures describe its own limit.",
-    Resource.INSTRUMENT_CPU: "Measure these links on a machine with spare CPUs for the emulator before drawing conclusions.",
-    Resource.FORWARDER_CPU: "Remove the forwarder.",
-    Resource.ONE_THREAD: "Spread that work over more threads.",
-    Resource.RECEIVE_WINDOW: "Enlarge the receive window, or use more connections.",
-    Resource.SEND_BUFFER: "Enlarge the send buffer, or use more connections.",
-    Resource.LOSS: "Find out where segments are lost: no setting of the database will help.",
-    Resource.COMMIT: "Make commits cheaper, with a faster disk, more commits at a time, or less durability where that is allowed.",
-    Resource.ACKNOWLEDGEMENT: "Commit from more connections, or more rows at a time, or move the replica closer: commits wait for it.",
-    Resource.LOCK: "Hold locks for less time, with fewer round trips between the first write and the commit, or write to more rows.",
-    Resource.SERVER_WAIT: "Check on the server what its sessions wait for during the load.",
-    Resource.LATENCY: "Use more connections: no resource is full.",
-    Resource.ERRORS: "Remove the cause of the server's errors and measure again: these figures include them.",
-    Resource.INVALID: "Repeat the run on an idle machine: these figures do not describe the path.",
-}
 
 
-def _action(cell: CellSummary, limit: Limit) -> str:
-    """The action against a limit. For latency, it reduces the largest part of a connection's cycle. If no process dominates the
+def _action_id(cell: CellSummary, limit: Limit) -> str:
+    """The action against a limit. For latency, it reduces the largest part of a transaction's time. If no process dominates the
     shared CPUs, it is unknown which of them needs more, so that the action is to measure again."""
     if limit.divided:
-        return "Measure again with separate CPUs for load, emulator and other programs before buying more."
-    if limit.resource is not Resource.LATENCY or cell.cycle is None:
-        return _ACTIONS[limit.resource]
-    round_trips_us, wire_us = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)
-    if wire_us > max(round_trips_us, cell.cycle.us / 4):
-        return "Send fewer bytes, or use a faster link or more connections: each waits for its own bytes, but no resource is full."
-    if round_trips_us > cell.cycle.us / 4:
-        return "Use more connections or fewer round trips: no resource is full."
-    return _ACTIONS[limit.resource]
+        return "divided-cpu"
+    if limit.resource is Resource.LATENCY and cell.cycle is not None:
+        round_trips_us, wire_us = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)
+        if wire_us > max(round_trips_us, cell.cycle.us / 4):
+            return "latency-of-bytes"
+        if round_trips_us > cell.cycle.us / 4:
+            return "latency-of-round-trips"
+    return limit.resource.name.lower().replace("_", "-")
 
 
 _LIMIT_FACTORS = ("compression", "tls", "connect", "threads", "rate_bps")
@@ -167,27 +156,27 @@ def _advice_on_limits(cells: Sequence[CellSummary]) -> list[Advice]:
     fastest_cells = sorted(_fastest_cells(cells), key=lambda cell: -cell.qps.value)
     are_links_compared = len({cell.factors.get("rate_bps") for cell in fastest_cells}) > 1
     for cell in fastest_cells:
-        if cell.limit is not None and cell.limit.resource in _ACTIONS:
+        if cell.limit is not None and cell.limit.resource is not Resource.NOT_ESTABLISHED:
             by_resource.setdefault(cell.limit.resource, cell)
     return [
-        Advice(
-            action=_action_at_rate(cell, cell.limit) if are_links_compared else _action(cell, cell.limit),
-            because=_reason_text(cell.arm, cell.limit),
-        )
+        _advice_on_limit(cell, cell.limit, are_links_compared)
         for cell in list(by_resource.values())[:_MAX_LIMITS]
         if cell.limit is not None
     ]
 
 
-def _action_at_rate(cell: CellSummary, limit: Limit) -> str:
-    """The action, for the link over which the cell was measured."""
-    action = _action(cell, limit)
-    return f"At {spoken_rate(float(cell.factors['rate_bps']))}, {action[:1].lower()}{action[1:]}"
-
-
-def _reason_text(arm: str, limit: Limit) -> str:
-    text = f"{arm}: {limit.says}. What would help: {limit.would_change}."
-    return text + (f" What would not: {limit.would_not}." if limit.would_not else "")
+def _advice_on_limit(cell: CellSummary, limit: Limit, are_links_compared: bool) -> Advice:
+    """`are_links_compared`: whether the action names the link over which the cell was measured."""
+    advice_id = _action_id(cell, limit)
+    parameters: Parameters = {"arm": cell.arm, "limit": limit.id}
+    action = texts.ACTIONS[advice_id]
+    if are_links_compared:
+        parameters["rate_bps"] = float(cell.factors["rate_bps"])
+        action = fill(texts.AT_RATE, action=action, rate_bps=parameters["rate_bps"])
+    reason = texts.REASONS["limit, would not" if limit.would_not else "limit"]
+    figures = {"says": limit.says, "would_change": limit.would_change, "would_not": limit.would_not}
+    because = fill(reason, arm=cell.arm, **figures)
+    return Advice(action=note("{action}", action=action), because=because, id=advice_id, parameters=parameters)
 
 
 def _advise_socket(context: _RunContext) -> Advice | None:
@@ -195,19 +184,19 @@ def _advise_socket(context: _RunContext) -> Advice | None:
     unit = context.table.unit
     if socket is None or tcp is None or tcp.ratio is None or socket.role is not ArmRole.BASELINE:
         return None
+    parameters: Parameters = {"unit": unit, "one": SINGULAR[unit]}
     reasons = []
     if tcp.resolution is Resolution.SLOWER:
-        reasons.append(
-            f"TCP on the same machine reaches {interval_text(tcp.ratio)} times the socket's {unit} per second"
-        )
+        reasons.append("tcp-slower")
+        parameters["ratio"] = interval_text(tcp.ratio)
     if tcp.cpu_resolution is Resolution.SLOWER and tcp.cpu_ratio:
-        reasons.append(f"TCP uses {interval_text(tcp.cpu_ratio)} times the CPU per {SINGULAR[unit]}")
+        reasons.append("tcp-cpu")
+        parameters["cpu_ratio"] = interval_text(tcp.cpu_ratio)
     if not reasons:
         return None
-    kind = context.table.run.info.server_kind
-    return Advice(
-        action=socket_action(kind), because=f"{capital(', and '.join(reasons))}.", lines=service_of(kind).client_lines
-    )
+    service = service_of(context.table.run.info.server_kind)
+    parameters["how"] = texts.SOCKET_OF_MYSQL if service is SERVICES["mysql"] else texts.SOCKET
+    return _make_advice("socket", reasons, parameters, service.client_lines)
 
 
 def _advise_round_trips(context: _RunContext) -> Advice | None:
@@ -217,54 +206,38 @@ def _advise_round_trips(context: _RunContext) -> Advice | None:
     cycle, link = sum(remote.time_split_us.values()), remote.time_split_us.get(LINK, 0.0)
     if not cycle or link <= 0:
         return None
-    used_share, round_trips = remote.link_used, remote.turns_per_txn
-    is_link_idle = used_share is not None and used_share < MAX_IDLE_LINK_USE
-    share = _round_trips_share(context, remote)
+    share, used_share = _round_trips_share(context, remote), remote.link_used
     mean_share = link / cycle
     limits = (
         None
         if share.low is None or share.high is None
         else (min(share.low, mean_share) * 100, max(share.high, mean_share) * 100)
     )
-    percent = figure_text(mean_share * 100, limits, "{:.0f}".format)
-    because = (
-        f"Over the network, a transaction makes {round_trips:.0f} round trip{'' if round(round_trips) == 1 else 's'}; they take "
-        f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({percent} %)"
-        + (
-            f", while its bytes use {used_share * 100:.1f} % of the link's rate"
-            if used_share is not None and is_link_idle
-            else ""
-        )
-        + "."
-    )
+    parameters: Parameters = {
+        "round_trips": round(remote.turns_per_txn),
+        "link_ms": link / 1e3,
+        "transaction_ms": cycle / 1e3,
+        "percent": figure_text(mean_share * 100, limits, "{:.0f}".format),
+        "no_bandwidth": 0,
+    }
+    reasons = ["round-trips"]
+    if used_share is not None and used_share < MAX_IDLE_LINK_USE:
+        reasons, parameters["link_used"] = ["round-trips, idle link"], used_share
     if share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high:
-        action = "Round trips take about half of the time over the network: run longer to find out whether they or CPU time take more."
-        because += " Whether round trips or CPU time is the larger part is not resolved."
+        advice_id = "resolve-round-trips"
+        reasons.append("larger-part")
     elif mean_share < LATENCY_BOUND_SHARE:
-        action = "First reduce the time spent in CPU and server: round trips take less than half of the time."
+        advice_id = "less-cpu-time"
     else:
-        bandwidth_clause, unresolved_sentence = _bandwidth_text(remote)
-        fewer = service_of(context.table.run.info.server_kind).fewer_round_trips
-        action = f"With the server on another machine, make fewer round trips ({fewer}) or move the application next to its data"
-        action += f"{bandwidth_clause}."
-        because += unresolved_sentence
-    if mean_share < LATENCY_BOUND_SHARE and context.is_busy:
-        because += " Other programs used the CPUs: on a quiet machine, round trips take a larger share."
-    return Advice(action=action, because=because)
-
-
-def _bandwidth_text(cell: CellSummary) -> tuple[str, str]:
-    """Text about more bandwidth: a clause for the action if the whole interval shows that it will not help, and a sentence for the
-    reason if only the estimate does."""
-    faster_link = cell.limit.faster_link if cell.limit is not None else None
-    if faster_link is None or faster_link.value >= MIN_HELPFUL_GAIN:
-        return "", ""
-    if faster_link.high is not None and faster_link.high < MIN_HELPFUL_GAIN:
-        return "; more bandwidth will not help", ""
-    return (
-        "",
-        f" Whether more bandwidth helps is not resolved: at most {interval_text(faster_link)} times the throughput.",
-    )
+        advice_id = "fewer-round-trips"
+        parameters["ways"] = service_of(context.table.run.info.server_kind).fewer_round_trips
+        faster_link = remote.limit.faster_link if remote.limit is not None else None
+        if faster_link is not None and faster_link.value < MIN_HELPFUL_GAIN:
+            is_resolved = faster_link.high is not None and faster_link.high < MIN_HELPFUL_GAIN
+            parameters |= {"no_bandwidth": int(is_resolved), "faster_link": interval_text(faster_link)}
+            reasons += [] if is_resolved else ["bandwidth"]
+    reasons += ["busy-machine"] if mean_share < LATENCY_BOUND_SHARE and context.is_busy else []
+    return _make_advice(advice_id, reasons, parameters)
 
 
 def _round_trips_share(context: _RunContext, cell: CellSummary) -> Estimate:
@@ -294,17 +267,12 @@ def _advise_no_forwarding(context: _RunContext) -> Advice | None:
     speed, cost = judge_ratio(rate_ratios).reported, judge_ratio(cpu_ratios).reported
     reasons = []
     if context.floors.threshold(forwarded.factors).resolve(speed) is Resolution.SLOWER:
-        reasons.append(
-            f"the forwarded socket reaches {interval_text(speed)} times the {table.unit} per second of plain TCP ({remote.arm})"
-        )
+        reasons.append("forwarded-slower")
     if context.floors.threshold(forwarded.factors, Metric.CPU).resolve(cost) is Resolution.FASTER:
-        reasons.append(f"each {SINGULAR[table.unit]} costs {interval_text(cost)} times the CPU")
-    if not reasons:
-        return None
-    return Advice(
-        action="Do not forward the socket to another machine for speed: its traffic still crosses the network.",
-        because=f"{capital(', and '.join(reasons))}.",
-    )
+        reasons.append("forwarded-cpu")
+    parameters: Parameters = {"unit": table.unit, "one": SINGULAR[table.unit], "arm": remote.arm}
+    parameters |= {"ratio": interval_text(speed), "cpu_ratio": interval_text(cost)}
+    return _make_advice("no-forwarding", reasons, parameters) if reasons else None
 
 
 def _advise_more_blocks(context: _RunContext) -> Advice | None:
@@ -316,44 +284,36 @@ def _advise_more_blocks(context: _RunContext) -> Advice | None:
     if not unresolved:
         return None
     if context.table.blocks < MIN_BLOCKS:
-        return Advice(
-            action=f"Run longer: at least {MIN_BLOCKS} blocks are needed.",
-            because=f"Fewer blocks give no interval. Intervals can be trusted with {FEW_BLOCKS} blocks or more.",
-        )
+        return _make_advice("enough-blocks", ["no-intervals"], {"needed": MIN_BLOCKS, "trusted": FEW_BLOCKS})
     blocks_by_arm = {cell.arm: _blocks_to_resolve(context, cell) for cell in unresolved}
     reachable = {
         arm: blocks for arm, blocks in blocks_by_arm.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED
     }
     unreachable = [arm for arm in blocks_by_arm if arm not in reachable]
-    because = [_sufficient_blocks_text(reachable)] if reachable else []
+    reasons: list[str] = []
+    parameters: Parameters = {"max_blocks": MAX_BLOCKS_ADVISED, "quick": int(context.table.run.info.quick)}
+    if reachable and len(reachable) <= MAX_ARMS_NAMED:
+        reasons.append("blocks")
+        entries = [fill(texts.BLOCKS_OF_ARM, arm=arm, blocks=blocks) for arm, blocks in reachable.items()]
+        parameters["blocks"] = ", ".join(entries)
+    elif reachable:
+        reasons.append("blocks-of-cells")
+        worst = max(reachable, key=lambda arm: reachable[arm])
+        parameters |= {"median": math.ceil(median(reachable.values())), "cells": len(reachable)}
+        parameters |= {"worst": reachable[worst], "arm": worst}
     if unreachable:
-        subject = ", ".join(unreachable) if len(unreachable) <= MAX_ARMS_NAMED else f"{len(unreachable)} cells"
-        because.append(
-            f"With this scatter, more than {MAX_BLOCKS_ADVISED} blocks are needed to resolve a difference as small as "
-            f"that of {subject}; CPU per query may."
-        )
+        reasons.append("too-many-blocks")
+        is_short = len(unreachable) <= MAX_ARMS_NAMED
+        parameters["unreachable"] = ", ".join(unreachable) if is_short else fill(texts.CELLS, count=len(unreachable))
     # The duplicate's interval has to be as narrow as the others'.
     cells = [*unresolved, *([context.duplicate] if context.duplicate else [])]
     blocks = [cell.blocks_needed or MAX_BLOCKS_ADVISED + 1 for cell in cells]
     if max(blocks) <= MAX_BLOCKS_ADVISED:
-        because.append(f"About {max(blocks)} blocks would make the intervals as narrow as requested.")
+        reasons.append("narrow-blocks")
+        parameters["narrow"] = max(blocks)
     if any(Diagnostic.CONTAMINATED_BLOCKS in cell.warnings for cell in unresolved):
-        because.append("Some blocks were disturbed.")
-    longer = "Run longer (with --full)" if context.table.run.info.quick else "Run longer"
-    quieter = "on a quieter machine to resolve more."
-    return Advice(action=f"{longer} or {quieter}" if reachable else f"Measure {quieter}", because=" ".join(because))
-
-
-def _sufficient_blocks_text(reachable: dict[str, int]) -> str:
-    if len(reachable) <= MAX_ARMS_NAMED:
-        list_text = ", ".join(f"about {blocks} for {arm}" for arm, blocks in reachable.items())
-    else:
-        worst = max(reachable, key=lambda arm: reachable[arm])
-        list_text = (
-            f"about {math.ceil(median(reachable.values()))} in the median of {len(reachable)} cells, "
-            f"{reachable[worst]} at worst ({worst})"
-        )
-    return f"If the differences are as large as measured, the number of blocks needed to tell them from the baseline is {list_text}."
+        reasons.append("disturbed")
+    return _make_advice("more-blocks" if reachable else "quieter-machine", reasons, parameters)
 
 
 def _blocks_to_resolve(context: _RunContext, cell: CellSummary) -> int | None:

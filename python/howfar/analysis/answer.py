@@ -6,37 +6,15 @@ figures of findings, never the words.
 
 from __future__ import annotations
 
-import math
-import re
-import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
-from pydantic import Field
-
-from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, Resolution
-from howfar.units import format_duration_ns, spoken_rate
+from howfar.findings import Finding, Texts, capital, fill, join
+from howfar.stats.estimate import Part
+from howfar.stats.intervals import MIN_BLOCKS
 
 MAX_WORDS = 25
 """Maximum number of words of an answer. Findings that do not fit are in the tables."""
-
-Texts = Mapping[str, str]
-"""Templates by id of a finding; `ID, next` is the template of a finding that follows one with the same id, and `ID, after OTHER` of
-one that follows the id `OTHER`. Fields are `{subject}`, `{estimate}` and the finding's parameters, in the formats of `_Formatter`."""
-
-
-class Finding(Part):
-    """One thing that a run shows."""
-
-    id: str
-    subject: str = ""
-    """The arm or the level of a factor that it is about."""
-    estimate: Estimate | None = None
-    verdict: Resolution | None = None
-    """What the interval of a ratio shows. None: nothing is compared."""
-    parameters: dict[str, str | int | float] = Field(default_factory=dict)
 
 
 class Answer(Part):
@@ -106,83 +84,3 @@ def clauses(findings: Sequence[Finding], texts: Texts) -> str:
 def sentences(findings: Iterable[Finding], texts: Texts) -> tuple[str, ...]:
     """A sentence for each finding."""
     return tuple(sentence([finding], texts) for finding in findings)
-
-
-def note(template: str, **figures: Any) -> str:
-    """A template with its figures as a sentence."""
-    return f"{capital(fill(template, **figures))}."
-
-
-def fill(template: str, **figures: Any) -> str:
-    """A template with its figures in the formats of `_Formatter`."""
-    return _Formatter().format(template, **figures)
-
-
-def capital(text: str) -> str:
-    """The text with a capital first letter. A name like `synchronous_commit` stays as it is."""
-    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
-
-
-def join(names: Sequence[str], last: str = "and") -> str:
-    """Nothing, `a`, `a and b`, `a, b and c`. `last`: the word before the last name."""
-    return f" {last} ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
-
-
-class _Formatter(string.Formatter):
-    """Formats of figures in a sentence, which has no intervals.
-
-    Of a ratio: `slower` (`2.7 times slower`, `16 % faster`), `fewer` of a number, `more` of a quantity. Of others: `n` two significant
-    digits or whole thousands, `table` the digits of a table, `count` these without decimals of a whole number, `share` per cent,
-    `upper` per cent of an upper limit, rounded up, `ms` and `us` with their unit, `time` nanoseconds as a duration, `rate` bits per
-    second, `of round-trip` a number of things, `of crash crashes` with a plural that is not regular. `{flag:?perhaps }` is that text
-    if the flag is set, else nothing.
-    """
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        number = value.value if isinstance(value, Estimate) else value
-        if format_spec.startswith("?"):
-            return format_spec[1:] if value else ""
-        if format_spec.startswith("of "):
-            noun, *plural = (word.replace("-", " ") for word in format_spec.removeprefix("of ").split())
-            return f"{number:,} {noun if number == 1 else plural[0] if plural else noun + 's'}"
-        form = _FORMATS.get(format_spec)
-        return form(number) if form is not None else str(super().format_field(number, format_spec))
-
-
-def _change(ratio: float, less: str, more: str) -> str:
-    """A ratio in words: a factor from 2 on, else per cent."""
-    factor, word = (1 / ratio, less) if ratio < 1 else (ratio, more)
-    if factor >= 2:
-        return f"{factor:.{1 if factor < 10 else 0}f} times {word}"
-    return f"{_number(abs(ratio - 1) * 100)} % {word}"
-
-
-def _number(value: float) -> str:
-    """`0.43`, `8.8`, `12,000`: as many digits as a sentence needs."""
-    if isinstance(value, int) or abs(value) >= 99.5:
-        return f"{round(value):,}"
-    return f"{value:.2g}"
-
-
-def table_number(value: float) -> str:
-    """Three to four significant digits, thousands grouped: `27,862`, `34.9`, `2.08`, `0.0412`."""
-    size = abs(value)
-    if size >= 1 or size == 0:
-        return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
-    return f"{value:.3g}"
-
-
-_FORMATS = {
-    "slower": lambda ratio: _change(ratio, "slower", "faster"),
-    "fewer": lambda ratio: _change(ratio, "fewer", "more"),
-    "more": lambda ratio: _change(ratio, "less", "more"),
-    "n": _number,
-    "table": table_number,
-    "count": lambda value: f"{value:,.0f}" if value == int(value) else table_number(value),
-    "upper": lambda share: f"{math.ceil(round(share * 100, 6))} %",
-    "share": lambda share: f"{_number(share * 100)} %",
-    "ms": lambda ms: f"{_number(ms)} ms",
-    "us": lambda us: f"{_number(us)} µs",
-    "time": lambda ns: re.sub(r"(?<=\d)(?=[a-z])", " ", format_duration_ns(ns)).replace("us", "µs"),
-    "rate": spoken_rate,
-}

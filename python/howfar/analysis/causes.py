@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from howfar.analysis.answer import Finding, Texts
 from howfar.analysis.cells import CellSummary
 from howfar.bottleneck.cycle import PARTS, REST, ROUND_TRIPS, part_us
+from howfar.findings import Finding, Texts
 from howfar.model.resource import Resource
 from howfar.plan.factors import FACTORS, Level, level_of
 

@@ -1,30 +1,36 @@
-"""Comparison of two runs: `compare(before, after)`. Separate runs are not interleaved, so this is weaker evidence than one run: the
-difference includes whatever changed between the two sessions, such as the condition of the machine."""
+"""Comparison of runs: `compare_with_first(runs)`, or `compare(before, after)` of two. Separate runs are not interleaved, so this is
+weaker evidence than one run: the difference includes whatever changed between the sessions, such as the condition of the machine."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from howfar.analysis.answer import Answer, not_yet, sentence
+from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, HOSTS, ORDINALS, QUESTIONS
 from howfar.analysis.confirmation import TOLERANCE
+from howfar.findings import Finding, fill, note
 from howfar.plan.distances import EVEN
 from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, FactorLevels, node_rtts_ns, offered_per_s
 from howfar.plan.page import Keys
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, PlanPart, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
+from howfar.stats.intervals import (
+    excludes_one,
+    half_width,
+    half_width_text,
+    interval_text,
+    simultaneous,
+    welch_ratio,
+)
 from howfar.stats.trials import TrialTable, Unit, median_latency_ns, p99_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
-from howfar.units import counted, format_duration_ns, format_rate_bps
-
-NOT_INTERLEAVED = (
-    "The two runs were not interleaved: a difference may come from the time between them. "
-    "For a firm answer, measure both as arms of one run."
-)
+from howfar.units import format_duration_ns, format_rate_bps
 
 COMPARED_ENVIRONMENT = (
     "kernel",
@@ -52,6 +58,8 @@ class ArmComparison:
     """One arm in both runs; ratios are after over before, unpaired."""
 
     arm: str
+    before_per_s: float
+    """Geometric mean of the first run's operations per second."""
     qps: Estimate
     cpu_per_query: Estimate | None
     p50: Estimate | None
@@ -75,6 +83,20 @@ class ArmComparison:
     def qps_differs(self) -> bool:
         return not self.has_given_rate and excludes_one(simultaneous(self.qps, self.comparisons))
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether its operations per second are compared."""
+        return self.same_cell and not self.has_given_rate
+
+    @property
+    def verdict(self) -> str:
+        """Id of what the comparison of its operations per second shows."""
+        if not self.is_judged:
+            return "given-rate" if self.same_cell else "other-levels"
+        if not self.qps_differs:
+            return "unresolved"
+        return "faster" if self.qps.value > 1 else "slower"
+
 
 @dataclass(frozen=True)
 class RunComparison:
@@ -89,7 +111,6 @@ class RunComparison:
     only_after: tuple[str, ...]
     operation_unit: Unit
     """The operation that `qps` and `cpu_per_query` count."""
-    warning: str = NOT_INTERLEAVED
     hosts_note: str = ""
     """Sentences for the case that a run was between real hosts: how the two links differ and, if the other run was in the
     laboratory, how well the two agree. Empty: both were in the laboratory, or there is nothing to report."""
@@ -117,22 +138,22 @@ def _on_hosts(run: Run) -> bool:
 def _agreement_sentence(arms: Sequence[ArmComparison]) -> str:
     known = [(arm, arm.relative_to_baseline) for arm in arms if arm.same_cell and arm.relative_to_baseline is not None]
     if not known:
-        return (
-            "No arm can be compared: in none are the factors the same and the link near. Run the laboratory with the plan of "
-            "the run on hosts."
-        )
+        return HOSTS["incomparable"]
     judged = [(arm, ratio) for arm, ratio in known if ratio.low is not None]
     worst, error = max(judged or known, key=lambda item: abs(math.log(item[1].value)))
-    worst_phrase = f"differs most for {worst.arm}, by a factor of {interval_text(error)}"
+    worst_phrase = fill(HOSTS["worst"], arm=worst.arm, ratio=interval_text(error))
     if not judged:
-        return f"Whether laboratory and hosts agree is not resolved: no arm has an interval; the ratio to the baseline {worst_phrase}."
+        return fill(HOSTS["unresolved"], worst=worst_phrase)
     verdicts = Counter(agreement(simultaneous(ratio, arm.comparisons)) for arm, ratio in judged)
-    interval_note = " with an interval" if len(judged) < len(known) else ""
-    differs_note = f", differs for {verdicts['differs']}" if verdicts["differs"] else ""
-    wide_note = f", and for {verdicts['too wide']} the interval is too wide to tell" if verdicts["too wide"] else ""
-    return (
-        f"Between laboratory and hosts, the ratio to the baseline agrees to {TOLERANCE * 100:.0f} % for {verdicts['agrees']} of "
-        f"{counted(len(judged), 'arm')}{interval_note}{differs_note}{wide_note}; it {worst_phrase}."
+    return fill(
+        HOSTS["agreement"],
+        tolerance=TOLERANCE,
+        agrees=verdicts["agrees"],
+        judged=len(judged),
+        partly=len(judged) < len(known),
+        differs=fill(HOSTS["differs"], count=verdicts["differs"]) if verdicts["differs"] else "",
+        wide=fill(HOSTS["wide"], count=verdicts["too wide"]) if verdicts["too wide"] else "",
+        worst=worst_phrase,
     )
 
 
@@ -157,9 +178,9 @@ def _link_difference_sentence(before: Run, after: Run, arms: Sequence[ArmCompari
         known = [(float(one), float(other)) for one, other in pairs if one and other]
         one, other = max(known, key=lambda pair: abs(math.log(pair[0] / pair[1])), default=(1.0, 1.0))
         if abs(math.log(one / other)) > math.log1p(_MIN_REPORTED_DIFFERENCE):
-            shown = f"{_with_unit(name, one)} {first} and {_with_unit(name, other)} {second}"
-            differences.append(f"{_LINK_LEVELS[name]} {shown} ({(other / one - 1) * 100:+.0f} %)")
-    return f"The links are not the same: {', '.join(differences)}." if differences else ""
+            shown = {"one": _with_unit(name, one), "other": _with_unit(name, other), "change": (other / one - 1) * 100}
+            differences.append(fill(HOSTS["link"], name=_LINK_LEVELS[name], first=first, second=second, **shown))
+    return fill(HOSTS["links"], differences=", ".join(differences)) if differences else ""
 
 
 _LINK_OPTIONS = {
@@ -179,19 +200,26 @@ def _incomparable_links_sentence(before: Run, after: Run, arms: Sequence[ArmComp
     ]
     if not incomparable:
         return ""
-    text = f"The link is too far off to compare {', '.join(incomparable)}"
+    far = fill(HOSTS["far"], arms=", ".join(incomparable))
     one, other = old[incomparable[0]], new[incomparable[0]]
     if _on_hosts(before) == _on_hosts(after):
-        return f"{text}: {_link_text(one)} before, {_link_text(other)} after."
+        return fill(HOSTS["far-runs"], far=far, one=_link_text(one), other=_link_text(other))
     host_levels = one if _on_hosts(before) else other
     usable = ((option, name) for option, name in _LINK_OPTIONS.items() if host_levels.get(name) not in (None, EVEN))
     options = " ".join(f"{option} {_with_unit(name, host_levels[name])}" for option, name in usable)
-    return f"{text}. Run the laboratory with what was measured between the hosts: {options}." if options else f"{text}."
+    return fill(HOSTS["far-laboratory" if options else "far-unknown"], far=far, options=options)
 
 
 def _link_text(levels: FactorLevels) -> str:
     known = [f"{label} {_with_unit(name, levels[name])}" for name, label in _LINK_LEVELS.items() if levels.get(name)]
     return ", ".join(known)
+
+
+def compare_with_first(runs: Sequence[Run]) -> tuple[RunComparison, ...]:
+    """Compare each run with the first one. Intervals allow for the comparisons of all runs together."""
+    compared = [compare(runs[0], run) for run in runs[1:]]
+    total = max(1, sum(not arm.has_given_rate for each in compared for arm in each.arms))
+    return tuple(replace(each, arms=tuple(replace(arm, comparisons=total) for arm in each.arms)) for each in compared)
 
 
 def compare(before: Run, after: Run) -> RunComparison:
@@ -234,6 +262,7 @@ def _compare_arm(old: TrialTable, new: TrialTable, name: str, is_measured: bool)
 
     speed = ratio(TrialTable.rate)
     assert speed is not None, "an arm with good trials has a rate"
+    rates = [math.log(rate) for trial in old.measured(name) if (rate := old.rate(trial))]
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
     has_given_rate = offered_per_s(first.factors) is not None
     relative = (
@@ -243,6 +272,7 @@ def _compare_arm(old: TrialTable, new: TrialTable, name: str, is_measured: bool)
     )
     return ArmComparison(
         arm=name,
+        before_per_s=math.exp(sum(rates) / len(rates)),
         qps=speed,
         cpu_per_query=ratio(TrialTable.path_cpu_us),
         p50=ratio(lambda _, measured: median_latency_ns(measured)),
@@ -373,3 +403,92 @@ def _fact_text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "unknown" if value is None else str(value)
+
+
+DIFFERS = ("differs", "differs-most")
+"""Ids of findings that two runs differ."""
+
+
+def answer_comparison(comparisons: Sequence[RunComparison]) -> Answer:
+    """Whether the runs are the same as the first one, and why not."""
+    findings = _find_differences(comparisons)
+    causes = _explain(next((each for each in comparisons if any(map(_differs, each.arms))), comparisons[0]))
+    has_cause = findings[0].id in DIFFERS
+    return Answer(
+        question=QUESTIONS["two" if len(comparisons) == 1 else "several"],
+        sentence=sentence(findings, ANSWERS),
+        findings=findings,
+        why=sentence(causes, CAUSES) if has_cause else "",
+        causes=causes if has_cause else (),
+    )
+
+
+def _differs(arm: ArmComparison) -> bool:
+    return arm.is_judged and arm.qps_differs
+
+
+def _find_differences(comparisons: Sequence[RunComparison]) -> tuple[Finding, ...]:
+    """What the runs show, most important first. Never empty."""
+    shared = [arm for each in comparisons for arm in each.arms if arm.same_cell]
+    judged = [arm for arm in shared if arm.is_judged]
+    if not judged:
+        return (Finding(id="given-rates" if shared else "nothing-shared"),)
+    with_interval = [arm for arm in judged if arm.qps.low]
+    if not with_interval:
+        return (not_yet(min(min(arm.trials) for arm in judged)),)
+    findings = []
+    for comparison, run in zip(comparisons, ORDINALS[1:], strict=False):
+        differing = sorted(filter(_differs, comparison.arms), key=lambda arm: -abs(math.log(arm.qps.value)))
+        for arm in differing if len(comparisons) == 1 else differing[:1]:
+            finding_id = "differs" if len(comparisons) == 1 else "differs-most"
+            subject = _without_brackets(arm.arm)
+            findings.append(Finding(id=finding_id, subject=subject, estimate=arm.qps, parameters={"run": run}))
+    if findings:
+        return tuple(findings)
+    within = _max_difference(simultaneous(arm.qps, arm.comparisons) for arm in with_interval)
+    if within >= 1:
+        return (Finding(id="too-wide", parameters={"within": within}),)
+    return (Finding(id="same", parameters={"within": within, "arms": len({arm.arm for arm in with_interval})}),)
+
+
+def _explain(comparison: RunComparison) -> tuple[Finding, ...]:
+    """Why two runs differ: whether paths or the machine changed, and the facts that differ."""
+    facts = tuple(Finding(id="facts", subject=difference.what) for difference in comparison.differences)
+    known = {
+        arm.arm: (arm, ratio)
+        for arm in comparison.arms
+        if arm.same_cell and (ratio := arm.relative_to_baseline) is not None and ratio.low
+    }
+    if not known:
+        return facts
+    paths = tuple(
+        Finding(id="path", subject=_without_brackets(name), estimate=ratio)
+        for name, (arm, ratio) in known.items()
+        if excludes_one(simultaneous(ratio, arm.comparisons))
+    )
+    within = _max_difference(simultaneous(ratio, arm.comparisons) for arm, ratio in known.values())
+    return (*(paths or (Finding(id="machine", parameters={"within": within}),)), *facts)
+
+
+def _without_brackets(name: str) -> str:
+    """The name of an arm in a sentence: `socket (again)` -> `socket again`."""
+    return re.sub(r"[()\[\]]", "", name)
+
+
+def _max_difference(ratios: Iterable[Estimate]) -> float:
+    """The largest difference from 1 that the intervals allow, as a share."""
+    limits = [limit for ratio in ratios for limit in (ratio.low, ratio.high) if limit]
+    return max(math.expm1(abs(math.log(limit))) for limit in limits)
+
+
+def certainty_of_comparison(answer: Answer, comparisons: Sequence[RunComparison]) -> str:
+    """How sure the answer is, in one line. Empty: there is none."""
+    arms = [arm for each in comparisons for arm in each.arms]
+    if answer.findings[0].id not in (*DIFFERS, "same"):
+        return ""
+    counts = [count for arm in arms for count in arm.trials]
+    widths = [width for arm in arms if arm.is_judged and (width := half_width(arm.qps)) is not None]
+    names = ["equal-trials" if min(counts) == max(counts) else "trials", *(["width"] if widths else []), "apart"]
+    widest = half_width_text(max(widths)) if widths else ""
+    clauses = (fill(CERTAINTY[name], fewest=min(counts), most=max(counts), width=widest) for name in names)
+    return note("{text}", text="; ".join(clauses))

@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field, PlainSerializer, SerializeAsAny
 from howfar.analysis import causes
 from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise
-from howfar.analysis.answer import Answer, Finding, Texts, not_yet, sentence
+from howfar.analysis.answer import Answer, not_yet, sentence
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors, threads_of
 from howfar.analysis.confirmation import (
     confirmations,
@@ -41,6 +41,7 @@ from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, saturated_arms
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
 from howfar.contract.environment import RunEnvironment
+from howfar.findings import Finding, Texts
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
 from howfar.plan.factors import SHORT_ROW, Level

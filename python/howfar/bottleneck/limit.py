@@ -8,23 +8,12 @@ from functools import partial
 
 from pydantic import AliasChoices, Field
 
-from howfar.bottleneck.cycle import (
-    ACKNOWLEDGEMENT,
-    COMMIT,
-    FORWARDER_CPU,
-    LOCKS,
-    LOSS,
-    ROUND_TRIPS,
-    WAITING,
-    WINDOWS,
-    Cycle,
-    cycle_of,
-    max_link_us,
-    part_us,
-)
+from howfar.bottleneck import cycle as cycles
+from howfar.bottleneck import texts
+from howfar.bottleneck.cycle import Cycle, cycle_of, max_link_us, part_us
 from howfar.bottleneck.evidence import ArmSetting, Evidence, gather_evidence
-from howfar.bottleneck.rules import HALF, Confidence, RuleFinding, judge
-from howfar.bottleneck.traffic import DIRECTION_LABELS, factor_text, percent
+from howfar.bottleneck.rules import DIGITS, HALF, Confidence, RuleFinding, judge, make_finding
+from howfar.findings import describe, fill
 from howfar.model.resource import LINKS, Resource
 from howfar.plan.factors import Level
 from howfar.stats.estimate import Estimate, Part
@@ -42,7 +31,7 @@ class Limit(Part):
     """Facts, each a measured figure and its limit."""
     confidence: Confidence
     would_change: str
-    """Changes that would increase throughput, with bounds of their effects."""
+    """Changes that would increase throughput, each with a bound of its gain where there is one."""
     would_not: str
     """Changes that are often tried but would not help. Empty: none."""
     gain: Estimate | None = None
@@ -52,6 +41,10 @@ class Limit(Part):
     divided: bool = False
     """Whether no user dominates the CPUs: the share of `resource` is the largest, but neither half of the CPU time in use nor twice
     the next share."""
+    id: str = ""
+    """What `says` states: an id of `texts.LIMITS`. Empty: an older report."""
+    parameters: dict[str, str | int | float] = Field(default_factory=dict)
+    """The figures of `says`."""
 
 
 _OTHERWISE = AliasChoices("otherwise", "ratio_if_wrong")
@@ -112,20 +105,15 @@ _MIN_EMULATOR_SHARE = 0.10
 """Minimum share of CPUs that the emulator uses, from which its use is reported."""
 MIN_HELPFUL_GAIN = 1.05
 """Minimum factor of throughput of a change that helps. A change does not help if the upper limit of its gain is lower."""
-SEPARATE_CPUS_ADVICE = "separate CPUs for each of these; which of them that would help most is unknown"
-"""Suggested change when no process dominates the shared CPUs."""
-
-
 _GAIN_UNKNOWN = frozenset({Resource.SERVER_WAIT, Resource.ERRORS, Resource.INVALID, Resource.NOT_ESTABLISHED})
 """Limits whose share of the cycle is not known from any counter."""
-
 PARTS_REMOVED_WITH: dict[Resource, tuple[str, ...]] = {
-    Resource.RECEIVE_WINDOW: (WINDOWS,),
-    Resource.SEND_BUFFER: (WINDOWS,),
-    Resource.LOSS: (LOSS,),
-    Resource.COMMIT: (COMMIT,),
-    Resource.ACKNOWLEDGEMENT: (ACKNOWLEDGEMENT,),
-    Resource.LOCK: (LOCKS,),
+    Resource.RECEIVE_WINDOW: (cycles.WINDOWS,),
+    Resource.SEND_BUFFER: (cycles.WINDOWS,),
+    Resource.LOSS: (cycles.LOSS,),
+    Resource.COMMIT: (cycles.COMMIT,),
+    Resource.ACKNOWLEDGEMENT: (cycles.ACKNOWLEDGEMENT,),
+    Resource.LOCK: (cycles.LOCKS,),
 }
 """Parts of the cycle that disappear if a limit is removed."""
 
@@ -190,38 +178,37 @@ class GainEstimate:
         """Upper limit of the interval; the value if there is none."""
         return self.estimate.value if self.estimate.high is None else self.estimate.high
 
-    def __str__(self) -> str:
-        """The gain as text: `x1.8 [x1.6, x2]`; with few blocks their values: `x1.8 (x1.7, x1.9)`. Limits with the same text as the
-        value are left out."""
+    def interval_text(self) -> str:
+        """The interval as text: ` [1.6, 2]`; with few blocks their values, ` (1.7, 1.9)`. Limits with the same text as the value are
+        left out."""
         value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
         if self.estimate.n == 1:
-            return f"{factor_text(value)} (one block)"
+            return texts.INTERVALS["one"]
         limits = sorted(self.estimate.points) if low is None or high is None else [low, high]
-        limit_texts = [factor_text(limit) for limit in limits]
-        if not set(limit_texts) - {factor_text(value)}:
-            return factor_text(value)
-        list_text = ", ".join(limit_texts)
-        return f"{factor_text(value)} ({list_text})" if low is None else f"{factor_text(value)} [{list_text}]"
+        figures = [fill("{limit:n}", limit=limit) for limit in limits]
+        if not set(figures) - {fill("{value:n}", value=value)}:
+            return ""
+        return fill(texts.INTERVALS["few" if low is None else "many"], figures=", ".join(figures))
 
 
 def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> GrowthBound:
     """The lowest ceiling of all resources with a capacity, except those in `without`. Assumptions: the use by the load and its
     instrument grows with throughput, and other programs stop using the CPUs."""
     bounds = [
-        GrowthBound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
+        GrowthBound(1 / link.used, fill(texts.NEXT_LIMITS["link"], direction=texts.DIRECTIONS[link.name]))
         for link in evidence.directions
         if link.used and not link.is_rate_lower_bound and _link_resource(link.name) not in without
     ]
     bounds += [
-        GrowthBound(1 / cpus.own_use, f"the CPU of the {cpus.name}")
+        GrowthBound(1 / cpus.own_use, fill(texts.NEXT_LIMITS["cpu"], host=cpus.name))
         for resource, cpus in zip((Resource.SERVER_CPU, Resource.CLIENT_CPU), evidence.cpu_sets, strict=False)
         if resource not in without and cpus.own_use
     ]
     if Resource.CLIENT_CPU not in without:
         share = evidence.thread_share("client") / evidence.client_workers
-        bounds += [GrowthBound(1 / share, "the load generator")] if share else []
+        bounds += [GrowthBound(1 / share, texts.NEXT_LIMITS["load-generator"])] if share else []
     if not bounds:
-        return GrowthBound(_MAX_FACTOR, "nothing that was measured")
+        return GrowthBound(_MAX_FACTOR, "")
     lowest = min(bounds, key=lambda bound: bound.factor)
     return GrowthBound(min(_MAX_FACTOR, max(1.0, lowest.factor)), lowest.next_limit)
 
@@ -245,9 +232,9 @@ def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> GrowthBound:
     if resource in LINKS:
         return _tighter_bound(ceiling, speedup_without(cycle, max_link_us(evidence, cycle)))
     if resource is Resource.LATENCY:
-        parts = (ROUND_TRIPS,)
+        parts = (cycles.ROUND_TRIPS,)
     elif resource is Resource.FORWARDER_CPU:
-        parts = (FORWARDER_CPU, WAITING)
+        parts = (cycles.FORWARDER_CPU, cycles.WAITING)
     return _tighter_bound(ceiling, speedup_without(cycle, part_us(cycle, *parts))) if parts else ceiling
 
 
@@ -262,74 +249,13 @@ def gain_of_any_rate(evidence: Evidence, cycle: Cycle) -> GrowthBound | None:
     return _tighter_bound(next_ceiling(evidence, LINKS), speedup_without(cycle, max_link_us(evidence, cycle)))
 
 
-_MAX_NEGLIGIBLE_GAIN = 1.02
-
-
-def _gain_text(gain: GainEstimate) -> str:
-    """A gain as text: "hardly anything" if the whole interval shows that, "perhaps hardly anything" if only its lower end does."""
-    if gain.max_factor <= _MAX_NEGLIGIBLE_GAIN:
-        return f"hardly anything, because {gain.next_limit} is also full" if gain.next_limit else "hardly anything"
-    perhaps = ", perhaps hardly anything" if gain.min_factor <= _MAX_NEGLIGIBLE_GAIN else ""
-    return f"at most {gain}" + (f", then {gain.next_limit} is full" if gain.next_limit else "") + perhaps
-
-
-def describe_remedies(resource: Resource, sample: Sample) -> str:
-    """The changes that would increase throughput, as text with bounds and intervals."""
-    gain_text = _gain_text(sample.gain(partial(gain, resource)))
-    match resource:
-        case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
-            faster = sample.gain(partial(gain, resource), RATE_FACTOR)
-            fewer_bytes = "compression, fewer columns or rows" if resource is Resource.LINK_TO_CLIENT else "compression"
-            return (
-                f"a link of {RATE_FACTOR:g} times the rate: about {faster}; a much faster one: {gain_text}; "
-                f"fewer bytes ({fewer_bytes})"
-            )
-        case Resource.SERVER_CPU:
-            doubled = sample.gain(partial(gain, resource), 2.0)
-            return f"twice the CPU for the server: {_gain_text(doubled)}" + _emulator_clause(sample)
-        case Resource.CLIENT_CPU:
-            return f"more CPU for the load generator, or a second load generator: {gain_text}"
-        case Resource.INSTRUMENT_CPU:
-            return f"a machine with spare CPUs for the emulator: {gain_text}"
-        case Resource.FORWARDER_CPU | Resource.ONE_THREAD:
-            return f"plain TCP instead of a forwarder, or more connections where one thread serves each: {gain_text}"
-        case Resource.RECEIVE_WINDOW:
-            return f"a larger receive window (net.ipv4.tcp_rmem of the receiver): {gain_text}; more connections, each with its own"
-        case Resource.SEND_BUFFER:
-            return f"a larger send buffer (net.ipv4.tcp_wmem of the sender): {gain_text}; more connections, each with its own"
-        case Resource.LOSS:
-            return f"a path without loss: {gain_text}; more connections, since a loss delays only one of them"
-        case Resource.COMMIT:
-            return f"commits that do not wait for the disk: {gain_text}; more connections, which share a write; a faster disk"
-        case Resource.ACKNOWLEDGEMENT:
-            halved = sample.gain(
-                lambda _, cycle: GrowthBound(speedup_without(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2), "")
-            )
-            return (
-                f"a replica at half the distance: about {halved}; more connections, which wait together; "
-                f"asynchronous replication, which may lose commits in a crash: {gain_text}"
-            )
-        case Resource.LOCK:
-            return f"no waiting for locks (shorter transactions, other rows): {gain_text}"
-        case Resource.LATENCY:
-            return _latency_remedies(sample)
-        case Resource.SERVER_WAIT:
-            return "depends on what the sessions wait for: see the server's performance_schema or processlist during the load"
-        case Resource.ERRORS:
-            return "a run without these errors: failing transactions are another workload"
-        case Resource.INVALID:
-            return "a run without other programs on the machine"
-        case _:
-            return "unknown: change one thing at a time (--confirm does so for a limit that is established)"
-
-
 def _gain_of_twice_the_connections(evidence: Evidence, _: Cycle) -> GrowthBound:
     ceiling = next_ceiling(evidence, frozenset())
     return ceiling if ceiling.factor < 2.0 else GrowthBound(2.0, "")
 
 
 def _gain_of_half_the_round_trips(evidence: Evidence, cycle: Cycle) -> GrowthBound:
-    faster = speedup_without(cycle, part_us(cycle, ROUND_TRIPS) / 2)
+    faster = speedup_without(cycle, part_us(cycle, cycles.ROUND_TRIPS) / 2)
     return GrowthBound(min(faster, next_ceiling(evidence, frozenset()).factor), "")
 
 
@@ -337,79 +263,139 @@ def _gain_of_much_faster_link(evidence: Evidence, cycle: Cycle) -> GrowthBound:
     return gain_of_any_rate(evidence, cycle) or GrowthBound(1.0, "")
 
 
-def _latency_remedies(sample: Sample) -> str:
-    """Changes that help against latency, each with its bound, and a note if it is not resolved which of the best two helps more."""
-    halved_trips, faster_link = sample.gain(_gain_of_half_the_round_trips, 2.0), sample.gain(_gain_of_much_faster_link)
-    doubled = sample.gain(_gain_of_twice_the_connections, 2.0)
-    remedies: list[tuple[GainRule, GainEstimate, str, str]] = [
-        (_gain_of_half_the_round_trips, halved_trips, "half the RTT or half the round trips", f"about {halved_trips}"),
-        (_gain_of_much_faster_link, faster_link, "a much faster link", _gain_text(faster_link)),
-        (_gain_of_twice_the_connections, doubled, "twice the connections", _gain_text(doubled)),
-    ]
-    is_applicable = [
-        part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us,
-        faster_link.max_factor >= MIN_HELPFUL_GAIN,
-        True,
-    ]
-    remedies = [remedy for remedy, applies in zip(remedies, is_applicable, strict=True) if applies]
-    clauses = [f"{change}: {effect}" for _, _, change, effect in remedies]
-    if len(remedies) > 1:
-        best, second = sorted(remedies, key=lambda remedy: -remedy[1].estimate.value)[:2]
-        if sample.is_undecided(best[0], second[0]):
-            clauses.append(f"whether {best[2]} or {second[2]} helps more is not resolved")
-    return "; ".join(clauses)
+def _gain_of_half_the_acknowledgement(_: Evidence, cycle: Cycle) -> GrowthBound:
+    return GrowthBound(speedup_without(cycle, part_us(cycle, cycles.ACKNOWLEDGEMENT) / 2), "")
 
 
-def _gain_without_emulator(evidence: Evidence) -> GrowthBound:
+def _gain_without_emulator(evidence: Evidence, _: Cycle | None = None) -> GrowthBound:
     """Bound of the gain without the emulator: processes that wait for the fullest set of CPUs would get its share of them."""
     share = max((cpus.owners.get("link", 0.0) / cpus.used for cpus in evidence.cpu_sets if cpus.used), default=0.0)
     links = [1 / link.used for link in evidence.directions if link.used]
     return GrowthBound(min([_MAX_FACTOR, 1 / (1 - min(share, 0.99)), *links]), "")
 
 
-def _emulator_clause(sample: Sample) -> str:
+@dataclass(frozen=True)
+class Remedy:
+    """A change that may increase throughput. Its text has the same id."""
+
+    id: str
+    gain: GainRule | None = None
+    """None: the gain from removing the limit."""
+    max_factor: float = _MAX_FACTOR
+    is_estimate: bool = False
+    """Whether the gain is expected, and not only an upper bound."""
+    has_bound: bool = True
+
+
+_unbounded = partial(Remedy, has_bound=False)
+_FASTER_LINKS = (Remedy("faster-link", max_factor=RATE_FACTOR, is_estimate=True), Remedy("much-faster-link"))
+_REMEDIES: dict[Resource, tuple[Remedy, ...]] = {
+    Resource.LINK_TO_CLIENT: (*_FASTER_LINKS, _unbounded("fewer-bytes-to-client")),
+    Resource.LINK_TO_SERVER: (*_FASTER_LINKS, _unbounded("fewer-bytes-to-server")),
+    Resource.SERVER_CPU: (Remedy("server-cpu", max_factor=2.0), Remedy("emulator-apart", _gain_without_emulator)),
+    Resource.CLIENT_CPU: (Remedy("client-cpu"),),
+    Resource.INSTRUMENT_CPU: (Remedy("emulator-cpu"),),
+    Resource.FORWARDER_CPU: (Remedy("no-forwarder"),),
+    Resource.ONE_THREAD: (Remedy("no-forwarder"),),
+    Resource.RECEIVE_WINDOW: (Remedy("receive-window"), _unbounded("more-windows")),
+    Resource.SEND_BUFFER: (Remedy("send-buffer"), _unbounded("more-windows")),
+    Resource.LOSS: (Remedy("no-loss"), _unbounded("less-delay")),
+    Resource.COMMIT: (Remedy("no-disk"), _unbounded("shared-writes"), _unbounded("faster-disk")),
+    Resource.ACKNOWLEDGEMENT: (
+        Remedy("closer-replica", _gain_of_half_the_acknowledgement, is_estimate=True),
+        _unbounded("shared-waits"),
+        Remedy("asynchronous"),
+    ),
+    Resource.LOCK: (Remedy("no-lock-waits"),),
+    Resource.LATENCY: (
+        Remedy("fewer-round-trips", _gain_of_half_the_round_trips, 2.0, is_estimate=True),
+        Remedy("much-faster-link", _gain_of_much_faster_link),
+        Remedy("more-connections", _gain_of_twice_the_connections, 2.0),
+    ),
+    Resource.SERVER_WAIT: (_unbounded("server-waits"),),
+    Resource.ERRORS: (_unbounded("no-errors"),),
+    Resource.INVALID: (_unbounded("quiet-machine"),),
+    Resource.NOT_ESTABLISHED: (_unbounded("one-change"),),
+}
+"""Changes that help against each limit, the most important first."""
+_MAX_NEGLIGIBLE_GAIN = 1.02
+
+
+def describe_remedies(resource: Resource, sample: Sample) -> str:
+    """The changes that would increase throughput, with bounds and intervals, and a note if it is not resolved which of the best two
+    helps more."""
+    emulator_share = sample.evidence.server_cpus.owners.get("link", 0.0)
+    clauses, gains = [], []
+    for remedy in _REMEDIES[resource]:
+        rule = remedy.gain or partial(gain, resource)
+        estimate = sample.gain(rule, remedy.max_factor)
+        if _is_applicable(remedy, estimate, sample):
+            change = fill(texts.REMEDIES[remedy.id], factor=RATE_FACTOR, emulator=emulator_share)
+            clauses.append(_effect_text(change, remedy, estimate) if remedy.has_bound else change)
+            gains.append((estimate.estimate.value, rule, change))
+    if resource is Resource.LATENCY and len(gains) > 1:
+        (_, best_rule, best), (_, second_rule, second) = sorted(gains, key=lambda item: -item[0])[:2]
+        if sample.is_undecided(best_rule, second_rule):
+            clauses.append(fill(texts.REMEDIES["undecided"], one=best, other=second))
+    return "; ".join(clauses)
+
+
+def _is_applicable(remedy: Remedy, gain: GainEstimate, sample: Sample) -> bool:
+    """Whether a change is worth a mention: one against latency only if it helps, one of the emulator only if that uses much."""
+    if remedy.gain is _gain_of_half_the_round_trips:
+        return part_us(sample.cycle, cycles.ROUND_TRIPS) > HALF * sample.cycle.us
+    if remedy.gain is _gain_of_much_faster_link:
+        return gain.max_factor >= MIN_HELPFUL_GAIN
     cpus = sample.evidence.server_cpus
-    share = cpus.owners.get("link", 0.0)
-    if share < _MIN_EMULATOR_SHARE or not cpus.used:
-        return ""
-    gain_without = sample.gain(lambda evidence, _: _gain_without_emulator(evidence))
-    return f"; the emulator used {percent(share)} of it: with CPUs of its own, {_gain_text(gain_without)}"
+    is_emulator_large = cpus.owners.get("link", 0.0) >= _MIN_EMULATOR_SHARE and cpus.used > 0
+    return remedy.gain is not _gain_without_emulator or is_emulator_large
+
+
+def _effect_text(change: str, remedy: Remedy, gain: GainEstimate) -> str:
+    """A change with its gain: hardly any if the whole interval shows that, perhaps hardly any if only its lower end does."""
+    is_negligible = gain.max_factor <= _MAX_NEGLIGIBLE_GAIN
+    effect = "about" if remedy.is_estimate else "none" if is_negligible else "at-most"
+    return fill(
+        texts.EFFECTS[f"{effect}, next" if gain.next_limit and not remedy.is_estimate else effect],
+        change=change,
+        gain=gain.estimate.value,
+        interval=gain.interval_text(),
+        perhaps=gain.min_factor <= _MAX_NEGLIGIBLE_GAIN,
+        next=gain.next_limit,
+    )
+
+
+_NON_REMEDIES: dict[Resource, tuple[str, ...]] = {
+    **dict.fromkeys(LINKS, ("connections-or-cpu",)),
+    **dict.fromkeys(
+        (Resource.SERVER_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.LOCK),
+        ("connections", "bandwidth"),
+    ),
+    Resource.CLIENT_CPU: ("path-or-server",),
+    Resource.ACKNOWLEDGEMENT: ("disk-or-bandwidth", "server-cpu"),
+    **dict.fromkeys(
+        (Resource.LATENCY, Resource.LOSS, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.COMMIT),
+        ("bandwidth", "server-cpu"),
+    ),
+}
+"""Changes that are often tried but do not help against a limit."""
 
 
 def describe_non_remedies(resource: Resource, sample: Sample, faster_link: GainEstimate | None) -> str:
     """Changes that are often tried but would not help; more bandwidth only if the entire interval of its gain shows that."""
-    evidence = sample.evidence
-    used = max((link.used for link in evidence.directions if link.used is not None), default=None)
-    at_most = "at most " if any(link.is_rate_lower_bound for link in evidence.directions) else ""
-    unused_link = (
-        f"more bandwidth: {at_most}{percent(used)} of the link is used"
-        if used and faster_link and faster_link.max_factor < MIN_HELPFUL_GAIN
-        else ""
-    )
-    match resource:
-        case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
-            return "more connections, or more CPU on either side"
-        case Resource.SERVER_CPU | Resource.FORWARDER_CPU | Resource.INSTRUMENT_CPU:
-            return _join_clauses("more connections", unused_link)
-        case Resource.CLIENT_CPU:
-            return "any change of path or server: these figures would not show it"
-        case Resource.ACKNOWLEDGEMENT:
-            return _join_clauses("a faster disk, or more bandwidth to the replica", _idle_cpu_clause(evidence))
-        case Resource.LOCK:
-            return _join_clauses("more connections", unused_link)
-        case Resource.LATENCY | Resource.LOSS | Resource.RECEIVE_WINDOW | Resource.SEND_BUFFER | Resource.COMMIT:
-            return _join_clauses(unused_link, _idle_cpu_clause(evidence))
-        case _:
-            return ""
-
-
-def _idle_cpu_clause(evidence: Evidence) -> str:
-    cpus = evidence.server_cpus
-    return f"more CPU for the server: only {percent(cpus.used)} of it is in use" if 0 < cpus.used < HALF else ""
-
-
-def _join_clauses(*clauses: str) -> str:
-    return "; ".join(clause for clause in clauses if clause)
+    links, cpu_used = sample.evidence.directions, sample.evidence.server_cpus.used
+    used = max((link.used for link in links if link.used is not None), default=0.0)
+    applies = {
+        "bandwidth": bool(used and faster_link and faster_link.max_factor < MIN_HELPFUL_GAIN),
+        "server-cpu": 0 < cpu_used < HALF,
+    }
+    figures = {
+        "used": round(used, DIGITS),
+        "cpu_used": cpu_used,
+        "bound": any(link.is_rate_lower_bound for link in links),
+    }
+    names = (name for name in _NON_REMEDIES.get(resource, ()) if applies.get(name, True))
+    return "; ".join(fill(texts.NON_REMEDIES[name], **figures) for name in names)
 
 
 CLEAR_MAJORITY_SHARE, MAJORITY_SHARE = 0.75, 0.5
@@ -434,17 +420,18 @@ def find_limit(trials: Sequence[Trial], setting: ArmSetting) -> tuple[Evidence, 
     share = named_limits.count(finding.resource) / len(trials)
     if not share and finding.resource is not Resource.NOT_ESTABLISHED:
         finding = _differing_trials_finding(finding.resource, named_limits)
-    facts = finding.evidence
+    facts = finding.facts
     if share and len(trials) > 1:
-        facts += (f"{named_limits.count(finding.resource)} of {len(trials)} trials name it when each is judged alone",)
+        count = named_limits.count(finding.resource)
+        facts += (make_finding("agreeing-trials", count=count, trials=len(trials)),)
     faster_link = (
         None if gain_of_any_rate(sample.evidence, sample.cycle) is None else sample.gain(_gain_of_much_faster_link)
     )
-    changes = SEPARATE_CPUS_ADVICE if finding.divided else describe_remedies(finding.resource, sample)
+    changes = texts.REMEDIES["separate-cpus"] if finding.divided else describe_remedies(finding.resource, sample)
     limit = Limit(
         resource=finding.resource,
-        says=finding.says,
-        evidence=facts,
+        says=_limit_text(finding),
+        evidence=tuple(describe(fact, texts.FACTS) for fact in facts),
         confidence=_overall_confidence(finding.confidence, share),
         would_change=changes,
         would_not=describe_non_remedies(finding.resource, sample, faster_link),
@@ -453,8 +440,15 @@ def find_limit(trials: Sequence[Trial], setting: ArmSetting) -> tuple[Evidence, 
         else sample.gain(partial(gain, finding.resource)).estimate,
         faster_link=faster_link.estimate if faster_link else None,
         divided=finding.divided,
+        id=finding.limit.id,
+        parameters=finding.limit.parameters,
     )
     return all_evidence, cycle, limit
+
+
+def _limit_text(finding: RuleFinding) -> str:
+    note = texts.DIVIDED if finding.divided else texts.NOTES.get(finding.resource)
+    return "; ".join(filter(None, (describe(finding.limit, texts.LIMITS), note)))
 
 
 def _agreeing_indices(named_limits: Sequence[Resource]) -> list[int]:
@@ -468,11 +462,11 @@ def _agreeing_indices(named_limits: Sequence[Resource]) -> list[int]:
 def _differing_trials_finding(overall_limit: Resource, named_limits: Sequence[Resource]) -> RuleFinding:
     """The finding if all trials together suggest a limit that none of them names."""
     counts = ", ".join(
-        f"{resource.value} in {named_limits.count(resource)}" for resource in dict.fromkeys(named_limits)
+        fill(texts.COUNT, limit=resource.value, count=named_limits.count(resource))
+        for resource in dict.fromkeys(named_limits)
     )
-    says = f"not established: the {len(named_limits)} trials differ, and together resemble none of them: {counts}"
-    fact = f"taken together, they look like {overall_limit.value}, which none of them names"
-    return RuleFinding(Resource.NOT_ESTABLISHED, says, (fact,), "low")
+    limit = make_finding("differing-trials", trials=len(named_limits), counts=counts)
+    return RuleFinding(Resource.NOT_ESTABLISHED, limit, (make_finding("together", limit=overall_limit.value),), "low")
 
 
 def _overall_confidence(rule_confidence: Confidence, agreeing_share: float) -> Confidence:

@@ -6,37 +6,15 @@ describes the thresholds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from howfar.bottleneck.cycle import (
-    ACKNOWLEDGEMENT,
-    CLIENT_CPU,
-    CLIENT_QUEUE,
-    COMMIT,
-    FORWARDER_CPU,
-    LOCKS,
-    LOSS,
-    LOSS_COUNTS_SHARE,
-    REST,
-    ROUND_TRIPS,
-    SERVER_CPU,
-    WAITING,
-    Cycle,
-    double_counted_share,
-    largest_parts,
-    part_us,
-)
+from howfar.bottleneck import cycle as cycles
+from howfar.bottleneck.cycle import Cycle, double_counted_share, largest_parts, part_us
 from howfar.bottleneck.evidence import CpuSet, Evidence, connects_each_time
-from howfar.bottleneck.traffic import (
-    DIRECTION_LABELS,
-    owners_text,
-    percent,
-    speed_pair,
-    speed_text,
-    time_text,
-)
+from howfar.bottleneck.texts import DIRECTIONS, NO_USERS, PART_SHARE, UNEXPLAINED, USER_SHARE, USERS
+from howfar.findings import Finding, fill
 from howfar.model.resource import Resource
 
 Confidence = Literal["high", "medium", "low"]
@@ -52,20 +30,47 @@ REST_SHARE = 0.15
 
 @dataclass(frozen=True)
 class RuleFinding:
-    """Result of a rule."""
+    """Result of a rule. Its texts are in `texts.py`."""
 
     resource: Resource
-    says: str
-    evidence: tuple[str, ...]
+    limit: Finding
+    """With an id of `LIMITS`."""
+    facts: tuple[Finding, ...]
+    """Each a measured figure, often with its limit, and an id of `FACTS`."""
     confidence: Confidence
     divided: bool = False
     """Whether no user dominates the CPUs."""
 
 
+DIGITS = 4
+"""Decimals of parameters. Further digits are noise."""
+MIB = 2**20
+_MIN_NAMED_SHARE = 0.02
+"""Minimum share of a CPU from which its user is named."""
+
+
+def make_finding(finding_id: str, **parameters: str | int | float) -> Finding:
+    """A finding with rounded parameters."""
+    rounded = {name: round(value, DIGITS) if isinstance(value, float) else value for name, value in parameters.items()}
+    return Finding(id=finding_id, parameters=rounded)
+
+
+def _users_text(shares: Mapping[str, float]) -> str:
+    """Users of a CPU, the largest first: `server 62 %, emulator 35 %`."""
+    named = sorted((item for item in shares.items() if item[1] >= _MIN_NAMED_SHARE), key=lambda item: -item[1])
+    return ", ".join(fill(USER_SHARE, name=USERS.get(role, role), share=share) for role, share in named) or NO_USERS
+
+
+def _cpu_use(cpus: CpuSet) -> Finding:
+    return make_finding("cpu-use", host=cpus.name, used=cpus.used, users=_users_text(cpus.owners))
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
 Rule = Callable[[Evidence, Cycle], RuleFinding | None]
 """Returns a finding. None: the rule does not apply."""
-
-
 MATTERS_SHARE = 0.30
 """Share of the cycle spent on a full CPU or waiting for it, below which the CPU does not limit the transactions."""
 WAITS_SHARE = 0.20
@@ -73,13 +78,8 @@ WAITS_SHARE = 0.20
 CLIENT_WAITS_SHARE = 0.10
 """Share of the time in which the load generator's thread was runnable without a CPU, from which the figures describe its own
 scheduling."""
-
-
 DOMINANCE_RATIO = 2.0
-"""Ratio of the largest share of a CPU to the next, from which its user dominates. A user with half of the CPU time in use dominates,
-too."""
-
-
+"""Ratio of the largest share of a CPU to the next, from which its user dominates, as does a user with half of the CPU time in use."""
 _RESOURCE_OF_USER = {
     "server": Resource.SERVER_CPU,
     "client": Resource.CLIENT_CPU,
@@ -94,8 +94,12 @@ def client_thread(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     share = evidence.thread_share("client")
     if share < FULL_SHARE:
         return None
-    says = f"the load generator's thread was on its CPU for {percent(share)} of the time, so these figures describe the load generator"
-    return RuleFinding(Resource.CLIENT_CPU, says, (f"client thread {percent(share)} on a CPU",), "high")
+    limit = make_finding("busy-load-generator", share=share)
+    return RuleFinding(Resource.CLIENT_CPU, limit, (_thread_time(share),), "high")
+
+
+def _thread_time(share: float) -> Finding:
+    return make_finding("thread-time", share=share, limit=FULL_SHARE)
 
 
 def full_cpus(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
@@ -107,23 +111,11 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
         return None
     shares = _pool_shares(full)
     main_user, divided = _largest_user(shares)
-    hosts = "the CPUs of both hosts are" if len(full) > 1 else f"the CPU of the {full[0].name} is"
-    facts: tuple[str, ...] = tuple(
-        f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({owners_text(cpus.owners)})" for cpus in full
-    )
-    facts += (
-        f"{percent(cpu_residence(evidence, cycle, full))} of the cycle is spent on these CPUs or waiting for them",
-    )
-    confidence: Confidence = (
-        "high" if shares[main_user] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
-    )
-    says = f"{hosts} full: {owners_text(shares)}"
-    if divided:
-        return RuleFinding(_RESOURCE_OF_USER[main_user], says + _NO_DOMINANT_USER, facts, "low", divided=True)
-    return RuleFinding(_RESOURCE_OF_USER[main_user], says + _user_note(main_user), facts, confidence)
-
-
-_NO_DOMINANT_USER = "; no single program uses most of it"
+    limit = make_finding("full-cpus" if len(full) > 1 else "full-cpu", host=full[0].name, users=_users_text(shares))
+    facts = (*map(_cpu_use, full), make_finding("cpu-time", share=cpu_residence(evidence, cycle, full)))
+    is_clear = shares[main_user] >= HALF and all(cpus.busy is not None for cpus in full)
+    confidence: Confidence = "low" if divided else "high" if is_clear else "medium"
+    return RuleFinding(_RESOURCE_OF_USER[main_user], limit, facts, confidence, divided)
 
 
 def _largest_user(shares: dict[str, float]) -> tuple[str, bool]:
@@ -133,18 +125,6 @@ def _largest_user(shares: dict[str, float]) -> tuple[str, bool]:
     next_share = shares[rest[0]] if rest else 0.0
     is_dominant = shares[first] >= HALF * sum(shares.values()) or shares[first] >= DOMINANCE_RATIO * next_share
     return (rest[0] if not is_dominant and first == "others" else first), not is_dominant
-
-
-def _user_note(owner: str) -> str:
-    match owner:
-        case "client":
-            return "; these figures describe the load generator"
-        case "link":
-            return "; the link's emulator is part of the instrument, not of the path"
-        case "others":
-            return "; these figures describe the other programs on this machine"
-        case _:
-            return ""
 
 
 def _pool_shares(sets: list[CpuSet]) -> dict[str, float]:
@@ -158,29 +138,27 @@ def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float
     """Share of the cycle spent on the CPUs of these hosts, or waiting for them."""
     names = {cpus.name for cpus in sets}
     us, waits_s = 0.0, 0.0
-    for host, parts in (("server", (SERVER_CPU,)), ("client", (CLIENT_CPU, CLIENT_QUEUE))):
+    for host, parts in (("server", (cycles.SERVER_CPU,)), ("client", (cycles.CLIENT_CPU, cycles.CLIENT_QUEUE))):
         if host in names or len(evidence.cpu_sets) == 1:
             share = evidence.forwarder_share[host]
-            us += part_us(cycle, *parts) + share * part_us(cycle, FORWARDER_CPU)
+            us += part_us(cycle, *parts) + share * part_us(cycle, cycles.FORWARDER_CPU)
             waits_s += evidence.role(host).wait_s + share * evidence.role("forwarder").wait_s
-    return (us + min(part_us(cycle, WAITING), waits_s * 1e6 / evidence.transactions)) / cycle.us
+    return (us + min(part_us(cycle, cycles.WAITING), waits_s * 1e6 / evidence.transactions)) / cycle.us
 
 
 def cpu_queue(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: the server's threads wait for CPUs that are not quite full on average."""
-    wait_share = min(part_us(cycle, WAITING), evidence.role("server").wait_s * 1e6 / evidence.transactions) / cycle.us
+    wait_share = (
+        min(part_us(cycle, cycles.WAITING), evidence.role("server").wait_s * 1e6 / evidence.transactions) / cycle.us
+    )
     cpus = evidence.server_cpus
     if wait_share <= WAITS_SHARE:
         return None
     is_accounted = cpus.used >= HALF  # otherwise an unknown process uses it
     main_user, divided = _largest_user(cpus.owners) if is_accounted and cpus.owners else ("others", False)
-    says = f"the server's threads wait for a CPU for {percent(wait_share)} of the cycle: {owners_text(cpus.owners)}"
-    says += _NO_DOMINANT_USER if divided else ""
-    facts = (
-        f"the server's threads were runnable without a CPU for {percent(wait_share)} of the cycle",
-        f"CPU of the server: {percent(cpus.used)} in use",
-    )
-    return RuleFinding(_RESOURCE_OF_USER[main_user], says, facts, "low" if divided else "medium", divided)
+    facts = (make_finding("waiting", role="server", share=wait_share, limit=WAITS_SHARE), _cpu_use(cpus))
+    limit = make_finding("waiting-server", share=wait_share, users=_users_text(cpus.owners))
+    return RuleFinding(_RESOURCE_OF_USER[main_user], limit, facts, "low" if divided else "medium", divided)
 
 
 def one_thread(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
@@ -190,12 +168,11 @@ def one_thread(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
         if share < FULL_SHARE:
             continue
         if role == "link":
-            says = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
-            return RuleFinding(Resource.INSTRUMENT_CPU, says, (says,), "medium")
+            limit = make_finding("busy-emulator", share=share)
+            return RuleFinding(Resource.INSTRUMENT_CPU, limit, (_thread_time(share),), "medium")
         others_have_time = all(cpus.used < FULL_SHARE for cpus in evidence.cpu_sets)
-        says = f"one thread of the {role} was on a CPU for {percent(share)} of the time"
-        says += ", while other CPUs had time left" if others_have_time else "; the other CPUs had hardly any time left"
-        return RuleFinding(Resource.ONE_THREAD, says, (says,), "high" if others_have_time else "medium")
+        limit = make_finding("busy-thread" if others_have_time else "busy-thread-and-cpus", role=role, share=share)
+        return RuleFinding(Resource.ONE_THREAD, limit, (_thread_time(share),), "high" if others_have_time else "medium")
     return None
 
 
@@ -203,7 +180,7 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: the load generator was runnable without a CPU: other programs used the CPUs, or it needs more CPUs than there are."""
     share = evidence.client_waited_share
     share_of_cycle = (
-        evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)
+        evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, cycles.CLIENT_QUEUE)
     ) / cycle.us
     cpus = evidence.cpu_sets[-1]
     if share <= CLIENT_WAITS_SHARE or share_of_cycle <= CLIENT_WAITS_SHARE:
@@ -212,12 +189,10 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
         return None  # the CPUs were mostly idle, so the wait is only one of the parts of the cycle
     owners = cpus.owners
     main_user, divided = _largest_user(owners) if owners else ("client", False)
-    says = f"the load generator waited for a CPU for {percent(share)} of the time: {owners_text(owners)}"
-    note = _NO_DOMINANT_USER if divided else _user_note(main_user) if main_user == "client" else ""
-    facts = (f"client runnable without a CPU for {percent(share)} of the time (limit {percent(CLIENT_WAITS_SHARE)})",)
-    return RuleFinding(
-        _RESOURCE_OF_USER[main_user], says + note, facts, "low" if divided or cpus.busy is None else "medium", divided
-    )
+    limit = make_finding("waiting-load-generator", share=share, users=_users_text(owners))
+    confidence: Confidence = "low" if divided or cpus.busy is None else "medium"
+    facts = (make_finding("waiting", role="load generator", share=share, limit=CLIENT_WAITS_SHARE),)
+    return RuleFinding(_RESOURCE_OF_USER[main_user], limit, facts, confidence, divided)
 
 
 def busy_machine(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
@@ -227,9 +202,8 @@ def busy_machine(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     ]
     if not busy_sets or cycle.rest_share <= REST_SHARE:
         return None
-    users = "; ".join(f"CPU of the {cpus.name}: {owners_text(cpus.owners)}" for cpus in busy_sets)
-    says = f"other programs occupy the machine ({users}), and {percent(cycle.rest_share)} of the cycle is unexplained"
-    return RuleFinding(Resource.INVALID, says, (users,), "medium")
+    limit = make_finding("crowded-machine", share=cycle.rest_share)
+    return RuleFinding(Resource.INVALID, limit, tuple(map(_cpu_use, busy_sets)), "medium")
 
 
 HIDDEN_SHARE = 0.95
@@ -239,38 +213,35 @@ full."""
 
 def latency(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: no resource is full, and round trips take most of the time."""
-    share = part_us(cycle, ROUND_TRIPS) / cycle.us
+    share = part_us(cycle, cycles.ROUND_TRIPS) / cycle.us
     if share <= HALF or _could_hide_resource(evidence, cycle.rest_share):
         return None
-    rtt_text = time_text(evidence.setting.rest_rtt_s or 0)
-    says = f"round trips take {percent(share)} of the cycle: {evidence.round_trips:.3g} x {rtt_text}"
+    limit = make_finding(
+        "round-trips", share=share, round_trips=evidence.round_trips, rtt_ns=_ns(evidence.setting.rest_rtt_s or 0)
+    )
     is_clear = cycle.rest_share <= REST_SHARE and share - double_counted_share(evidence, cycle) > HALF
-    confidence: Confidence = "high" if is_clear else "medium"
-    return _own_cycle_finding(says, evidence, cycle, confidence)
+    return _latency_finding(limit, evidence, cycle, "high" if is_clear else "medium")
 
 
-def own_cycle(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
+def one_at_a_time(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: no resource is full, and each connection waits for its own transaction."""
     first = largest_parts(cycle, 1)[0]
-    if first.name == REST or _could_hide_resource(evidence, cycle.rest_share):
+    if first.name == cycles.REST or _could_hide_resource(evidence, cycle.rest_share):
         return None
     if first.basis == "bounded" and _could_hide_resource(evidence, _unproven_share(cycle)):
         return None  # the largest part is an upper bound, and may in fact be almost nothing
-    says = (
-        f"no resource is full: each connection waits for its own cycle of {time_text(cycle.us / 1e6)}, "
-        f"the largest part of which is {first.name} ({percent(first.us / cycle.us)})"
-    )
-    return _own_cycle_finding(says, evidence, cycle, "medium")
+    limit = make_finding("one-at-a-time", part=first.name, share=first.us / cycle.us)
+    return _latency_finding(limit, evidence, cycle, "medium")
 
 
-def _own_cycle_finding(says: str, evidence: Evidence, cycle: Cycle, confidence: Confidence) -> RuleFinding:
-    """A finding about a connection's own cycle. Its confidence is low if upper bounds claim time that a full resource could have
+def _latency_finding(limit: Finding, evidence: Evidence, cycle: Cycle, confidence: Confidence) -> RuleFinding:
+    """A finding about the time of a transaction. Its confidence is low if upper bounds claim time that a full resource could have
     taken."""
-    facts, unproven = _usage_facts(evidence), _unproven_share(cycle)
+    time, unproven = make_finding("transaction", transaction_ns=round(cycle.us * 1e3)), _unproven_share(cycle)
+    facts = (time, *_usage_facts(evidence))
     if not _could_hide_resource(evidence, unproven):
-        return RuleFinding(Resource.LATENCY, says, facts, confidence)
-    doubt = f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: a full resource could hide there"
-    return RuleFinding(Resource.LATENCY, says, (*facts, doubt), "low")
+        return RuleFinding(Resource.LATENCY, limit, facts, confidence)
+    return RuleFinding(Resource.LATENCY, limit, (*facts, make_finding("unproven", share=unproven)), "low")
 
 
 def _unproven_share(cycle: Cycle) -> float:
@@ -283,23 +254,25 @@ def _could_hide_resource(evidence: Evidence, share: float) -> bool:
     return share > REST_SHARE and evidence.setting.connections * share >= HIDDEN_SHARE
 
 
-def _usage_facts(evidence: Evidence) -> tuple[str, ...]:
-    facts = [f"CPU of the {cpus.name}: {percent(cpus.own_use)} in use by this load" for cpus in evidence.cpu_sets]
+def _usage_facts(evidence: Evidence) -> tuple[Finding, ...]:
+    facts = [make_finding("load-cpu-use", host=cpus.name, used=cpus.own_use) for cpus in evidence.cpu_sets]
     facts += [
-        f"link {DIRECTION_LABELS[link.name]} {'at most ' if link.is_rate_lower_bound else ''}{percent(link.used)} in use"
+        make_finding("link-use", direction=DIRECTIONS[link.name], used=link.used, bound=int(link.is_rate_lower_bound))
         for link in evidence.directions
         if link.used is not None
     ]
-    if connects_each_time(evidence.setting.factors):
-        facts.append("windows and send buffers are unknown, because connections come and go")
+    facts += [make_finding("unknown-windows")] if connects_each_time(evidence.setting.factors) else []
     return tuple(facts)
 
 
 def not_established(evidence: Evidence, cycle: Cycle) -> RuleFinding:
     """The finding if no rule applies: no counter shows a full resource, and too much is unexplained to exclude one."""
-    parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest_parts(cycle, 3))
-    says = f"not established: no counter shows a full resource; the largest parts of the cycle are {parts}"
-    return RuleFinding(Resource.NOT_ESTABLISHED, says, _usage_facts(evidence), "low")
+    shares = {part.name: part.us / cycle.us for part in largest_parts(cycle, 3)}
+    parts = ", ".join(
+        fill(PART_SHARE, name=UNEXPLAINED if name == cycles.REST else name, share=share)
+        for name, share in shares.items()
+    )
+    return RuleFinding(Resource.NOT_ESTABLISHED, make_finding("unknown", parts=parts), _usage_facts(evidence), "low")
 
 
 MAX_WAIT_RATIO = 1.5
@@ -312,54 +285,45 @@ def errors(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: transactions fail, so the figures describe a different workload."""
     if evidence.errors_share < ERRORS_SHARE:
         return None
-    says = f"{percent(evidence.errors_share)} of the transactions got an error from the server"
-    return RuleFinding(Resource.ERRORS, says, (f"{says} (limit {percent(ERRORS_SHARE)})",), "high")
+    limit = make_finding("errors", share=evidence.errors_share)
+    return RuleFinding(
+        Resource.ERRORS, limit, (make_finding("failures", share=evidence.errors_share, limit=ERRORS_SHARE),), "high"
+    )
 
 
 def acknowledgements(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: commits wait for a replica for the larger part of a cycle."""
-    us, wait_s = part_us(cycle, ACKNOWLEDGEMENT), evidence.setting.acknowledgement_s
+    us, wait_s = part_us(cycle, cycles.ACKNOWLEDGEMENT), evidence.setting.acknowledgement_s
     if not wait_s or us <= HALF * cycle.us:
         return None
-    says = f"commits wait for a replica: {percent(us / cycle.us)} of the cycle, {time_text(wait_s)} of round trips each"
+    limit = make_finding("acknowledgement", share=us / cycle.us, wait_ns=_ns(wait_s))
     measured_wait_s = evidence.semi_sync_wait_s
     if measured_wait_s is None:
-        return RuleFinding(
-            Resource.ACKNOWLEDGEMENT, says, ("the primary's own measure of these waits was not read",), "medium"
-        )
+        return RuleFinding(Resource.ACKNOWLEDGEMENT, limit, (make_finding("unknown-primary-wait"),), "medium")
     agree = wait_s / MAX_WAIT_RATIO <= measured_wait_s <= wait_s * MAX_WAIT_RATIO
-    fact = f"the primary measured waits of {time_text(measured_wait_s)} each"
-    return RuleFinding(Resource.ACKNOWLEDGEMENT, says, (fact,), "high" if agree else "medium")
+    facts = (make_finding("primary-wait", wait_ns=_ns(measured_wait_s)),)
+    return RuleFinding(Resource.ACKNOWLEDGEMENT, limit, facts, "high" if agree else "medium")
 
 
 def commits(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: commits wait for durable writes for a large part of a cycle, and for longer than for row locks."""
-    us, locks = part_us(cycle, COMMIT), part_us(cycle, LOCKS)
+    us, locks = part_us(cycle, cycles.COMMIT), part_us(cycle, cycles.LOCKS)
     if us <= INTERNAL_SHARE * cycle.us or us < locks or evidence.setting.fsync_s is None or not evidence.fsyncs:
         return None
-    disk = time_text(evidence.setting.fsync_s)
-    says = f"commits wait for the disk: {percent(us / cycle.us)} of the cycle, {disk} per durable write"
     busy = evidence.fsync_busy_share or 0.0
-    facts = (
-        f"{evidence.fsyncs:.2g} durable writes per transaction",
-        f"one after the other, they take {percent(busy)} of the time",
-    )
-    return RuleFinding(
-        Resource.COMMIT, says, facts, "high" if busy >= HALF or evidence.setting.connections == 1 else "medium"
-    )
+    facts = (make_finding("writes", count=evidence.fsyncs), make_finding("writes-in-turn", share=busy))
+    is_clear = busy >= HALF or evidence.setting.connections == 1
+    limit = make_finding("commit", share=us / cycle.us, write_ns=_ns(evidence.setting.fsync_s))
+    return RuleFinding(Resource.COMMIT, limit, facts, "high" if is_clear else "medium")
 
 
 def locks(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: transactions wait for row locks for a large part of a cycle."""
-    us = part_us(cycle, LOCKS)
+    us = part_us(cycle, cycles.LOCKS)
     if us <= INTERNAL_SHARE * cycle.us:
         return None
-    says = f"transactions wait for each other's row locks: {percent(us / cycle.us)} of the cycle"
-    facts = (
-        f"{evidence.lock_waits or 0:.2g} row lock waits per transaction",
-        f"at most {us / 1e3:.2f} ms of them per transaction",
-    )
-    return RuleFinding(Resource.LOCK, says, facts, "high")
+    facts = (make_finding("lock-waits", count=evidence.lock_waits or 0), make_finding("lock-time", ms=us / 1e3))
+    return RuleFinding(Resource.LOCK, make_finding("lock", share=us / cycle.us), facts, "high")
 
 
 def server_wait(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
@@ -367,13 +331,8 @@ def server_wait(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     running, connections = evidence.threads_running, evidence.setting.connections
     if running is None or cycle.rest_share <= INTERNAL_SHARE or running < HALF * connections:
         return None
-    says = f"statements wait inside the server for something uncounted: {percent(cycle.rest_share)} of the cycle is unexplained"
-    return RuleFinding(
-        Resource.SERVER_WAIT,
-        says,
-        (f"{running:.0f} of {connections} statements in progress at the window's end",),
-        "low",
-    )
+    fact = make_finding("statements", running=running, connections=connections)
+    return RuleFinding(Resource.SERVER_WAIT, make_finding("server-wait", share=cycle.rest_share), (fact,), "low")
 
 
 BURSTY_SHARE, BURSTY_STRETCH = 0.90, 2.0
@@ -384,6 +343,8 @@ counters."""
 LIMITED_SHARE, LIMITED_WINDOW_SHARE = 0.30, 0.10
 """Minimum time in which a TCP window or buffer kept the sender from sending, if that is the limit: as a share of the time with data to
 send, and of the measured window."""
+SMALL_PACKETS_SHARE = 0.02
+"""Difference between the use of a link and its bytes as a share of the ceiling in full frames, from which packets are small."""
 LOSS_MATTERS_SHARE = 0.10
 """Share of the cycle spent waiting for lost segments, below which they do not limit anything."""
 
@@ -397,17 +358,25 @@ def full_link(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     bursty = link.used >= BURSTY_SHARE and stretch > BURSTY_STRETCH
     if link.used < FULL_SHARE and not bursty:
         return None
-    full = link.used >= FULL_SHARE
-    facts = [f"the wire {DIRECTION_LABELS[link.name]} carries {percent(link.used)} of its rate, including framing"]
-    facts += [f"round trips take {stretch:.1f} times as long as the shortest"] if stretch > BURSTY_STRETCH else []
+    full, direction = link.used >= FULL_SHARE, DIRECTIONS[link.name]
+    facts = [make_finding("wire-use", direction=direction, used=link.used)]
+    facts += [make_finding("longer-round-trips", ratio=stretch)] if stretch > BURSTY_STRETCH else []
     if link.offered_bytes_per_s > DROPPED_RATIO * link.interface_bytes_per_s:
-        facts.append(
-            f"{speed_text(link.offered_bytes_per_s)} MiB/s were sent into it: its queue drops what does not fit"
-        )
-    facts += [f"up to {link.queue_bytes / 1e3:.0f} kB wait in its queue"] if link.queue_bytes else []
+        facts.append(make_finding("dropping-queue", speed=link.offered_bytes_per_s / MIB))
+    facts += [make_finding("queue", kb=link.queue_bytes / 1e3)] if link.queue_bytes else []
+    assert link.ceilings is not None, "a link in use has a rate"
+    share_of_ceiling = link.interface_bytes_per_s / link.ceilings.interface
+    is_small = abs(share_of_ceiling - link.used) > SMALL_PACKETS_SHARE
+    limit = make_finding(
+        "full-link-of-small-packets" if is_small else "full-link",
+        direction=direction,
+        bursts=int(not full),
+        speed=link.interface_bytes_per_s / MIB,
+        ceiling=link.ceilings.interface / MIB,
+        used=link.used,
+    )
     resource = Resource.LINK_TO_CLIENT if link.name == "to_client" else Resource.LINK_TO_SERVER
-    says = f"the link {DIRECTION_LABELS[link.name]} is {'full' if full else 'full in bursts'}: {speed_pair(link)}"
-    return RuleFinding(resource, says, tuple(facts), "high" if full and link.counted else "medium")
+    return RuleFinding(resource, limit, tuple(facts), "high" if full and link.counted else "medium")
 
 
 def possibly_full_link(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
@@ -415,51 +384,49 @@ def possibly_full_link(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     link = max(evidence.directions, key=lambda link: link.used or 0.0, default=None)
     if link is None or not link.is_rate_lower_bound or (link.used or 0.0) < BURSTY_SHARE:
         return None
-    says = (
-        f"not established: the link {DIRECTION_LABELS[link.name]} carries {speed_text(link.interface_bytes_per_s)} MiB/s, at least "
-        f"{percent(BURSTY_SHARE)} of what one connection got before the run; whether it is full is not known"
+    limit = make_finding(
+        "perhaps-full-link",
+        direction=DIRECTIONS[link.name],
+        speed=link.interface_bytes_per_s / MIB,
+        share=BURSTY_SHARE,
     )
-    return RuleFinding(Resource.NOT_ESTABLISHED, says, _usage_facts(evidence), "low")
+    return RuleFinding(Resource.NOT_ESTABLISHED, limit, _usage_facts(evidence), "low")
 
 
 def limiting_windows(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: the sender had data and could not send because of the receiver's window or its own buffer."""
     for host, tcp in sorted(evidence.tcp.items(), key=lambda item: item[0] != "server"):
-        receiver = "client" if host == "server" else "server"
-        sending = f"{percent(tcp.busy_share)} of the measured window"
+        facts = (make_finding("sending-time", sender=host, share=tcp.busy_share), _window_fact(evidence))
         if tcp.rwnd_of_busy > LIMITED_SHARE and tcp.rwnd_of_window > LIMITED_WINDOW_SHARE:
-            says = f"the {receiver}'s receive window holds the {host} back for {percent(tcp.rwnd_of_busy)} of its sending time"
-            return RuleFinding(
-                Resource.RECEIVE_WINDOW, says, (f"sending time is {sending}", _window_fact(evidence)), "high"
-            )
+            receiver = "client" if host == "server" else "server"
+            limit = make_finding("receive-window", receiver=receiver, sender=host, share=tcp.rwnd_of_busy)
+            return RuleFinding(Resource.RECEIVE_WINDOW, limit, facts, "high")
         if tcp.sndbuf_of_busy > LIMITED_SHARE and tcp.sndbuf_of_window > LIMITED_WINDOW_SHARE:
-            says = f"the {host}'s send buffer holds it back for {percent(tcp.sndbuf_of_busy)} of its sending time"
-            return RuleFinding(
-                Resource.SEND_BUFFER, says, (f"sending time is {sending}", _window_fact(evidence)), "high"
-            )
+            limit = make_finding("send-buffer", sender=host, share=tcp.sndbuf_of_busy)
+            return RuleFinding(Resource.SEND_BUFFER, limit, facts, "high")
     return None
 
 
-def _window_fact(evidence: Evidence) -> str:
-    rtt = evidence.setting.rest_rtt_s
-    return f"one window passes in each round trip of {time_text(rtt)}" if rtt else "no link: its round trip is short"
+def _window_fact(evidence: Evidence) -> Finding:
+    rtt_s = evidence.setting.rest_rtt_s
+    return make_finding("window", rtt_ns=_ns(rtt_s)) if rtt_s else make_finding("window-without-link")
 
 
 def loss(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
     """Rule: segments were retransmitted although no resource was full."""
     share = evidence.retransmit_share
-    if share is None or share <= LOSS_COUNTS_SHARE or part_us(cycle, LOSS) <= LOSS_MATTERS_SHARE * cycle.us:
+    if (
+        share is None
+        or share <= cycles.LOSS_COUNTS_SHARE
+        or part_us(cycle, cycles.LOSS) <= LOSS_MATTERS_SHARE * cycle.us
+    ):
         return None
-    says = f"segments are lost: {percent(share)} were sent again, although the link is not full"
-    facts: tuple[str, ...] = (
-        f"{evidence.retransmits:.2g} segments sent again per transaction (limit {percent(LOSS_COUNTS_SHARE)} of them)",
-    )
+    limit = make_finding("loss", share=share)
+    retransmits = make_finding("retransmits", count=evidence.retransmits or 0.0, limit=cycles.LOSS_COUNTS_SHARE)
     if evidence.timeouts is None:
-        return RuleFinding(
-            Resource.LOSS, says, (*facts, "retransmission timeouts were not counted: the cost is an upper bound"), "low"
-        )
-    facts += (f"{evidence.timeouts:.2g} retransmission timeouts per transaction, of 200 ms each",)
-    return RuleFinding(Resource.LOSS, says, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")
+        return RuleFinding(Resource.LOSS, limit, (retransmits, make_finding("unknown-timeouts")), "low")
+    facts = (retransmits, make_finding("timeouts", count=evidence.timeouts))
+    return RuleFinding(Resource.LOSS, limit, facts, "high" if share > 3 * cycles.LOSS_COUNTS_SHARE else "medium")
 
 
 RULES: tuple[Rule, ...] = (
@@ -478,7 +445,7 @@ RULES: tuple[Rule, ...] = (
     server_wait,
     latency,
     possibly_full_link,
-    own_cycle,
+    one_at_a_time,
     busy_machine,
 )
 

@@ -1,85 +1,150 @@
-"""`howfar compare`: two runs side by side."""
+"""`howfar compare`: runs side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
-from rich.table import Table
-from rich.text import Text
 
-from howfar.analysis.compare import ArmComparison, RunComparison
-from howfar.analysis.compare import compare as compare_runs
+from howfar.analysis.compare import (
+    DIFFERS,
+    ArmComparison,
+    RunComparison,
+    answer_comparison,
+    certainty_of_comparison,
+    compare_with_first,
+)
+from howfar.analysis.compare_texts import ADVICE, ORDINALS, TABLES, VERDICTS
 from howfar.cli.output import reporting_damage
-from howfar.cli.screen import console, no_colour_option, note, rich_table
+from howfar.cli.screen import no_colour_option, note, show_document
+from howfar.errors import UsageError
+from howfar.findings import capital, fill
+from howfar.report.document import (
+    AdviceBlock,
+    Answer,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fields,
+    Heading,
+    Table,
+    Text,
+    make_table,
+    plain_cells,
+)
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import estimate_text
+from howfar.stats.intervals import interval_text
 from howfar.stats.trials import MIN_BEYOND_QUANTILE, SINGULAR
+from howfar.store.records import Run
 from howfar.store.run_file import read_run
+from howfar.units import format_utc
 
 
 @click.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("paths", metavar="FIRST OTHER...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @no_colour_option
-def compare(before: Path, after: Path, no_colour: bool) -> int:
-    """Compare the runs in the files BEFORE and AFTER; ratios are AFTER over BEFORE."""
-    run_before, run_after = read_run(before), read_run(after)
-    if run_before.info.run_id == run_after.info.run_id:
-        note("both files hold the same run, so they differ only in how far it had progressed")
-    with reporting_damage(before, run_before.is_verified), reporting_damage(after, run_after.is_verified):
-        comparison = compare_runs(run_before, run_after)
-    screen = console(no_colour)
-    screen.print(Text(f"{before} -> {after}"))
-    screen.print(_ratios_table(comparison) if comparison.arms else Text("The runs have no arm in common."))
-    if arms_with_times := [arm for arm in comparison.arms if arm.p50]:
-        screen.print(Text(f"Time of a {'page' if comparison.operation_unit == 'pages' else 'transaction'}:"))
-        screen.print(_times_table(arms_with_times))
-        if any(arm.p99 is None for arm in arms_with_times):
-            screen.print(Text(f"-: a trial has fewer than {MIN_BEYOND_QUANTILE} transactions beyond that percentile."))
-    for name, arms in ((before, comparison.only_before), (after, comparison.only_after)):
-        if arms:
-            screen.print(Text(f"Only in {name}: {', '.join(arms)}"))
-    for difference in comparison.differences:
-        screen.print(Text(f"Differs: {difference.what}: {difference.before} -> {difference.after}"))
-    if comparison.hosts_note:
-        screen.print(Text(comparison.hosts_note))
-    screen.print(Text(comparison.warning))
+def compare(paths: tuple[Path, ...], no_colour: bool) -> int:
+    """Compare the run in the file FIRST with one or more other runs, side by side. Ratios are those of a run to the first one."""
+    if not 2 <= len(paths) <= len(ORDINALS):
+        raise UsageError(f"howfar compare takes 2 to {len(ORDINALS)} runs", "Name the files of the runs.")
+    runs = [read_run(path) for path in paths]
+    if len({run.info.run_id for run in runs}) < len(runs):
+        note("two files hold the same run, so they differ only in how far it had progressed")
+    with ExitStack() as checks:
+        for path, run in zip(paths, runs, strict=True):
+            checks.enter_context(reporting_damage(path, run.is_verified))
+        show_document(document(paths, runs), no_colour)
     return 0
 
 
-def _ratios_table(comparison: RunComparison) -> Table:
+def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
+    """The comparison of runs as a document."""
+    comparisons = compare_with_first(runs)
+    answer = answer_comparison(comparisons)
+    notes = [comparison.hosts_note for comparison in comparisons if comparison.hosts_note]
+    blocks: list[Block] = [
+        Answer(answer.sentence, why=answer.why, certainty=certainty_of_comparison(answer, comparisons)),
+        *(Text(text) for text in notes),
+        _throughput_table(comparisons),
+        *(_ratios_table(number, comparison) for number, comparison in enumerate(comparisons, start=1)),
+        *(Text(text) for number, each in enumerate(comparisons, start=1) for text in _unshared_arms(number, each)),
+        _facts_table(comparisons),
+    ]
+    if answer.is_missing:
+        blocks += [Heading("What to do"), AdviceBlock(ADVICE["continue"], "")]
+    elif answer.findings[0].id in DIFFERS:
+        blocks += [Heading("What to do"), AdviceBlock(ADVICE["interleave"], ADVICE["because-interleave"])]
+    return Document("howfar compare", tuple(blocks), question=answer.question, setting=_setting_line(paths, runs))
+
+
+def _setting_line(paths: Sequence[Path], runs: Sequence[Run]) -> str:
+    """`first a.howfar, paths, 2026-11-28 14:05 UTC · second b.howfar, paths, 2026-11-29 14:05 UTC`."""
+    names = [path.name for path in paths]
+    shown = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    return " · ".join(
+        f"{ordinal} {name}, {run.info.plan_name}, {format_utc(run.info.created_unix_ns)}"
+        for ordinal, name, run in zip(ORDINALS, shown, runs, strict=False)
+    )
+
+
+def _throughput_table(comparisons: Sequence[RunComparison]) -> Table:
+    """A row for each arm: operations per second of the first run, and for each other run the ratio and its verdict."""
+    unit = comparisons[0].operation_unit
+    arms = {arm.arm: arm for comparison in comparisons for arm in comparison.arms}
+    arms_by_run = [{arm.arm: arm for arm in comparison.arms} for comparison in comparisons]
+
+    def ratio_cell(arm: ArmComparison | None) -> Cell:
+        return Cell("-") if arm is None else Cell(interval_text(arm.qps), VERDICTS[arm.verdict])
+
+    columns = (
+        Column("arm", left_aligned=True),
+        Column("first run", f"{unit}/s"),
+        *(Column(f"{ordinal} run", "of the first") for ordinal in ORDINALS[1 : len(comparisons) + 1]),
+    )
+    rows = tuple(
+        (*plain_cells(name, f"{arm.before_per_s:,.0f}"), *(ratio_cell(by_name.get(name)) for by_name in arms_by_run))
+        for name, arm in arms.items()
+    )
+    return Table(TABLES["throughput"], columns, rows, main=True)
+
+
+def _ratios_table(number: int, comparison: RunComparison) -> Table:
+    """The other ratios of a run to the first one."""
     unit = comparison.operation_unit
-    table = rich_table(["arm"], [f"{unit}/s", "vs. baseline", f"CPU per {SINGULAR[unit]}"])
-    table.add_column("verdict", overflow="fold")
-    for arm in comparison.arms:
-        table.add_row(
-            arm.arm,
-            _format_ratio(arm.qps),
-            _format_ratio(arm.relative_to_baseline),
-            _format_ratio(arm.cpu_per_query),
-            _describe_change(arm),
-        )
-    return table
+    fields: Fields[ArmComparison] = {
+        "arm": lambda arm: arm.arm,
+        "throughput\nvs. baseline": lambda arm: _ratio_cell(arm.relative_to_baseline),
+        f"CPU\nper {SINGULAR[unit]}": lambda arm: _ratio_cell(arm.cpu_per_query),
+        "p50": lambda arm: _ratio_cell(arm.p50),
+        "p99": lambda arm: _ratio_cell(arm.p99),
+    }
+    notes = [fill(TABLES["times"], operation="page" if unit == "pages" else "transaction")]
+    if any(arm.p99 is None for arm in comparison.arms):
+        notes.append(fill(TABLES["lacking"], fewest=MIN_BEYOND_QUANTILE))
+    return make_table(fill(TABLES["ratios"], run=ORDINALS[number]), comparison.arms, fields, notes)
 
 
-def _times_table(arms: Sequence[ArmComparison]) -> Table:
-    table = rich_table(["arm"], ["p50", "p99"])
-    for arm in arms:
-        table.add_row(arm.arm, _format_ratio(arm.p50), _format_ratio(arm.p99))
-    return table
+def _ratio_cell(estimate: Estimate | None) -> Cell:
+    value, _, limits = ("-", "", "") if estimate is None else interval_text(estimate).partition(" ")
+    return Cell(value, limits)
 
 
-def _format_ratio(estimate: Estimate | None) -> str:
-    return "-" if estimate is None else estimate_text(estimate, "{:.3f}".format)
+def _unshared_arms(number: int, comparison: RunComparison) -> list[str]:
+    arms_by_run = {0: comparison.only_before, number: comparison.only_after}
+    return [fill(TABLES["only"], run=ORDINALS[run], arms=", ".join(arms)) for run, arms in arms_by_run.items() if arms]
 
 
-def _describe_change(arm: ArmComparison) -> str:
-    if not arm.same_cell:
-        return "other factor levels"
-    if arm.has_given_rate:
-        return "at a given rate"
-    if not arm.qps_differs:
-        return "not resolved"
-    return "faster" if arm.qps.value > 1 else "slower"
+def _facts_table(comparisons: Sequence[RunComparison]) -> Table:
+    """A row for each fact in which a run differs from the first one, with its value in each run."""
+    before = {difference.what: difference.before for each in comparisons for difference in each.differences}
+    after_by_run = [{difference.what: difference.after for difference in each.differences} for each in comparisons]
+    heads = ["", *(f"{ordinal} run" for ordinal in ORDINALS[: len(comparisons) + 1])]
+    columns = tuple(Column(head, left_aligned=True) for head in heads)
+    rows = tuple(
+        plain_cells(capital(what), value, *(after.get(what, value) for after in after_by_run))
+        for what, value in before.items()
+    )
+    return Table(TABLES["facts"], columns, rows)

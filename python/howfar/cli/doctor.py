@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import textwrap
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +10,7 @@ import click
 
 from howfar.address import Login, Secret, ServerAddress
 from howfar.cli.exit_codes import TO_CHANGE
-from howfar.cli.screen import note, show_json
+from howfar.cli.screen import note, show_document, show_json
 from howfar.cli.target import (
     complete_address,
     laboratory_address,
@@ -26,15 +23,10 @@ from howfar.cli.target import (
     variable,
 )
 from howfar.contract.ping_messages import UnixTarget
-from howfar.doctor.candidates import PROGRAMS
-from howfar.doctor.findings import Change, Client, Examination, Finding, Kind, Listener, Rates, Server, Severity, Unseen
+from howfar.doctor.kind import Kind
 from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin, target_from_login
 from howfar.errors import MissingError, UsageError
 from howfar.passwords import learn
-from howfar.terminal_text import one_line
-from howfar.units import counted
-
-_MAX_WIDTH = 120
 
 
 @click.command()
@@ -77,6 +69,7 @@ def doctor(
     to servers that you name, or that run as root, as a system account or as yourself.
     """
     from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not import
+    from howfar.doctor.report import document
 
     targets = [_resolve(_target_from_dsn(dsn, True)) for dsn in dsns]
     targets += [_resolve(_target_from_dsn(variable(name, os.environ), False)) for name in env_names]
@@ -97,7 +90,7 @@ def doctor(
     if as_json:
         show_json(examination.model_dump_json(indent=2, by_alias=True))
     else:
-        click.echo(screen(examination, min(shutil.get_terminal_size((100, 24)).columns, _MAX_WIDTH)))
+        show_document(document(examination))
     if targets and examination.unseen:
         return MissingError.exit_code
     return TO_CHANGE if strict and examination.to_change else 0
@@ -142,158 +135,3 @@ def _find_logins(
         learn(login.password)
     learn(redis)
     return Logins(mysql, TargetLogin("", redis), libpq_login)
-
-
-# ---------------------------------------------------------------- the report as text
-
-WHERE_SEARCHED = f"Looked for {', '.join(PROGRAMS)} among the processes, and at their usual ports and sockets."
-_INDENT = 12
-_TLS = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}
-_STATE = {"works": "", "gone": ", path does not exist any more", "elsewhere": ", path belongs to another process",
-          "unseen": ", cannot be checked"}  # fmt: skip
-
-
-def screen(examination: Examination, width: int) -> str:
-    """The report as text."""
-    return "\n".join(one_line(line) for line in _lines(examination, max(width, 60)))
-
-
-def _lines(examination: Examination, width: int) -> Iterator[str]:
-    yield from _head_lines(examination, width)
-    for server in examination.servers:
-        yield ""
-        yield from _server_lines(server, width)
-    if examination.to_change:
-        yield ""
-        yield "After the changes, run howfar doctor again."
-    if examination.unseen:
-        yield ""
-        yield "NOT SEEN on this machine"
-        yield from _unseen_lines(examination.unseen, width)
-
-
-def _head_lines(examination: Examination, width: int) -> Iterator[str]:
-    if not examination.servers:
-        yield "No MySQL, MariaDB, PostgreSQL, Redis or Memcached server was found that can be reached from here."
-        yield from textwrap.wrap(WHERE_SEARCHED, width)
-        return
-    yield f"{counted(len(examination.servers), 'server')}, {_count_changes(examination)}."
-    load = f"load average {examination.load_average:.1f} on {counted(examination.cpus, 'CPU')}"
-    scope = f"Connections were watched for {examination.watched_s:.1f} s ({examination.looks} looks); {load}."
-    yield from textwrap.wrap(f"{scope} Times are medians with 95 % intervals.", width)
-
-
-def _count_changes(examination: Examination) -> str:
-    """The number of changes, or an all-clear for what was examined."""
-    if examination.to_change:
-        return counted(examination.to_change, "change")
-    unseen = len(examination.unseen) + sum(len(server.unseen) for server in examination.servers)
-    if not unseen:
-        return "nothing to change"
-    logins = sum(server.logged_in for server in examination.servers)
-    return (
-        f"nothing to change in what could be seen: {logins} accepted a login, {counted(unseen, 'thing')} stayed unseen"
-    )
-
-
-def _server_lines(server: Server, width: int) -> Iterator[str]:
-    process = [f"pid {server.pid}" if server.pid is not None else "no process seen", server.user or ""]
-    title = f"{server.name} ({', '.join(part for part in process if part)})"
-    if server.pid is None and server.listeners:
-        title = f"{server.name} at {server.listeners[0].where}"
-    yield title
-    yield "-" * min(len(title), width)
-    for finding in server.findings:
-        yield from _finding_lines(finding, width)
-    for label, text in _fact_rows(server):
-        yield from _wrap_labelled(label, text, width)
-    yield from _unseen_lines(server.unseen, width)
-
-
-def _finding_lines(finding: Finding, width: int) -> Iterator[str]:
-    label = "CHANGE" if finding.severity is Severity.CHANGE else "note"
-    yield from _wrap_labelled(label, f"{finding.says}. [{finding.check}]", width)
-    if finding.gain is not None:
-        yield from _wrap_labelled("  gain", f"{finding.gain.says} ({finding.gain.basis})", width)
-    yield from _change_lines(finding.changes)
-    yield ""
-
-
-def _change_lines(changes: Iterable[Change]) -> Iterator[str]:
-    """Lines of changes, not wrapped, because they are copied."""
-    for change in changes:
-        restart = ", then restart the server" if change.restarts else ""
-        yield f"{'':{_INDENT}}{change.where}{restart}:"
-        for line in change.lines:
-            yield f"{'':{_INDENT}}    {line}"
-
-
-def _fact_rows(server: Server) -> Iterator[tuple[str, str]]:
-    yield from _labelled_rows("listens", [_format_listener(listener) for listener in server.listeners])
-    if not server.sockets:
-        yield "", "no Unix socket" if server.listeners_complete else "whether it has a Unix socket is unknown"
-    if server.compression not in ("none", "unknown"):
-        yield "", f"compression offered: {server.compression}"
-    rows = [_format_client(client) for client in server.clients]
-    if server.socket_connections:
-        rows.append(f"{counted(server.socket_connections, 'connection')} over the socket")
-    yield from _labelled_rows("clients", rows or ["none seen" if server.listeners else "none: it does not listen"])
-    if server.rates is not None:
-        yield "per second", _rates_text(server.rates, server.kind)
-    floors = []
-    for floor in server.floors:
-        name = floor.transport.value.replace("-tls", " with TLS")
-        connect = f", {floor.connect_ns.text} per connect" if floor.connect_ns is not None else ""
-        display_name = name.upper() if name in ("tcp", "tls") else name
-        floors.append(f"{display_name}: {floor.round_trip_ns.text} per round trip{connect}")
-    yield from _labelled_rows("floor", floors)
-
-
-def _labelled_rows(label: str, rows: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Rows of a block; the label is before the first one only."""
-    for number, row in enumerate(rows):
-        yield "" if number else label, row
-
-
-def _format_listener(listener: Listener) -> str:
-    if listener.path is None:
-        return f"{listener.where}, {_TLS[listener.tls]}"
-    file = listener.file
-    access = f", mode {file.mode:04o} {file.owner}:{file.group}, open to {file.who}" if file is not None else ""
-    return f"{listener.path}{access}{_STATE[listener.state]}"
-
-
-def _format_client(client: Client) -> str:
-    transport = (
-        "over the socket" if client.by == "socket" else "over TCP" + (" from this machine" if client.local else "")
-    )
-    parts = [transport, counted(client.connections, "connection")]
-    if client.connects_seen > client.connections:
-        parts.append(f"{client.connects_seen} seen in all")
-    parts += [{True: "TLS", False: "no TLS", None: "TLS unknown"}[client.tls]]
-    parts += ["compressed"] if client.compressed else []
-    return f"{client.description if client.local else client.address}: {', '.join(parts)}"
-
-
-def _rates_text(rates: Rates, kind: Kind) -> str:
-    parts = [f"{rates.connects:.3g} connects", f"{rates.statements:.3g} {kind.counts}"]
-    if rates.tls_connects:
-        parts.append(f"{rates.tls_connects:.3g} TLS handshakes")
-    return ", ".join(parts)
-
-
-def _unseen_lines(unseen: Iterable[Unseen], width: int) -> Iterator[str]:
-    rows = [f"{item.what}: {item.why}" + (f". To see it: {item.how}" if item.how else "") for item in unseen]
-    for label, row in _labelled_rows("not seen", rows):
-        yield from _wrap_labelled(label, row, width)
-
-
-def _wrap_labelled(label: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=f"{label:<{_INDENT}}",
-        subsequent_indent=" " * _INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

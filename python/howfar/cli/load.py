@@ -17,7 +17,7 @@ import click
 import howfar
 from howfar.address import ServerAddress
 from howfar.cli.exit_codes import VOID
-from howfar.cli.screen import STDOUT, note, read_text, show_json_line
+from howfar.cli.screen import STDOUT, note, read_text, show_document, show_json_line
 from howfar.cli.target import Say, find_server, numeric_target, resolve_tls_mode
 from howfar.contract.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher, check_job
@@ -26,6 +26,7 @@ from howfar.engine.run_load import run_load, run_tables
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load import report_human
 from howfar.load.cmdline import ACTIONS, WORKLOADS, Options, parse_command_line
+from howfar.load.conclusion import Conclusion, conclude, conclude_search
 from howfar.load.job import (
     ADVICE,
     DEFAULT_NAME,
@@ -48,7 +49,6 @@ from howfar.load.job import (
 )
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
 from howfar.load.report_human import (
-    format_latency,
     pgbench_first_line,
     pgbench_notes,
     pgbench_report,
@@ -61,6 +61,7 @@ from howfar.load.report_human import (
 from howfar.load.result import (
     Result,
     failed_line,
+    format_latency,
     hdr_log,
     job_line,
     make_result,
@@ -75,7 +76,6 @@ from howfar.load.search import (
     judge_trial,
     next_rate,
     parse_goal,
-    result_sentence,
     summarize_search,
 )
 from howfar.load.verdict import Stamp
@@ -228,10 +228,10 @@ def show_job(options: Options, job: LoadJob | TablesJob) -> None:
             _print_lines(sysbench_head(job, options.dialect, report_interval_ns, seed))
 
 
-def show(options: Options, result: Result, name: str) -> None:
-    """Show the reports of a finished load, on stdout and in files. Raises RunFileError."""
+def show(options: Options, result: Result, name: str, conclusion: Conclusion | None = None) -> None:
+    """Show the reports of a finished load, on stdout and in files. `conclusion`: that of a search. Raises RunFileError."""
     if options.value("json"):
-        click.echo(summary_line(result))
+        click.echo(summary_line(result, conclude(result).answer))
     elif options.value("report") == "sysbench":
         _print_lines(sysbench_report(result, options.dialect, options.value("percentile"), options.value("histogram")))
         for finding in result.verdict.findings:  # sysbench's layout has no line for a verdict
@@ -243,9 +243,9 @@ def show(options: Options, result: Result, name: str) -> None:
         for finding in result.verdict.findings:
             note(f"{finding.stamp}: {finding.because}")
     else:
-        _print_lines(report_human.report(result, name))
-        if options.value("histogram"):
-            _print_lines(["", *report_human.histogram(result)])
+        if conclusion is not None or options.value("report-interval"):
+            click.echo()
+        show_document(report_human.document(result, name, conclusion, options.value("histogram")))
     if options.is_given("prometheus"):
         write_file(Path(options.value("prometheus")), prometheus_text(result, name))
     if options.is_given("hdr-log"):
@@ -282,7 +282,7 @@ def _translate_write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
+def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, Conclusion]:
     """Search for a rate; returns the last successful trial at the rate found, None if there is none. Raises EngineError, Stopped."""
     high = options.value("search-high")
     low = min(options.value("search-low"), high) if high else options.value("search-low")
@@ -303,19 +303,18 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
             results[rate] = result
         _show_trial(options, trial, len(trials), result)
     found = summarize_search(trials)
+    conclusion = conclude_search(goal, found, any("client" in trial.why_not for trial in trials))
     if options.value("json"):
         event = {
             "event": "search",
+            "question": conclusion.answer.question,
+            "answer": conclusion.answer.sentence,
             "goal": str(goal),
             **asdict(found),
             "trials": [asdict(trial) for trial in trials],
         }
         click.echo(json.dumps(event))
-    else:
-        click.echo(f"\n{result_sentence(goal, found)}")
-        if any("client" in trial.why_not for trial in trials):
-            click.echo("In the trials that failed, this client was short of CPU, so the server may sustain more.")
-    return results.get(found.rate) if found.rate is not None else None
+    return results.get(found.rate) if found.rate is not None else None, conclusion
 
 
 def _show_trial(options: Options, trial: RateTrial, number: int, result: Result) -> None:
@@ -457,10 +456,14 @@ def _run(options: Options) -> int:
     _check(job, file)
     check_outputs(options)
     show_job(options, job)
-    result = search(options, job, goal) if goal is not None else measure(options, job)
+    result, conclusion = search(options, job, goal) if goal is not None else (measure(options, job), None)
+    if result is not None:
+        show(options, result, name, conclusion)
+    elif conclusion is not None and not options.value("json"):
+        click.echo()
+        show_document(report_human.conclusion_document(conclusion, name))
     if result is None:
         return 0
-    show(options, result, name)
     return VOID if result.verdict.has_stamp(Stamp.VOID) else 0
 
 

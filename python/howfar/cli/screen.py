@@ -210,6 +210,13 @@ def show_result(result: Part, report: Document, as_json: bool, no_colour: bool) 
         show_rendered(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)) + "\n")
 
 
+def show_document(report: Document, no_colour: bool = False) -> None:
+    """Write a report with all its details to stdout."""
+    from howfar.report import terminal
+
+    show_rendered(terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=True))
+
+
 def cpu_list(cpus: Sequence[int]) -> str:
     return ", ".join(map(str, cpus))
 

@@ -42,6 +42,7 @@ from howfar.doctor.findings import (
 from howfar.doctor.proposals import unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NoValidAnswer, SelfReport, ServerRefused
+from howfar.doctor.report import answer
 from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.idle import polling_obstacle
@@ -85,6 +86,13 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
     )
     process_latencies = minimum_latency.measure_between_processes() if is_incomplete else ()
     paths = unique_socket_paths(servers, [row.path for row in procfs.unix_rows() if row.listens])
+    checked_servers = tuple(
+        server.model_copy(
+            update={"findings": run_checks(Context(server, process_latencies, watched.samples, watched.seconds, path))}
+        )
+        for server, path in zip(servers, paths, strict=True)
+    )
+    found = answer(checked_servers, unseen)
     return Examination(
         format=FORMAT,
         howfar_version=howfar.__version__,
@@ -94,15 +102,10 @@ def examine(targets: Sequence[DoctorTarget], logins: Logins, seconds: float) -> 
         load_average=os.getloadavg()[0],
         cpus=len(os.sched_getaffinity(0)),
         pure_floors=process_latencies,
-        servers=tuple(
-            server.model_copy(
-                update={
-                    "findings": run_checks(Context(server, process_latencies, watched.samples, watched.seconds, path))
-                }
-            )
-            for server, path in zip(servers, paths, strict=True)
-        ),
+        servers=checked_servers,
         unseen=unseen,
+        question=found.question,
+        answer=found.sentence,
     )
 
 

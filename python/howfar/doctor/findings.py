@@ -308,6 +308,9 @@ class Examination(_Value):
     """Latencies of a socket and of TCP between two processes of howfar, for servers that accept no login."""
     servers: tuple[Server, ...]
     unseen: tuple[Unseen, ...]
+    question: str = ""
+    answer: str = ""
+    """The answer to the question, in one sentence."""
 
     @property
     def to_change(self) -> int:

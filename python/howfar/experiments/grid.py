@@ -8,13 +8,13 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from howfar.analysis.answer import fill
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.cycle import largest_parts
 from howfar.bottleneck.traffic import NetworkSeries
 from howfar.experiments.bandwidth.curves import predictions, published, scaling
 from howfar.experiments.bandwidth.texts import REPORT
+from howfar.findings import fill
 from howfar.model.what_if import WhatIf, WhatIfWorked
 from howfar.report import figures, limit_text, palette
 from howfar.report.charts import (
@@ -110,10 +110,7 @@ def _draw_budgets(summary: Summary, width: int) -> Drawable:
         limit = f": {limit_text.limit_name(cell.limit.resource)}" if cell.limit else ""
         lengths.append({"cell": name, "at": 1.0, "text": f"{format_duration_us(cell.cycle.us)}{limit}"})
     names = names_of_parts(cells)
-    colours = [
-        *repeat_styles((*palette.PARTS[:5], *palette.SERIES[5:], *palette.EXTRA_PARTS), len(names) - 1),
-        palette.PARTS[5],
-    ]
+    colours = [*repeat_styles(palette.MANY_PARTS, len(names) - 1), palette.PARTS[5]]
     y = arm_axis([row["cell"] for row in lengths], "cell", 120 if narrow else 200)
     legend_spec = legend(2 if narrow else 4, 160, symbolType="square")
     colour = by_style(alt.Color, "part", dict(zip(names, colours, strict=True)), legend_spec)
@@ -162,14 +159,14 @@ def _draw_networks(summary: Summary, width: int) -> Drawable:
     cells = network_cells(summary)
     columns = 2 if width >= PHONE and len(cells) > 1 else 1
     return arrange_in_rows(
-        [_draw_network(cell, width if columns == 1 else (width - 90) // 2) for cell in cells], columns
+        [_draw_network(cell, width if columns == 1 else (width - 40) // 2) for cell in cells], columns
     )
 
 
 def _draw_network(cell: CellSummary, width: int) -> Drawable:
     series = cell.network
     assert series is not None, "chosen cells have a network series"
-    title = alt.TitleParams(cell.arm, anchor="start", subtitle=_subtitle(series), limit=width + 40)
+    title = alt.TitleParams(cell.arm, anchor="start", subtitle=_subtitle(series), limit=width)
     x = axis(alt.X, "at", "s", (0, series.at_s[-1]), tickCount=4, grid=False)
     parts = [layer(*_byte_rate_layers(series, x), width=width, height=110, title=title)]
     if series.to_client_queue_bytes is not None:
@@ -206,7 +203,7 @@ def _byte_rate_layers(series: NetworkSeries, x: alt.X) -> list[Any]:
     ]
     max_mib = max(row["mib"] for row in rows)
     ceilings: Rows = [
-        {"mib": ceiling / MIB, "text": name, "at": 0.0}
+        {"mib": ceiling / MIB, "text": name, "at": series.at_s[-1]}
         for name, ceiling in (
             ("interface", series.interface_ceiling_bytes_per_s),
             ("payload", series.payload_ceiling_bytes_per_s),
@@ -219,8 +216,8 @@ def _byte_rate_layers(series: NetworkSeries, x: alt.X) -> list[Any]:
     colour = by_style(alt.Color, "direction", styles(list(directions), palette.SERIES), legend_spec)
     dash = by_style(alt.StrokeDash, "direction", styles(list(directions), ([1, 0], [5, 3])), legend_spec)
     layers: list[Any] = [data(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash)]
-    for offset, row in zip((-6, 10), ceilings, strict=False):
-        text = data([row]).mark_text(align="left", dx=4, dy=offset, fontSize=10, color=palette.MUTED)
+    for offset, row in zip((-3, 9), ceilings, strict=False):
+        text = data([row]).mark_text(align="left", dx=4, dy=offset, fontSize=11, color=palette.MUTED)
         layers += [
             data([row]).mark_rule(color=palette.MUTED, strokeDash=[2, 3]).encode(y=y),
             text.encode(x=x, y=y, text="text:N"),

@@ -1,5 +1,5 @@
-"""The report of a load as text: verdict, throughput, latencies, statements, errors, receipt, client cost, next steps; also in the
-layouts of sysbench 1.0 and 1.1 and of pgbench, for programs that parse those. No I/O.
+"""The report of a load as a document: answer, throughput, latencies, statements, errors, session, cost of the client; also as text in
+the layouts of sysbench 1.0 and 1.1 and of pgbench, for programs that parse those. No I/O.
 
 In those layouts the first line names howfar; all others have the texts, columns and digits of sysbench or pgbench. The numbers are
 howfar's: percentiles of a finer histogram and, in an open loop, response times from when a request was due. Only `--histogram` uses
@@ -10,12 +10,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from howfar.contract.messages import Interval, KeyValue, LoadJob, Pgbench, Receipt
-from howfar.load.result import SHARES, LatencyHistogram, PercentileBounds, Result
-from howfar.load.verdict import Stamp
-from howfar.units import counted, format_size_bytes
+from howfar.contract.messages import Account, CpuUse, Finished, Interval, KeyValue, LoadJob, Pgbench, Receipt
+from howfar.findings import fill
+from howfar.load.conclusion import Conclusion, conclude
+from howfar.load.result import SHARES, LatencyHistogram, PercentileBounds, Result, format_latency
+from howfar.load.texts import LATENCY_NOTES, LINES, LOOPS, SETTING
+from howfar.report.document import (
+    AdviceBlock,
+    Answer,
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    plain_cells,
+    plain_columns,
+)
+from howfar.units import counted, format_size_bytes, format_utc
 
 _ERRORS = {
     "1213": "deadlock",
@@ -27,167 +43,168 @@ _ERRORS = {
     "23505": "duplicate key",
     "disconnect": "connection lost",
 }
-_LABEL_WIDTH = 12
 
 
-def format_latency(ns: float) -> str:
-    """A time with three digits: `45.2 µs`, `1.23 ms`, `2.00 s`."""
-    for factor, unit, limit_ns in ((1.0, "ns", 1e3), (1e3, "µs", 1e6), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
-        value = ns / factor
-        if ns < limit_ns * 0.9995:
-            digits = 0 if unit == "ns" else 2 if value < 9.995 else 1 if value < 99.95 else 0
-            return f"{value:.{digits}f} {unit}"
-    raise AssertionError("the last unit has no limit")
-
-
-def report(result: Result, workload: str) -> list[str]:
-    """The whole report: blocks of labelled lines, and tables of latencies."""
-    blocks = (
-        _label_lines("Verdict", _verdict_lines(result)),
-        [
-            *_label_lines("Load", [_load_line(result, workload)]),
-            *_label_lines("Throughput", _throughput_lines(result)),
-        ],
-        _latency_lines(result),
-        _statement_lines(result),
-        _label_lines("Errors", _error_lines(result)),
-        [
-            *_label_lines("Receipt", [*_receipt_lines(result.receipt), *result.notes]),
-            *_label_lines("Client", _client_lines(result)),
-            *_label_lines("TCP", _tcp_lines(result)),
-        ],
-        _label_lines("Next", list(dict.fromkeys(_next_steps(result)))),
+def document(result: Result, workload: str, conclusion: Conclusion | None = None, histogram: bool = False) -> Document:
+    """The report of one load. `conclusion`: that of a search whose best trial it was. `histogram`: with sysbench's buckets."""
+    conclusion = conclusion or conclude(result)
+    verdict, requests = result.verdict, result.finished.open_loop
+    warnings = [fill(LINES["stamp"], stamp=finding.stamp, because=finding.because) for finding in verdict.findings]
+    warnings += [fill(LINES["unknown"], reason=reason) for reason in verdict.unknown]
+    return conclusion_document(
+        conclusion,
+        _setting_line(result, workload),
+        Warnings(tuple(warnings)),
+        _throughput_table(result),
+        *([Text(_requests_line(requests))] if requests is not None else []),
+        _latency_table(result),
+        _statement_table(result),
+        *([Code(tuple(sysbench_histogram_lines(result.transaction.all_requests.pairs())))] if histogram else []),
+        Heading("Session and client"),
+        Bullets(tuple(_evidence_lines(result))),
     )
-    return [line for block in blocks if block for line in ("", *block)][1:]
 
 
-def _label_lines(label: str, texts: Iterable[str]) -> list[str]:
-    """Lines of text, with the label before the first one only."""
-    return [f"{'' if number else label:<{_LABEL_WIDTH}}{text}".rstrip() for number, text in enumerate(texts)]
+def conclusion_document(conclusion: Conclusion, setting: str, *blocks: Block) -> Document:
+    """The conclusion, these blocks, and what to do."""
+    answer = conclusion.answer
+    parts: list[Block] = [Answer(answer.sentence, why=answer.why, certainty=conclusion.certainty), *blocks]
+    if conclusion.advice:
+        parts += [Heading("What to do"), *(AdviceBlock(advice, "") for advice in conclusion.advice)]
+    return Document("howfar load", tuple(parts), question=answer.question, setting=setting)
 
 
-def _verdict_lines(result: Result) -> list[str]:
-    verdict = result.verdict
-    lines = [", ".join(verdict.stamps)]
-    if verdict.has_stamp(Stamp.VOID):
-        lines.append(
-            "VOID: the session obtained is not the one requested; the figures below do not describe the requested one."
-        )
-    lines += [f"{finding.stamp}: {finding.because}" for finding in verdict.findings]
-    return lines + [f"not judged: {reason}" for reason in verdict.unknown]
-
-
-def _load_line(result: Result, workload: str) -> str:
+def _setting_line(result: Result, workload: str) -> str:
     job, arrivals = result.job, result.job.arrivals
-    loop = "closed loop"
-    if arrivals is not None:
-        shapes = {"poisson": "Poisson", "constant": "evenly spaced", "bursts": f"bursts of {arrivals.burst}"}
-        loop = f"open loop, {arrivals.rate_per_s:,.6g} transactions/s due, {shapes[arrivals.shape]}"
-    idle = f" and {job.idle_connections:,} idle ones" if job.idle_connections else ""
-    warm_up = f" after {job.warmup_ns / 1e9:.3g} s of warm-up" if job.warmup_ns else ", no warm-up"
-    connections = counted(job.connections, "connection", ",")
-    return f"{workload}, {connections}{idle}, {loop}, {result.seconds:.4g} s{warm_up}, seed {job.seed}"
+    parts = (
+        workload,
+        fill(
+            SETTING["with-idle" if job.idle_connections else "connections"],
+            connections=job.connections,
+            idle=job.idle_connections,
+        ),
+        LOOPS["closed"]
+        if arrivals is None
+        else fill(LOOPS[arrivals.shape], due=arrivals.rate_per_s, burst=arrivals.burst),
+        fill(SETTING["window-warm" if job.warmup_ns else "window"], seconds=result.seconds, warmup=job.warmup_ns / 1e9),
+        fill(SETTING["seed"], seed=job.seed),
+        result.receipt.server_version,
+        format_utc(result.measuring.unix_time_ns),
+    )
+    return " · ".join(parts)
 
 
-def _throughput_lines(result: Result) -> list[str]:
-    finished, classes, requests = result.finished, result.finished.classes, result.finished.open_loop
-    rates = ", ".join(f"{name} {result.per_second(getattr(classes, name)):,.1f}" for name in ("read", "write", "other"))
-    lines = [
-        f"{result.per_second(finished.transactions):,.1f} transactions/s ({finished.transactions:,})",
-        f"{result.per_second(finished.queries):,.1f} queries/s ({rates})",
-    ]
-    if requests is not None:
-        failed = f", {requests.failed:,} failed" if requests.failed else ""
-        lines.append(
-            f"{requests.due:,} requests due: {requests.answered:,} answered, {requests.unanswered:,} not{failed}; "
-            f"at most {requests.backlog_max:,} queued"
-        )
-    return lines
+def _throughput_table(result: Result) -> Table:
+    finished = result.finished
+    counts = {"transactions": finished.transactions, "queries": finished.queries}
+    counts |= {f"- {name}": getattr(finished.classes, name) for name in ("read", "write", "other")}
+    rows = [plain_cells(name, f"{result.per_second(count):,.1f}", f"{count:,}") for name, count in counts.items()]
+    return Table("", plain_columns("Throughput", "per second", "total"), tuple(rows))
 
 
-def _latency_lines(result: Result) -> list[str]:
+def _requests_line(requests: Account) -> str:
+    return fill(
+        LINES["requests"],
+        due=requests.due,
+        answered=requests.answered,
+        unanswered=requests.unanswered,
+        failed=fill(LINES["failed"], failed=requests.failed) if requests.failed else "",
+        queued=requests.backlog_max,
+    )
+
+
+def _latency_table(result: Result) -> Table:
+    latencies: dict[str, LatencyHistogram | None] = {"transaction": result.transaction}
     if result.open_loop:
-        latencies: dict[str, LatencyHistogram | None] = {
-            "response": result.transaction,
-            "service": result.service,
-            "lateness": result.lateness,
-        }
-        note = "response: from when due; service: from the first byte sent; lateness: how late this client sent"
-    else:
-        latencies = {"transaction": result.transaction}
-        note = "finished transactions; a closed loop sends nothing while it waits, so a stall affects at most one per connection"
+        latencies = {"response": result.transaction, "service": result.service, "lateness": result.lateness}
+    notes = [LATENCY_NOTES["open" if result.open_loop else "closed"], *_in_flight_notes(result)]
     rows = [(label, latency) for label, latency in latencies.items() if latency is not None]
-    return [*_table("Latency", rows), *_label_lines("", [note, *_in_flight_lines(result)])]
+    return _percentiles_table("Latency", rows, notes)
 
 
-def _in_flight_lines(result: Result) -> list[str]:
-    """Lines on transactions in flight, if these would have raised the percentiles in a longer window."""
+def _statement_table(result: Result) -> Table:
+    latencies = (*result.statements, *result.stages, *([result.connect] if result.connect is not None else []))
+    rows = [(latency.kind.removeprefix("statement."), latency) for latency in latencies if latency.count]
+    return _percentiles_table("Statement", rows)
+
+
+def _in_flight_notes(result: Result) -> list[str]:
+    """A note on transactions in flight, if these would have raised the percentiles in a longer window."""
     in_flight, p99 = result.in_flight, result.service_latency.percentile(0.99)
     if in_flight is None or not in_flight.count or (p99 is not None and in_flight.max_ns <= p99.low_ns):
         return []
     kind = "service" if result.open_loop else "transactions"
-    age = f"longer than the p99 of {kind}" if p99 is not None else "none finished"
-    return [
-        f"in flight at the end: {in_flight.count:,}, the oldest for {format_latency(in_flight.max_ns)}: {age};",
-        f"the figures of {kind} and statements cover answered requests only",
-    ]
+    compared = fill(LATENCY_NOTES["in-flight-none" if p99 is None else "in-flight-longer"], kind=kind)
+    age = format_latency(in_flight.max_ns)
+    return [fill(LATENCY_NOTES["in-flight"], count=in_flight.count, age=age, compared=compared, kind=kind)]
 
 
-def _statement_lines(result: Result) -> list[str]:
-    latencies = (*result.statements, *result.stages, *([result.connect] if result.connect is not None else []))
-    rows = [(latency.kind.removeprefix("statement."), latency) for latency in latencies if latency.count]
-    return _table("Statement", rows) if rows else []
+def _percentiles_table(
+    title: str, latencies: Iterable[tuple[str, LatencyHistogram]], notes: Sequence[str] = ()
+) -> Table:
+    """Count and percentiles of each latency; `≥` where unanswered requests leave only a lower bound."""
+    heads = (title, "count", "mean", *(name for name, _ in SHARES), "max")
+    rows = tuple(plain_cells(label, f"{latency.count:,}", *_bounds(latency)) for label, latency in latencies)
+    return Table("", plain_columns(*heads), rows, tuple(notes), main=True)
 
 
-def _table(title: str, rows: Sequence[tuple[str, LatencyHistogram]]) -> list[str]:
-    """A table with the count and percentiles of each latency; `≥` where unanswered requests leave only a lower bound."""
-    lines = [[title, "count", "mean", *(name for name, _ in SHARES), "max"]]
-    for label, latency in rows:
-        mean = PercentileBounds(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
-        bounds = [
-            mean if latency.count else None,
-            *(latency.percentile(share) for _, share in SHARES),
-            latency.percentile(1),
-        ]
-        lines.append([label, f"{latency.count:,}", *map(_format_bound, bounds)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    widths[0] = max(widths[0], _LABEL_WIDTH - 2)
-    return [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(text.rjust(size) for text, size in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
-    ]
+def _bounds(latency: LatencyHistogram) -> Iterator[str]:
+    """Mean, percentiles and maximum."""
+    mean = PercentileBounds(round(latency.mean_ns), round(latency.mean_ns) if latency.complete else None)
+    shares = (latency.percentile(share) for share in (*(share for _, share in SHARES), 1))
+    for bound in (mean if latency.count else None, *shares):
+        lower = "" if bound is None or bound.exact else "≥ "
+        yield "-" if bound is None else f"{lower}{format_latency(bound.low_ns)}"
 
 
-def _format_bound(bound: PercentileBounds | None) -> str:
-    if bound is None:
-        return "-"
-    return format_latency(bound.low_ns) if bound.exact else f"≥ {format_latency(bound.low_ns)}"
+def _evidence_lines(result: Result) -> Iterator[str]:
+    """Errors, the session that was obtained, and the cost of the measuring client."""
+    finished, receipt = result.finished, result.receipt
+    yield fill(LINES["errors"], errors=_errors_text(finished))
+    if finished.lost is not None:
+        yield fill(LINES["loss"], message=finished.lost.last.message, advice=finished.lost.last.advice)
+    yield fill(
+        LINES["session"],
+        server=receipt.server_version,
+        connection=receipt.server_connection_id,
+        plugin=receipt.auth_plugin,
+        mode=receipt.protocol_mode,
+    )
+    yield fill(LINES["transport"], transport=_transport_text(receipt))
+    yield _layers_line(receipt)
+    yield from result.notes
+    if result.client is None:
+        return
+    yield _client_line(result, result.client)
+    if (tcp := finished.tcp) is not None:
+        p50, most = format_latency(tcp.rtt_p50_ns), format_latency(tcp.rtt_max_ns)
+        yield fill(LINES["tcp"], p50=p50, most=most, retransmits=tcp.retransmits)
 
 
-def _error_lines(result: Result) -> list[str]:
-    finished = result.finished
+def _errors_text(finished: Finished) -> str:
     counts = [
         f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
         for code, count in sorted(finished.errors.items())
     ]
     counts += [counted(finished.reconnects, "reconnect", ",")] if finished.reconnects else []
-    last_loss = [] if finished.lost is None else [f"last loss: {finished.lost.last.message}", finished.lost.last.advice]
-    return [", ".join(counts) or "none", *last_loss]
+    return ", ".join(counts) or "none"
 
 
-def _receipt_lines(receipt: Receipt) -> list[str]:
-    """Lines on the session that was obtained."""
-    login = f"login by {receipt.auth_plugin}, statements {receipt.protocol_mode}"
-    return [
-        f"{receipt.server_version}, connection {receipt.server_connection_id}, {login}",
-        _transport_line(receipt),
-        _layers_line(receipt),
-    ]
+def _client_line(result: Result, cpu_use: CpuUse) -> str:
+    """The cost of the measuring client itself: CPU time and memory."""
+    finished = result.finished
+    share = cpu_use.busiest_thread_ns / max(finished.elapsed_ns, 1)
+    cpu_ns = cpu_use.cpu_ns / finished.queries if finished.queries else None
+    return fill(
+        LINES["client"],
+        cost="" if cpu_ns is None else fill(LINES["client-cost"], cpu=format_latency(cpu_ns)),
+        busy=fill(LINES["one-thread" if cpu_use.threads == 1 else "busiest"], threads=cpu_use.threads, share=share),
+        memory=format_size_bytes(finished.peak_memory_bytes),
+        driver=result.ready.receipt.driver,
+    )
 
 
-def _transport_line(receipt: Receipt) -> str:
+def _transport_text(receipt: Receipt) -> str:
     if receipt.address_family == "unix":
         pid = f", server process {receipt.peer_pid}" if receipt.peer_pid else ""
         return f"Unix socket {receipt.peer_address}{pid}"
@@ -210,49 +227,12 @@ def _layers_line(receipt: Receipt) -> str:
     if receipt.compression is not None:
         level = f" level {receipt.compression_level}" if receipt.compression_level is not None else ""
         compression = f"{receipt.compression}{level} compression"
-    return f"{tls}; {compression}"
+    return fill(LINES["layers"], tls=tls, compression=compression)
 
 
 def _in_parentheses(facts: Iterable[str]) -> str:
     joined = ", ".join(filter(None, facts))
     return f" ({joined})" if joined else ""
-
-
-def _client_lines(result: Result) -> list[str]:
-    """The cost of the measuring client itself: CPU time and memory."""
-    cpu_use, finished = result.client, result.finished
-    if cpu_use is None:
-        return []
-    share = f"{cpu_use.busiest_thread_ns / max(finished.elapsed_ns, 1):.0%} of the window"
-    busy = (
-        f"busiest of {cpu_use.threads} threads on a CPU {share}"
-        if cpu_use.threads != 1
-        else f"its thread on a CPU {share}"
-    )
-    per_query = f"{format_latency(cpu_use.cpu_ns / finished.queries)} CPU/query; " if finished.queries else ""
-    return [f"{per_query}{busy}; {format_size_bytes(finished.peak_memory_bytes)}; {result.ready.receipt.driver}"]
-
-
-def _tcp_lines(result: Result) -> list[str]:
-    tcp = result.finished.tcp
-    if result.client is None or tcp is None:
-        return []
-    rtt = f"RTT p50 {format_latency(tcp.rtt_p50_ns)}, max {format_latency(tcp.rtt_max_ns)}"
-    return [f"{rtt}; {tcp.retransmits:,} segments retransmitted"]
-
-
-def _next_steps(result: Result) -> list[str]:
-    if result.verdict.findings:
-        return [finding.advice for finding in result.verdict.findings]
-    advice = ["Repeat it: one run says nothing about variation between runs."]
-    if result.verdict.unknown:
-        advice = ["Run longer, so that steadiness can be judged."]
-    if not result.open_loop:
-        rate = result.per_second(result.finished.transactions)
-        advice.append(
-            f"For response times as users see them, set a rate below {rate:,.4g} (--rate), or search for one (--search 'p99<…')."
-        )
-    return advice
 
 
 def partial_report(intervals: Sequence[Interval], reason: str = "interrupted") -> list[str]:
@@ -263,7 +243,7 @@ def partial_report(intervals: Sequence[Interval], reason: str = "interrupted") -
         for name in ("transactions", "queries", "errors")
     )
     totals = f"{', '.join(sums)} in the whole intervals until then"
-    return _label_lines("Partial", [f"{reason} after {seconds:.4g} s of the window: not a result", totals])
+    return [f"Partial     {reason} after {seconds:.4g} s of the window: not a result", f"{'':12}{totals}"]
 
 
 def interval_line(interval: Interval, open_loop: bool) -> str:
@@ -280,14 +260,6 @@ def interval_line(interval: Interval, open_loop: bool) -> str:
 
 def _format_if_any(interval: Interval, ns: int) -> str:
     return format_latency(ns) if interval.transactions else "-"
-
-
-def histogram(result: Result) -> list[str]:
-    """Latencies of transactions in sysbench's buckets."""
-    return [
-        "Latencies in ms, in sysbench's buckets",
-        *sysbench_histogram_lines(result.transaction.all_requests.pairs()),
-    ]
 
 
 BUCKETS = 1024

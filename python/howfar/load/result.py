@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from howfar.analysis.answer import Answer
 from howfar.contract.messages import (
     CpuUse,
     Finished,
@@ -105,6 +106,16 @@ def percentile_bounds(all_requests: ValueCounts, answered: ValueCounts, share: f
     rank = max(math.ceil(share * all_requests.count - 1e-9), 1)
     high = answered.value_at_rank(rank) if rank <= answered.count else None
     return PercentileBounds(low, None if high is None else max(high, low))
+
+
+def format_latency(ns: float) -> str:
+    """A time with three digits: `45.2 µs`, `1.23 ms`, `2.00 s`."""
+    for factor, unit, limit_ns in ((1.0, "ns", 1e3), (1e3, "µs", 1e6), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
+        value = ns / factor
+        if ns < limit_ns * 0.9995:
+            digits = 0 if unit == "ns" else 2 if value < 9.995 else 1 if value < 99.95 else 0
+            return f"{value:.{digits}f} {unit}"
+    raise AssertionError("the last unit has no limit")
 
 
 SHARES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
@@ -283,11 +294,11 @@ def partial_line(intervals: Sequence[Interval]) -> str:
     )
 
 
-def summary_line(result: Result) -> str:
-    return json.dumps(summary(result), allow_nan=False)
+def summary_line(result: Result, answer: Answer) -> str:
+    return json.dumps(summary(result, answer), allow_nan=False)
 
 
-def summary(result: Result) -> dict[str, object]:
+def summary(result: Result, answer: Answer) -> dict[str, object]:
     """The last JSON line: the same figures as in the other reports."""
     finished = result.finished
     client = result.client
@@ -295,6 +306,8 @@ def summary(result: Result) -> dict[str, object]:
     return {
         "event": "summary",
         "format": VERSION,
+        "question": answer.question,
+        "answer": answer.sentence,
         "stamps": [str(stamp) for stamp in result.verdict.stamps],
         "findings": [
             {"stamp": str(finding.stamp), "because": finding.because, "advice": finding.advice}

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from howfar.errors import QuantityError, UsageError
-from howfar.load.report_human import format_latency
-from howfar.load.result import Result
+from howfar.load.result import Result, format_latency
 from howfar.load.verdict import Stamp
 from howfar.units import format_duration_ns, parse_duration_ns
 
@@ -154,23 +153,3 @@ def summarize_search(trials: Sequence[RateTrial]) -> SearchResult:
         return SearchResult("at_least", best, None, len(trials), repeats)
     is_confirmed = lowest_failure / best <= MAX_GAP_RATIO and repeats > CONFIRMATIONS
     return SearchResult("found" if is_confirmed else "unclear", best, lowest_failure, len(trials), repeats)
-
-
-def result_sentence(goal: Goal, result: SearchResult) -> str:
-    """The result as one sentence, which states if it is only a bound."""
-    trials = f"{result.trials} trials"
-    if result.kind == "below":
-        return f"below {result.failed_at:.4g} transactions/s: no rate met {goal} ({trials})"
-    if result.kind == "at_least":
-        return (
-            f"at least {result.rate:.4g} transactions/s meet {goal}: nothing failed up to that rate ({trials}); "
-            "raise --search-high to try more"
-        )
-    if result.kind == "found":
-        return (
-            f"{result.rate:.4g} transactions/s is the highest rate that met {goal}: {result.repeats} of {result.repeats} times, "
-            f"while {result.failed_at:.4g} failed ({trials})"
-        )
-    if result.rate is None:
-        return f"no trial finished ({trials})"
-    return f"between {result.rate:.4g} and {result.failed_at or math.inf:.4g} transactions/s; undecided after {trials}"

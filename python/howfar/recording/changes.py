@@ -390,20 +390,3 @@ def _find_pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Page
             run = []
         if index is not None:
             run.append(index)
-
-
-def advice(change: PossibleChange) -> str:
-    """Short advice for a change; docs/predict.md explains each."""
-    return {
-        "nagle": "set TCP_NODELAY",
-        "loop": "one request for all keys",
-        "connect": "keep the connection open",
-        "transaction": "no transaction for one",
-        "memo": "remember the answer",
-        "cache": "cache between pages",
-        "initial": "set once for a connection",
-        "prepare": "prepare once, or interpolate",
-        "fetch": "raise the fetch size",
-        "bytes": "fetch fewer bytes",
-        "pipeline": "perhaps send together",
-    }[change.kind]

@@ -22,6 +22,7 @@ from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, RecordingFile, RoundTrip, TimedPage
+from howfar.recording.texts import phrase
 from howfar.stopping import raising_end_requests
 
 _MALFORMED = "marks that were not understood"
@@ -193,7 +194,7 @@ def reporting_write_errors(file: RecordingFile, say: Callable[[str], None]) -> I
     try:
         yield
     except RunFileError as error:
-        say(f"{error.message}; the recording ends there")
+        say(phrase("say/ends-there", reason=error.message))
         file.close()
 
 
@@ -218,11 +219,11 @@ def finish(
     seconds = 2 * calibration_s(rhythm)
     try:
         if seconds > _NOTABLE_CALIBRATION_S:
-            say(f"the recording is complete; measuring what the tap costs takes about {seconds:.0f} s")
+            say(phrase("say/calibrating", seconds=seconds))
         file.seal(measure_names())
         file.seal(_measure_tap_cost(rhythm, file.facts.transport == "unix", placement))
     except KeyboardInterrupt:
-        say("what the tap costs was not measured: interrupted")
+        say(phrase("say/not-calibrated"))
     file.close()
 
 

@@ -291,7 +291,7 @@ class Insertion:
                 "docs/addresses.md, {host} and {port} in arguments, and pairs such as DB_HOST and DB_PORT. "
                 "Else record its packets with --interface."
             )
-        from howfar.analysis.answer import join  # numpy, which commands without a report need not import
+        from howfar.findings import join
 
         return (
             f"The server's host was not replaced in {join(unreplaced)}: it stands there without its port, with a port that "

@@ -32,8 +32,8 @@ from howfar.recording.collecting import (
 )
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import RecordingFile, TimedPage
+from howfar.recording.texts import phrase
 from howfar.stopping import forwarding_end_requests_to
-from howfar.units import counted
 
 _START_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 5.0
@@ -119,7 +119,8 @@ class Tcpdump:
                 advice = "Run as root."
             elif b"not permitted" in messages:
                 advice = "A container needs --cap-add NET_RAW to capture, and a user namespace more users than root. Or use --pcap."
-            raise LabError(f"tcpdump did not begin: {messages.decode(errors='replace').strip()[:500]}", advice)
+            reason = phrase("error/tcpdump", reason=messages.decode(errors="replace").strip()[:500])
+            raise LabError(reason, advice)
 
     def _read_messages(self, end: bytes, timeout_s: float) -> bytes:
         assert self._process.stderr is not None
@@ -181,12 +182,12 @@ def record(request: PacketsRequest, say: Callable[[str], None]) -> int:
             capture = _capture_live(request, file, collected, say)
         if not collected.round_trips and collected.stopped is not None:
             raise UsageError(
-                f"nothing was recorded: {collected.stopped}",
+                phrase("error/nothing-recorded", reason=collected.stopped),
                 "A file must be pcap or pcapng, as `tcpdump -w` writes it." if request.file else "Record again.",
             )
         if not collected.round_trips:
             raise UsageError(
-                f"no round trip to port {request.port} was seen{_packet_kinds_text(collected)}",
+                phrase("error/no-packet", port=request.port, kinds=_packet_kinds_text(collected)),
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
         with reporting_write_errors(file, say):
@@ -202,14 +203,12 @@ def _packet_kinds_text(collected: CollectedEvents) -> str:
     counts = Counter(ended.skipped)
     if ended.packets:
         counts["of its connections, without an answered request"] = ended.packets
+    if not counts:
+        return phrase("error/no-packets")
     descriptions = [f"{count:,} are {reason}" for reason, count in counts.most_common(_MAX_REASONS)]
     other_packets = counts.total() - sum(count for _, count in counts.most_common(_MAX_REASONS))
     descriptions += [f"{other_packets:,} are others"] if other_packets else []
-    return (
-        f": of {counted(counts.total(), 'packet', ',')}, {', '.join(descriptions)}"
-        if descriptions
-        else ": there were no packets"
-    )
+    return phrase("error/packet-kinds", packets=counts.total(), kinds=", ".join(descriptions))
 
 
 def _finish(file: RecordingFile, request: PacketsRequest, collected: CollectedEvents, capture: _LiveCapture) -> None:
@@ -256,7 +255,7 @@ def _capture_live(
             os.close(read_end)
         collector = Thread(target=collect, args=(reader, file, collected, marks), name="collect", daemon=True)
         collector.start()
-        say(f"recording packets on {request.interface}")
+        say(phrase("say/recording/packets", interface=request.interface))
 
         def cpu_used_s() -> float:
             return dump.cpu_s() + reader.cpu_s() + time.process_time()

@@ -49,6 +49,7 @@ from howfar.recording.costs import (
     trimmed_mean,
     warm_up_rounds,
 )
+from howfar.recording.texts import phrase
 
 _PORT = 3306
 _ACCOUNT = "howfar"
@@ -222,7 +223,7 @@ def measure(
         }
 
     expected_ns = sum(_expected_ns(path, sizes, rhythm) for path in paths)
-    title = f"round trip costs, {max(expected_ns / 1e9, 1):.0f} s a block or more"
+    title = phrase("say/costs", seconds=max(expected_ns / 1e9, 1))
     results = run_in_blocks(blocks, measure_block, title, say)
     return [
         PathCosts(
@@ -304,12 +305,12 @@ def run_in_blocks(
     results: list[_Result] = []
     void: list[LinkFailed] = []
     for number in range(1, count + 1):
-        say(f"{title}, block {number} of {count}")
+        say(phrase("say/block/of", title=title, number=number, count=count))
         try:
             results.append(run_block())
         except LinkFailed as failed:
             void.append(failed)
-            say(f"block {number} is left out: {failed.message}")
+            say(phrase("say/block/left-out", number=number, reason=failed.message))
     if not results:
         raise void[-1]
     return Blocks(results, tuple(failed.message for failed in void))
@@ -328,7 +329,7 @@ def run_until_valid(path: OpenPath, run: Callable[[OpenPath], _Result]) -> _Resu
         if not violations:
             return result
     raise LinkFailed(
-        f"the link could not be had as requested in {_MAX_ATTEMPTS} attempts: {violations[0]}",
+        phrase("error/link", attempts=_MAX_ATTEMPTS, reason=violations[0]),
         "Try again when less runs on this machine.",
     )
 

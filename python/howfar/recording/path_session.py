@@ -19,6 +19,7 @@ from howfar.recording.calibration import RecorderCost, Rhythm, calibrate, median
 from howfar.recording.costs import PathCosts, Sizes, choose_sizes
 from howfar.recording.path_measurement import OpenPath, measure, open_path
 from howfar.recording.recording import Recording
+from howfar.recording.texts import phrase
 from howfar.units import format_duration_ns, format_rate_bps
 
 
@@ -67,9 +68,7 @@ def present_path(recording: Recording) -> Path:
     """The path on which a recording was made. Raises UsageError."""
     transport = recording.facts.transport
     if transport not in ("unix", "tcp"):
-        raise UsageError(
-            f"the recording does not say how the application reached its server ({transport!r})", "Record again."
-        )
+        raise UsageError(phrase("error/no-transport", transport=transport), "Record again.")
     return find_path("socket" if transport == "unix" else "tcp")
 
 
@@ -85,14 +84,17 @@ def required_speech(path: Path, recording: Recording) -> Speech:
     protocol = recording.facts.protocol
     if protocol not in path.protocols:
         raise UsageError(
-            f"a program on the path {path.name} reads the protocol of {' and '.join(path.protocols)}, and the protocol of the "
-            f"recording is {'unknown' if protocol is None else protocol}",
+            phrase(
+                "error/other-protocol",
+                path=path.name,
+                protocols=" and ".join(path.protocols),
+                protocol="unknown" if protocol is None else protocol,
+            ),
             "Choose another path.",
         )
     if protocol not in get_args(Speech):
         raise UsageError(
-            f"a program on the path {path.name} reads the protocol of {protocol}, which the server of predictions and replays does "
-            "not speak",
+            phrase("error/unspoken-protocol", path=path.name, protocol=protocol),
             "Choose another path; `howfar run hops` measures what the program costs.",
         )
     return cast(Speech, protocol)
@@ -104,7 +106,7 @@ def usable_pages(recording: Recording) -> Recording:
     if left_out:
         usable = tuple(page for page in recording.pages if not page.unusable_reason)
         if not usable:
-            raise UsageError(f"no page of the recording is usable ({'; '.join(left_out)})", "Record again.")
+            raise UsageError(phrase("error/no-usable-page", reasons="; ".join(left_out)), "Record again.")
         recording = replace(recording, pages=usable, left_out=left_out)
     stopped = recording.facts.stopped
     if stopped is None:
@@ -112,7 +114,7 @@ def usable_pages(recording: Recording) -> Recording:
     until_ns = max((trip.ended_ns for trip in recording.round_trips), default=0)
     pages = tuple(page for page in recording.pages if page.ended_ns <= until_ns)
     if not pages:
-        raise UsageError(f"the recording is not complete ({stopped}), and has no whole page", "Record again.")
+        raise UsageError(phrase("error/no-whole-page", reason=stopped), "Record again.")
     return replace(recording, pages=pages)
 
 

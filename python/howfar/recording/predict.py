@@ -164,6 +164,8 @@ class PathPrediction(Part):
     """Number of pages that are left out because they share round trips with another page, by name."""
     left_out: dict[str, int]
     """Number of pages that failed or are impossible, by name and reason."""
+    recorded_unix_ns: int | None = None
+    """When the recording began. None: unknown."""
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
@@ -308,6 +310,7 @@ def analyze(
         void=target.void,
         contested=Counter(page.name for page in recording.pages if page.contested),
         left_out=dict(recording.left_out),
+        recorded_unix_ns=recording.facts.began_unix_ns,
     )
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from howfar.recording.changes import PossibleChange, advice
+from howfar.findings import capital
+from howfar.recording.changes import PossibleChange
 from howfar.recording.page_costs import CostedPage, median_pages
-from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, PagePrediction, PathPrediction
+from howfar.recording.predict import SMALL_WINDOW, PagePrediction, PathPrediction
+from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, setting, utc, what_to_do
 from howfar.report import palette
 from howfar.report.charts import Drawable, Rows, axis, by_style, data, layer, legend, styles, vconcat
 from howfar.report.document import (
+    AdviceBlock,
     Answer,
     Block,
     Card,
@@ -42,10 +45,8 @@ _MAX_FAILING = 3
 _MIN_SHARE = 0.002
 """A change that saves less than this share of its page's time is left out."""
 _NOTABLE_CLIPPED_SHARE = 0.1
-_TLS = (
-    "Over TLS a page may take longer than its interval says, most of all one that connects anew: the application's own TLS library is "
-    "not measured (docs/predict.md)."
-)
+_SAFE_CHANGES = ("nagle", "loop", "connect", "transaction", "initial", "prepare", "fetch", "bytes")
+"""Kinds of changes that need no knowledge of the application: which answers may be old, or which statements wait for which."""
 
 
 class MeasuredPage(Part):
@@ -62,11 +63,6 @@ class Measurement(Part):
     target: str
     rtt_ns: int
     pages: tuple[MeasuredPage, ...]
-
-
-def format_ms(value: float) -> str:
-    """Format milliseconds with three digits."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def format_limits(estimate: Estimate) -> str:
@@ -87,60 +83,143 @@ def document(
     """The report of a prediction. `costed`: the pages of the recording with their costs, for charts."""
     missed = {page.name for page in prediction.missed}
     shown = [page for page in prediction.pages if page.name not in missed]
-    blocks: list[Block] = [Answer(_answer_sentence(prediction, shown, changes), _cards(shown, prediction))]
-    if prediction.missed or prediction.contested:
-        contested = (_contested_warning(name, count) for name, count in prediction.contested.items())
-        blocks.append(Warnings((*(_missed_warning(page, prediction) for page in prediction.missed), *contested)))
-    if shown:
-        blocks += [Heading("Times"), _times_table(shown, prediction), *_rtt_table(shown), *_warnings(shown, prediction)]
+    refusals = [_missed_warning(page, prediction) for page in prediction.missed]
+    refusals += [phrase("predict/contested", page=name, pages=count) for name, count in prediction.contested.items()]
+    refused: list[Block] = [Warnings(tuple(refusals))] if refusals else []
+    # Costs from few blocks are no prediction; few pages give one without an interval.
+    sure = shown if (prediction.cost_us.n or 0) >= MIN_BLOCKS else []
+    steps: list[Block] = []
+    if sure:
         notable = [change for change in changes if change.page not in missed and change.target_share >= _MIN_SHARE]
-        blocks += _changes_blocks(notable)
+        blocks = [*_answer(prediction, sure, notable), *refused, Heading("Times"), _times_table(shown, prediction)]
+        blocks += [*_rtt_table(shown), *_warnings(shown, prediction), *_changes_blocks(notable)]
         for page in shown:
             blocks += _page_blocks(page, prediction, costed[page.name], measured)
-    blocks += [Heading("How it was predicted"), Text(_method_text(prediction))]
-    return Document("howfar predict", tuple(blocks), tuple(_csv_record(page) for page in shown))
-
-
-def _answer_sentence(
-    prediction: PathPrediction, pages: Sequence[PagePrediction], changes: Sequence[PossibleChange]
-) -> str:
-    if prediction.contested and not prediction.pages:
-        return f"Nothing is predicted for {prediction.target}: pages overlap, so which of them made a round trip is not known."
-    if not prediction.pages:
-        return "No page of this recording made a round trip: there is nothing to predict."
-    if not pages:
-        return (
-            f"Nothing is predicted for {prediction.target}: even the present path ({prediction.present}) is missed, by more than "
-            f"{PRESENT_MISS_SHARE:.0%} of the time there."
-        )
-    worst = max(pages, key=lambda page: page.bottom_up.p50_ms.value)
-    text = f"{worst.name} takes {format_ms(worst.now.p50_ms.value)} ms now"
-    if worst.is_explained is False:
-        text += f"; on {prediction.target} its two predictions disagree, so none is given."
     else:
-        text += f"; on {prediction.target} it would take {format_estimate(worst.bottom_up.p50_ms)}."
-    return f"{text} {_first_change_sentence(worst, changes)}".rstrip()
-
-
-def _first_change_sentence(page: PagePrediction, changes: Sequence[PossibleChange]) -> str:
-    """A sentence about the change to make first, one that has no drawback: `nagle`, else the largest `loop`; empty if there is
-    none."""
-    candidates = [change for change in changes if change.page == page.name and change.kind in ("nagle", "loop")]
-    if not candidates or not page.round_trips:
-        return ""
-    first = max(candidates, key=lambda change: (change.kind == "nagle", change.count))
-    saves = f"save {format_ms(first.low_ms)} to {format_ms(first.high_ms)} ms there."
-    if first.kind == "nagle":
-        return f"{first.count:.0f} of its {page.round_trips:.0f} requests are sent in two writes; TCP_NODELAY would {saves}"
-    looped = first.gone + 1
-    return f"{looped:.0f} of its {page.round_trips:.0f} round trips are one loop; one request instead would {saves}"
-
-
-def _contested_warning(name: str, count: int) -> str:
-    return (
-        f"{name}: {counted(count, 'page')} left out, because round trips in its time may be those of another page: marks or requests "
-        "overlap. Record one page at a time."
+        answer, *steps = _missing_answer(prediction, shown)
+        blocks = [answer, *refused]
+    blocks += [Heading("How it was predicted"), Text(_method_text(prediction)), *steps]
+    return Document(
+        "howfar predict",
+        tuple(blocks),
+        tuple(_csv_record(page) for page in shown),
+        phrase("predict/question", target=prediction.target),
+        _setting(prediction),
     )
+
+
+def _setting(prediction: PathPrediction) -> str:
+    pages = sum(page.pages for page in prediction.pages)
+    when = utc(prediction.recorded_unix_ns)
+    return setting(
+        phrase("predict/counts", pages=pages, blocks=prediction.cost_us.n or 0),
+        phrase("predict/paths", present=prediction.present, target=prediction.target),
+        when and phrase("recorded", when=when),
+    )
+
+
+def _missing_answer(prediction: PathPrediction, shown: Sequence[PagePrediction]) -> list[Block]:
+    """That there is no answer, why, and the command that gets one."""
+    blocks = prediction.cost_us.n or 0
+    pages = max((page.pages for page in shown), default=0)
+    name = "missed" if prediction.pages else "contested" if prediction.contested else "empty"
+    name = "few" if shown else name
+    step = "blocks" if shown else name
+    figures = {"target": prediction.target, "present": prediction.present, "needed": MIN_BLOCKS}
+    text = phrase(f"predict/answer/{name}", pages=pages, blocks=blocks, **figures)
+    return [Answer(text), *next_step(f"predict/next/{step}", **figures)]
+
+
+def _answer(
+    prediction: PathPrediction, pages: Sequence[PagePrediction], changes: Sequence[PossibleChange]
+) -> list[Block]:
+    """The answer about the slowest page, and the change to make first."""
+    page = max(pages, key=lambda page: page.bottom_up.p50_ms.value)
+    if page.is_explained is False:
+        text = phrase("predict/answer/unexplained", page=page.name, target=prediction.target)
+        return [Answer(text), *next_step("predict/next/unexplained")]
+    now_ms, there = page.now.p50_ms.value, page.bottom_up.p50_ms
+    is_same = there.low is not None and there.high is not None and there.low <= now_ms <= there.high
+    text = phrase(
+        f"predict/answer/{'same' if is_same else 'change'}",
+        page=page.name,
+        target=prediction.target,
+        now=format_ms(now_ms),
+        there=format_ms(there.value),
+        ratio=now_ms / there.value,
+    )
+    first = _first_change(page, changes)
+    counts = phrase("predict/counts", pages=page.pages, blocks=prediction.cost_us.n or 0)
+    present = phrase("predict/present", error=abs(page.present_error))
+    sure = certainty([counts, interval(there), present], _doubts(page, prediction))
+    answer = Answer(text, _cards(pages, prediction), _cause(page, first), sure)
+    return [answer, *what_to_do(_advice(page, first))]
+
+
+def _cause(page: PagePrediction, first: PossibleChange | None) -> str:
+    """What its round trips cost, and which of them the first change concerns. Empty: it waits for none."""
+    if not page.round_trips:
+        return ""
+    text = phrase(
+        "predict/why",
+        trips=page.round_trips,
+        each=format_ms(page.parts.path_ms / page.round_trips),
+        path=format_ms(page.parts.path_ms),
+        total=format_ms(page.bottom_up.p50_ms.value),
+        path_now=format_ms(page.parts_now.path_ms),
+        now=format_ms(page.now.p50_ms.value),
+    )
+    if first is None or first.kind not in ("nagle", "loop"):
+        return text
+    reason = phrase(
+        f"predict/why/{first.kind}",
+        count=first.count,
+        looped=first.gone + 1,
+        trips=page.round_trips,
+        low=format_ms(first.low_ms),
+        high=format_ms(first.high_ms),
+    )
+    return f"{text} {reason}"
+
+
+def _first_change(page: PagePrediction, changes: Sequence[PossibleChange]) -> PossibleChange | None:
+    """The change to make first: TCP_NODELAY, else the largest loop, else the first that surely saves time. None: there is none."""
+    candidates = [change for change in changes if change.page == page.name and change.kind in _SAFE_CHANGES]
+    ranks = {"nagle": 2, "loop": 1}
+    useful = [change for change in candidates if change.low_ms > 0]
+    return max(
+        useful, key=lambda change: (ranks.get(change.kind, 0), change.kind in ranks and change.count), default=None
+    )
+
+
+def _advice(page: PagePrediction, first: PossibleChange | None) -> Iterator[AdviceBlock]:
+    if first is not None:
+        saved = {"low": format_ms(first.low_ms), "high": format_ms(first.high_ms), "page": page.name}
+        yield advise("predict/do", advice=capital(advice(first)), statement=_shorten(first.digest), **saved)
+
+
+def _doubts(page: PagePrediction, prediction: PathPrediction) -> Iterator[str]:
+    """What casts doubt on the prediction, the most serious first."""
+    left_out = sum(prediction.left_out.values()) + sum(prediction.contested.values())
+    void, missed = len(prediction.void), sum(page.pages for page in prediction.missed)
+    found = {
+        "void": void > 0,
+        "missed": missed > 0,
+        "left-out": left_out > 0,
+        "overlap": page.overlapped >= 0.5,
+        "gaps": page.unsure is not None,
+        "cold": page.cold is not None,
+        "tls": prediction.encrypted,
+    }
+    pages = {"missed": missed, "left-out": left_out}
+    for name, is_found in found.items():
+        if is_found:
+            yield phrase(f"predict/doubt/{name}", pages=pages.get(name, 0), blocks=void)
+
+
+def advice(change: PossibleChange) -> str:
+    """Short advice for a change; docs/predict.md explains each."""
+    return phrase(f"change/{change.kind}")
 
 
 def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple[Card, ...]:
@@ -148,8 +227,8 @@ def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple
         Card(
             page.name,
             f"{format_ms(page.now.p50_ms.value)} → {format_ms(page.bottom_up.p50_ms.value)} ms",
-            f"{format_limits(page.bottom_up.p50_ms)} on {prediction.target}".strip(),
-            (f"{page.round_trips:.0f} round trips", f"p95 {format_estimate(page.bottom_up.p95_ms)}"),
+            phrase("predict/limits-on", limits=format_limits(page.bottom_up.p50_ms), target=prediction.target).strip(),
+            (phrase("predict/trips", trips=page.round_trips), f"p95 {format_estimate(page.bottom_up.p95_ms)}"),
         )
         for page in sorted(pages, key=lambda page: -page.bottom_up.p50_ms.value)[:4]
         if page.is_explained is not False
@@ -158,42 +237,33 @@ def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple
 
 def _missed_warning(page: PagePrediction, prediction: PathPrediction) -> str:
     if page.later is not None and abs(page.later_error or 0.0) > abs(page.present_error):
-        return (
-            f"{page.name}: {format_estimate(page.now.p50_ms)} as recorded, {format_estimate(page.later.p50_ms)} as recorded again "
-            f"({page.later_error:+.0%}): the application or its server has changed, or other programs took the processors. Other "
-            "paths are not predicted. Record again while the machine does what it will do later."
+        return phrase(
+            "predict/missed/later",
+            page=page.name,
+            now=format_estimate(page.now.p50_ms),
+            later=format_estimate(page.later.p50_ms),
+            error=page.later_error,
         )
-    return (
-        f"{page.name}: {format_ms(page.now.p50_ms.value)} ms as recorded, {format_ms(page.present.p50_ms.value)} ms as predicted "
-        f"for the same path ({page.present_error:+.0%}). Other paths are not predicted: {_miss_reason(page, prediction)}"
+    return phrase(
+        "predict/missed/present",
+        page=page.name,
+        now=format_ms(page.now.p50_ms.value),
+        present=format_ms(page.present.p50_ms.value),
+        error=page.present_error,
+        reason=_miss_reason(page, prediction),
     )
 
 
 def _miss_reason(page: PagePrediction, prediction: PathPrediction) -> str:
-    """A sentence: the main cause of the wrong prediction for the present path, and what to do."""
-    miss = page.miss
+    """The main cause of the wrong prediction for the present path, and what to do."""
+    miss, floor_us = page.miss, prediction.floor_us
     if miss.beyond_ms >= max(miss.clipped_ms, abs(miss.shift_ms)):
-        return (
-            f"its round trips last {format_ms(miss.beyond_ms)} ms longer together than the page, so times or marks of this recording "
-            "are wrong. Record again with this version."
-        )
+        return phrase("predict/missed/beyond", beyond=format_ms(miss.beyond_ms))
     if miss.clipped_ms >= abs(miss.shift_ms):
-        return (
-            f"{page.clipped:.0%} of its round trips took less than one without work ({_idle_round_trip_text(prediction)}): the "
-            "machine is slower now than when it was recorded, or the recording is from another one. Record again, or predict on a "
-            "quieter machine."
-        )
-    before, now = prediction.floor_us or 0.0, prediction.floor_now_us or 0.0
-    return (
-        f"a round trip without work took {before:.0f} µs when it was recorded and takes {now:.0f} µs now, by the same measure. Record "
-        "again, or predict on a quieter machine."
-    )
-
-
-def _idle_round_trip_text(prediction: PathPrediction) -> str:
-    if prediction.floor_us is None:
-        return f"{prediction.cost_now_us.value:.0f} µs"
-    return f"{prediction.floor_us:.0f} µs when it was recorded"
+        when = "now" if floor_us is None else "then"
+        idle = phrase(f"predict/idle/{when}", us=prediction.cost_now_us.value if floor_us is None else floor_us)
+        return phrase("predict/missed/clipped", share=page.clipped, idle=idle)
+    return phrase("predict/missed/shift", before=floor_us or 0.0, now=prediction.floor_now_us or 0.0)
 
 
 def _times_table(shown: Sequence[PagePrediction], prediction: PathPrediction) -> Table:
@@ -203,7 +273,7 @@ def _times_table(shown: Sequence[PagePrediction], prediction: PathPrediction) ->
     def connects(page: PagePrediction) -> str:
         return counted(round(page.connects), "connect") if page.connects >= 0.5 else ""
 
-    hint = "By slope: give --slope FILE, from `howfar slope --json` of the same page, for a second prediction."
+    hint = phrase("predict/slope-hint")
     return make_table(
         "",
         shown,
@@ -237,53 +307,44 @@ def estimate_cell(estimate: Estimate, explained: bool = True) -> Cell:
 
 
 def _warnings(shown: Sequence[PagePrediction], prediction: PathPrediction) -> list[Block]:
-    lines = [f"{reason} ({counted(count, 'page')}, in no figure)." for reason, count in prediction.left_out.items()]
+    lines = [phrase("predict/left-out", reason=reason, pages=count) for reason, count in prediction.left_out.items()]
     for page in shown:
-        if page.is_explained is False:
-            lines.append(
-                f"{page.name}: not explained. Bottom-up {format_estimate(page.bottom_up.p50_ms)}, by slope "
-                f"{format_estimate(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: "
-                f"{format_ms(page.residual_ms or 0)} ms apart, more than both intervals. Round trips that overlap, a cache or a "
-                "timeout do that."
-            )
-        lines += [note for note in (page.unsure, page.cold) if note]
-        lines += [
-            f"{page.name}: {failed:,} of {counted(runs, 'run')} of {_shorten(text)} failed; there is no advice about them."
-            for text, (failed, runs) in list(page.failing.items())[:_MAX_FAILING]
-        ]
-        if page.small_window_ms and page.small_window_ms > _NOTABLE_FACTOR * page.bottom_up.p50_ms.value:
-            lines.append(
-                f"{page.name}: with a receive buffer of {SMALL_WINDOW >> 10} kB in the application it would take "
-                f"{format_ms(page.small_window_ms)} ms. Its size is not recorded; the kernel's own grows as needed."
-            )
-        if page.pages < MIN_BLOCKS:
-            lines.append(f"{page.name}: fewer than {MIN_BLOCKS} pages allow no interval.")
-        if page.clipped > _NOTABLE_CLIPPED_SHARE:
-            lines.append(
-                f"{page.name}: {page.clipped:.0%} of the round trips took less than one without work; their server time counts as 0, "
-                "so the page may be predicted too long."
-            )
-        if page.overlapped >= 0.5:
-            lines.append(
-                f"{page.name}: {page.overlapped:.0f} round trips overlap others, so its interval reaches from the longest chain of "
-                "one connection to the recorded order. Which of them wait for others is not known; `howfar slope` measures it."
-            )
+        lines += _page_warnings(page)
     if prediction.void:
-        lines.append(f"{counted(len(prediction.void), 'block')} left out: {prediction.void[-1]}.")
+        lines.append(phrase("predict/void", blocks=len(prediction.void), reason=prediction.void[-1]))
     if prediction.encrypted:
-        lines.append(_TLS)
+        lines.append(phrase("predict/tls"))
     if prediction.unplaced:
-        lines.append(f"{prediction.unplaced} round trips of the recording belong to no page.")
+        lines.append(phrase("predict/unplaced", trips=prediction.unplaced))
     return [Warnings(tuple(lines))] if lines else []
+
+
+def _page_warnings(page: PagePrediction) -> Iterator[str]:
+    if page.is_explained is False and page.slope is not None:
+        yield phrase(
+            "predict/unexplained",
+            page=page.name,
+            bottom_up=format_estimate(page.bottom_up.p50_ms),
+            slope=format_estimate(page.slope.p50_ms),
+            residual=format_ms(page.residual_ms or 0),
+        )
+    yield from filter(None, (page.unsure, page.cold))
+    for text, (failed, runs) in list(page.failing.items())[:_MAX_FAILING]:
+        yield phrase("predict/failing", page=page.name, failed=failed, runs=runs, statement=_shorten(text))
+    if page.small_window_ms and page.small_window_ms > _NOTABLE_FACTOR * page.bottom_up.p50_ms.value:
+        yield phrase("predict/window", page=page.name, kib=SMALL_WINDOW >> 10, took=format_ms(page.small_window_ms))
+    if page.pages < MIN_BLOCKS:
+        yield phrase("predict/few-pages", page=page.name, needed=MIN_BLOCKS)
+    if page.clipped > _NOTABLE_CLIPPED_SHARE:
+        yield phrase("predict/clipped", page=page.name, share=page.clipped)
+    if page.overlapped >= 0.5:
+        yield phrase("predict/overlapped", page=page.name, trips=page.overlapped)
 
 
 def _changes_blocks(changes: Sequence[PossibleChange]) -> list[Block]:
     if not changes:
         return []
-    notes = (
-        "Minimum: path costs only. Maximum: also the time of server and application for what is left out.",
-        "Rows overlap and do not add up. None is certain: only its author knows what the application can do without.",
-    )
+    notes = (phrase("changes/range"), phrase("changes/sum"))
     first = _changes_table(changes[:_MAX_CHANGES], notes)
     if len(changes) <= _MAX_CHANGES:
         return [Heading("What to change"), first]
@@ -339,8 +400,8 @@ def _page_blocks(
     blocks.append(
         Chart(
             f"waterfall-{page.name}",
-            f"The median page, now and on {prediction.target}",
-            "Each row is a round trip: what the application does before it, the path, the server.",
+            phrase("predict/waterfall", target=prediction.target),
+            phrase("predict/waterfall/caption"),
             partial(waterfall_chart, costed, prediction.target),
         )
     )
@@ -352,13 +413,13 @@ def _page_blocks(
         blocks.append(
             Chart(
                 f"rtt-{page.name}",
-                "Predicted time over RTT",
-                "The line is predicted; points were measured, with their intervals.",
+                phrase("predict/by-rtt"),
+                phrase("predict/by-rtt/caption"),
                 partial(rtt_chart, page.curve_ms, points),
                 Table("", (Column("RTT", left_aligned=True), Column("ms")), rows),
             )
         )
-    return [Details(f"{page.name}: where the time goes", tuple(blocks), open=True)]
+    return [Details(phrase("predict/page", page=page.name), tuple(blocks), open=True)]
 
 
 def _errors_table(
@@ -386,32 +447,26 @@ def _errors_table(
 
 
 def _method_text(prediction: PathPrediction) -> str:
-    text = (
-        f"A round trip of the smallest size, with pauses as recorded, costs {prediction.cost_now_us.value:.0f} µs on "
-        f"{prediction.present} and {prediction.cost_us.value:.0f} µs on {prediction.target}, measured in "
-        f"{counted(prediction.cost_us.n or 0, 'block')} on this machine just now; connecting there takes "
-        f"{prediction.connect_us.value:.0f} µs. Each page is its own time (gaps), the server's time, and the cost of each of its "
-        "round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
-    )
-    text += (
-        f" In the costs is what waiting does to the computing after it, of application and server, whose caches others use meanwhile: "
-        f"{prediction.resuming_us.value:+.0f} µs there, by a program that is not yours."
-    )
-    if prediction.tap_us is None:
-        text += " What the recorder added is not known: it is in the application's time."
-    elif prediction.tap_us.value:
-        added = prediction.tap_us
-        text += f" What the recorder added, {estimate_text(added, '{:.0f}'.format)} µs per round trip, is subtracted."
-    waking = (
-        f", these {abs(prediction.resuming_us.value):.0f} µs and {prediction.waking_us:.0f} µs per round trip (how much longer the "
-        "link takes to CPUs that sleep, which yours may or may not do)"
-        if prediction.waking_us
-        else ""
-    )
-    return text + (
-        f" Intervals are of another run: 2000 resamples of pages and blocks{waking}, and from the time as recorded to the time of the "
-        "present path now. They have no error of the method in them; what that was in tests with applications is in docs/predict.md."
-    )
+    resuming_us, added = prediction.resuming_us.value, prediction.tap_us
+    texts = [
+        phrase(
+            "predict/method",
+            now_us=prediction.cost_now_us.value,
+            present=prediction.present,
+            there_us=prediction.cost_us.value,
+            target=prediction.target,
+            blocks=prediction.cost_us.n or 0,
+            connect_us=prediction.connect_us.value,
+            resuming_us=resuming_us,
+        )
+    ]
+    if added is None:
+        texts.append(phrase("predict/method/tap-unknown"))
+    elif added.value:
+        texts.append(phrase("predict/method/tap", added=estimate_text(added, "{:.0f}".format)))
+    waking = phrase("predict/method/waking", resuming_us=abs(resuming_us), waking_us=prediction.waking_us)
+    texts.append(phrase("predict/method/interval", waking=waking if prediction.waking_us else ""))
+    return " ".join(texts)
 
 
 def _csv_record(page: PagePrediction) -> dict[str, object]:

@@ -52,14 +52,12 @@ from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import RecordingFile, TimedPage
 from howfar.recording.tap import listen_address, tap_folder
+from howfar.recording.texts import phrase
 from howfar.stopping import forwarding_end_requests_to, holding_end_requests
 from howfar.units import format_duration_ns
 
 _LOOKUP_TIMEOUT_S = 2.0
 _MAX_NAMED_PAGES = 5
-_UNMARKED_PHP = (
-    "pages of --php: no script marked one (PHP's own server prepends to no router script: use --http HOST:PORT there)"
-)
 _PHP = Path(__file__).parent / "php"
 _BODY_NAME = "data"
 """Name of the round trip that carries a request's body after the server's `100 Continue`."""
@@ -101,22 +99,18 @@ def _record(request: RecordRequest, file: RecordingFile, say: Callable[[str], No
                 tap = RecordTap(request.server.target, listen_address(request.server.target, folder))
                 insertion = make_insertion(request.server, tap.address)
                 with collecting(tap, file, collected, marks):
-                    requests = f"; requests to http://{_address_text(http)}/ are pages" if http is not None else ""
-                    say(f"recording{requests}")
+                    say(phrase("say/recording/http", address=_address_text(http)) if http else phrase("say/recording"))
                     code, page = _run_command(request, insertion, (tap, http), marks)
         finally:
             if tap is not None and not tap.leave():
-                say("the application left processes behind; the tap goes on for them and ends with them")
+                say(phrase("say/left-processes"))
     if not collected.round_trips and collected.stopped is not None:
-        raise LabError(f"nothing was recorded: {collected.stopped}", "The application was not disturbed. Record again.")
+        reason = phrase("error/nothing-recorded", reason=collected.stopped)
+        raise LabError(reason, "The application was not disturbed. Record again.")
     if not collected.round_trips:
         refusal = collected.ended.refusal if isinstance(collected.ended, RecordEnded) else None
-        raise UsageError(
-            f"the tap could not connect to the server for the application: {refusal}"
-            if refusal
-            else f"the command (exit code {code}) made no round trip through the tap",
-            insertion.advice(request.command),
-        )
+        name = "error/no-connect" if refusal else "error/no-round-trip"
+        raise UsageError(phrase(name, reason=refusal, code=code), insertion.advice(request.command))
     if (failed := _failed_pages_sentence(marks)) is not None:
         say(failed)
     with reporting_write_errors(file, say):
@@ -135,17 +129,14 @@ def _measure_name_costs(request: RecordRequest, insertion: Insertion, say: Calla
         try:
             took_ns, addresses = look_up_name(name, port, _LOOKUP_TIMEOUT_S)
         except HowfarError as error:
-            say(f"the name {name} was replaced by the tap's address, and its lookup failed just now: {error.message}")
+            say(phrase("say/name-lost", name=name, reason=error.message))
             continue
-        attempt_ns = 0
-        sentence = f"the recording leaves out the lookup of {name}, which takes {format_duration_ns(took_ns)} here"
+        attempt_ns, dead = 0, ""
         if addresses[0] != request.server.target.host:
             attempt_ns = _connect_attempt_ns(addresses[0], port)
-            sentence += (
-                f", and the attempt at its first address, {addresses[0]}, which took {format_duration_ns(attempt_ns)}"
-            )
+            dead = phrase("say/name/dead", address=addresses[0], took=format_duration_ns(attempt_ns))
         costs[name] = NameCost(lookup_ns=took_ns, addresses=addresses, first_address_ns=attempt_ns)
-        say(f"{sentence}; an application pays it at each connect")
+        say(phrase("say/name", name=name, lookup=format_duration_ns(took_ns), dead=dead))
     return RecordingFacts(names=costs) if costs else RecordingFacts()
 
 
@@ -161,10 +152,8 @@ def _unmarked_reasons(request: RecordRequest, marks: Marks) -> dict[str, int]:
     """Sentences about requested ways of marking that marked no page, each with 1, or with 0 if it does not apply."""
     methods = {page.method for page in marks.pages}
     return {
-        _UNMARKED_PHP: int(request.php and "php" not in methods),
-        "pages of --http: no HTTP/1 request came through the tap": int(
-            request.http is not None and "http" not in methods
-        ),
+        phrase("say/unmarked-php"): int(request.php and "php" not in methods),
+        phrase("say/unmarked-http"): int(request.http is not None and "http" not in methods),
     }
 
 
@@ -174,8 +163,11 @@ def _failed_pages_sentence(marks: Marks) -> str | None:
     if not failed:
         return None
     totals = Counter(page.name for page in marks.pages)
-    descriptions = [f"{count} of {totals[name]} pages {name}" for name, count in failed.most_common(_MAX_NAMED_PAGES)]
-    return f"answered with a server's error (5xx), so their times are those of a failure: {', '.join(descriptions)}"
+    descriptions = [
+        phrase("say/failed-pages/each", count=count, total=totals[name], page=name)
+        for name, count in failed.most_common(_MAX_NAMED_PAGES)
+    ]
+    return phrase("say/failed-pages", pages=", ".join(descriptions))
 
 
 @contextmanager
@@ -329,7 +321,7 @@ class DropIn:
         systemctl: Sequence[str] = ("systemctl",),
     ) -> None:
         if not _UNIT.fullmatch(unit):
-            raise UsageError(f"{unit!r} is no name of a unit", "Write for example php8.2-fpm.service.")
+            raise UsageError(phrase("error/no-unit", unit=unit), "Write for example php8.2-fpm.service.")
         self.unit = unit if unit.endswith(".service") else f"{unit}.service"
         self.path = root / "run/systemd/system" / f"{self.unit}.d" / "howfar-record.conf"
         self.text = (
@@ -343,7 +335,7 @@ class DropIn:
     def __enter__(self) -> DropIn:
         if self.path.exists():
             raise UsageError(
-                f"{self.path} exists: {self.unit} is being recorded, or its recorder and its switch were killed",
+                phrase("error/drop-in-exists", path=self.path, unit=self.unit),
                 "Wait for the other one; else remove the file and run `systemctl daemon-reload`.",
             )
         try:
@@ -368,7 +360,8 @@ class DropIn:
             self.path.write_text(self.text)
         except OSError as error:
             self.__exit__()
-            raise LabError(f"{self.path} cannot be written: {error.strerror}", "Run as root.") from error
+            reason = phrase("error/drop-in-unwritten", path=self.path, reason=error.strerror)
+            raise LabError(reason, "Run as root.") from error
         try:
             self.run_systemctl("daemon-reload")
         except BaseException:
@@ -383,7 +376,7 @@ class DropIn:
         try:
             return Path(f"/proc/{int(pid)}/ns/mnt").stat().st_ino
         except (OSError, ValueError) as error:
-            raise LabError(f"{self.unit} has no process after its restart", "See the service's own log.") from error
+            raise LabError(phrase("error/no-process", unit=self.unit), "See the service's own log.") from error
 
     def run_systemctl(self, *arguments: str) -> str:
         """Run systemctl and return its output. Raises MissingError, LabError."""
@@ -394,11 +387,12 @@ class DropIn:
         except FileNotFoundError as error:
             raise MissingError("systemctl is not here", "Record the command itself: howfar record -- CMD.") from error
         except subprocess.TimeoutExpired as error:
-            raise LabError(f"systemctl {' '.join(arguments)} did not end", "See the service's own log.") from error
+            reason = phrase("error/systemctl-slow", arguments=" ".join(arguments))
+            raise LabError(reason, "See the service's own log.") from error
         if completed.returncode:
-            raise LabError(
-                f"systemctl {' '.join(arguments)}: {completed.stderr.strip()[-500:]}", "See the service's own log."
-            )
+            said = completed.stderr.strip()[-500:]
+            reason = phrase("error/systemctl", arguments=" ".join(arguments), reason=said)
+            raise LabError(reason, "See the service's own log.")
         return completed.stdout.strip()
 
     def __exit__(self, *_: object) -> None:
@@ -438,7 +432,7 @@ def _record_service(
                 page = _run_service(drop_in, tap, request, say)
         with reporting_write_errors(file, say):
             finish(file, collected, add_pages(file, marks, page, request.gaps), 0, say)
-        say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
+        say(phrase("say/drop-in-gone", unit=drop_in.unit))
     finally:
         if tap is not None:
             tap.leave()
@@ -448,9 +442,9 @@ def _record_service(
 
 
 def _run_service(drop_in: DropIn, tap: RecordTap, request: ServiceRequest, say: Callable[[str], None]) -> TimedPage:
-    say(f"restarting {drop_in.unit}")
+    say(phrase("say/restarting", unit=drop_in.unit))
     tap.serve(drop_in.restart())
-    say("recording")
+    say(phrase("say/recording"))
     begun_ns = time.monotonic_ns()
     wait_for(request.seconds)
     return TimedPage(1, drop_in.unit, "command", 1.0, None, begun_ns, time.monotonic_ns())

@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 from howfar.errors import RunFileError
 from howfar.file_kinds import RECORDING
 from howfar.recording.facts import RecordingFacts
+from howfar.recording.texts import phrase
 from howfar.store.database import (
     Schema,
     check_schema,
@@ -173,10 +174,7 @@ def uncertainty_note(name: str, pages: Sequence[TimedPage]) -> str | None:
     if all(page.method != "gap" for page in pages):
         return None
     confidence = sum(page.confidence for page in pages) / len(pages)
-    return (
-        f"{name}: its begin and end were inferred from pauses between round trips (confidence {confidence:.0%}); its time excludes "
-        "what the application computes before the first and after the last round trip."
-    )
+    return phrase("page/inferred", page=name, confidence=confidence)
 
 
 def cold_start_note(name: str, pages: Sequence[TimedPage]) -> str | None:
@@ -187,10 +185,7 @@ def cold_start_note(name: str, pages: Sequence[TimedPage]) -> str | None:
     typical_ms = median(other_ms)
     if first_ms < _COLD_FACTOR * typical_ms:
         return None
-    return (
-        f"{name}: the first page took {first_ms:.3g} ms, and the others {typical_ms:.3g} ms in the median. It was cold; "
-        "quantiles above the median show it."
-    )
+    return phrase("page/cold", page=name, first_ms=first_ms, typical_ms=typical_ms)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,22 @@ from howfar.errors import UsageError
 from howfar.recording.kinds import TripKind
 from howfar.recording.page_costs import Trip, sequential_trips, tap_ns
 from howfar.recording.predict import Quantiles, quantiles
-from howfar.recording.prediction_report import format_estimate, format_ms
+from howfar.recording.prediction_report import format_estimate
 from howfar.recording.recording import Recording, TimedPage
-from howfar.recording.replay import BEHIND_SHARE, OPEN_BEFORE, behind_warning
-from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings, make_table
+from howfar.recording.replay import BEHIND_SHARE, OPEN_BEFORE, missing_answer
+from howfar.recording.texts import advise, certainty, format_ms, interval, phrase, setting, utc, what_to_do
+from howfar.report.document import (
+    AdviceBlock,
+    Answer,
+    Cell,
+    Column,
+    Document,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    make_table,
+)
 from howfar.stats.estimate import Part
 from howfar.units import counted
 
@@ -78,6 +90,8 @@ class Repetition(Part):
     pages: tuple[RepeatedPage, ...]
     lacking: tuple[str, ...]
     """Pages that were left out, with the reason."""
+    recorded_unix_ns: int | None = None
+    """When the recording began. None: unknown."""
 
 
 def split_statements(text: str) -> tuple[str, ...]:
@@ -116,7 +130,7 @@ def make_script(recording: Recording, statements: Sequence[str], digests: Sequen
     lacking = _explain_left_out(recording.pages, needed, indices_by_digest)
     if not complete:
         raise UsageError(
-            f"no page can be repeated: {'; '.join(lacking)}",
+            phrase("error/no-repeat", reasons="; ".join(lacking)),
             "Add to the file at least one of each statement, complete, with a semicolon at the end of its last line.",
         )
     _check_permitted(
@@ -149,10 +163,13 @@ def _explain_left_out(
             missing.setdefault(page.name, Counter()).update(absent)
             counts[page.name] += 1
     return tuple(
-        f"{name} ({counted(counts[name], 'page')}) has no statement"
-        if not texts
-        else f"{name} ({counted(counts[name], 'page')}) lacks {counted(len(texts), 'statement')}: "
-        + ", ".join(text[:_MAX_LISTED_LENGTH] for text, _ in texts.most_common(_MAX_LISTED))
+        phrase(
+            "repeat/lacks" if texts else "repeat/no-statement",
+            page=name,
+            pages=counts[name],
+            missing=len(texts),
+            listed=", ".join(text[:_MAX_LISTED_LENGTH] for text, _ in texts.most_common(_MAX_LISTED)),
+        )
         for name, texts in missing.items()
     )
 
@@ -186,8 +203,9 @@ def _check_permitted(
         digest for digest in needed if any(_HIDDEN.search(statements[index]) for index in indices_by_digest[digest])
     ]
     if changing and not writes:
+        listed = "; ".join(digest[:_MAX_LISTED_LENGTH] for digest in changing[:_MAX_LISTED])
         raise UsageError(
-            f"statements may change data: {'; '.join(digest[:_MAX_LISTED_LENGTH] for digest in changing[:_MAX_LISTED])}",
+            phrase("error/may-change", statements=listed),
             "Give --writes to run them at this server, or record pages that only read.",
         )
 
@@ -279,6 +297,7 @@ def analyze(
         blocks=len(blocks),
         pages=tuple(repeated_pages),
         lacking=repeated_script.lacking,
+        recorded_unix_ns=recording.facts.began_unix_ns,
     )
 
 
@@ -299,44 +318,71 @@ def _connect_and_login_ns(trips: Sequence[Trip], tap_ns_per_trip: float, unseen_
 
 def document(repetition: Repetition) -> Document:
     """The report."""
-    blocks: list[Block] = [
-        Answer(_answer_sentence(repetition)),
-        Heading("Repeated and recorded"),
-        _pages_table(repetition),
-    ]
-    if warnings := tuple(_warnings(repetition)):
-        blocks.append(Warnings(warnings))
-    blocks += [
-        Heading("How it was repeated"),
-        Text(
-            f"{repetition.blocks} blocks, each with every page once, on {repetition.server} as it is, after one that is not counted. "
-            "Gaps between round trips are those of the recording. Statements are those given, as text: what the application prepared "
-            f"is not prepared here. {'Sessions were read only.' if repetition.read_only else ''}".rstrip()
-        ),
-    ]
-    return Document("howfar replay", tuple(blocks))
-
-
-def _answer_sentence(repetition: Repetition) -> str:
     page = max(repetition.pages, key=lambda page: page.repeated.p50_ms.value)
-    text = (
-        f"{page.name} took {format_estimate(page.repeated.p50_ms)} on {repetition.server}, and "
-        f"{format_estimate(page.recorded.p50_ms)} when it was recorded: its {page.round_trips:g} statements "
-        f"{format_ms(page.waiting_ms)} ms, and {format_ms(page.recorded_waiting_ms)} ms then"
+    warnings = tuple(_warnings(repetition))
+    if page.repeated.p50_ms.low is None:
+        answer, *steps = missing_answer(page.pages, repetition.blocks)
+        blocks = [answer]
+    else:
+        steps = what_to_do(_advice(repetition))
+        blocks = [_answer(repetition, page), Heading("Repeated and recorded"), _pages_table(repetition)]
+    blocks += [Warnings(warnings)] if warnings else []
+    read_only = f" {phrase('repeat/read-only')}" if repetition.read_only else ""
+    method = phrase("repeat/method", blocks=repetition.blocks, server=repetition.server) + read_only
+    when = utc(repetition.recorded_unix_ns)
+    settings = setting(
+        repetition.server,
+        phrase("replay/blocks", blocks=repetition.blocks, pages=sum(page.pages for page in repetition.pages)),
+        when and phrase("recorded", when=when),
+    )
+    blocks += [Heading("How it was repeated"), Text(method), *steps]
+    return Document("howfar replay", tuple(blocks), (), phrase("repeat/question"), settings)
+
+
+def _answer(repetition: Repetition, page: RepeatedPage) -> Answer:
+    took, recorded_ms = page.repeated.p50_ms, page.recorded.p50_ms.value
+    is_same = took.low is not None and took.high is not None and took.low <= recorded_ms <= took.high
+    text = phrase(
+        "repeat/answer/same" if is_same else "repeat/answer",
+        page=page.name,
+        took=format_ms(took.value),
+        server=repetition.server,
+        recorded=format_ms(recorded_ms),
+        ratio=recorded_ms / took.value,
+    )
+    why = phrase(
+        "repeat/why",
+        trips=page.round_trips,
+        waiting=format_ms(page.waiting_ms),
+        recorded=format_ms(page.recorded_waiting_ms),
     )
     if page.connecting_ms:
-        text += f"; connecting {format_ms(page.connecting_ms)} ms, and {format_ms(page.recorded_connecting_ms)} ms then"
-    return f"{text}."
+        took_ms, then_ms = format_ms(page.connecting_ms), format_ms(page.recorded_connecting_ms)
+        why = f"{why} {phrase('repeat/why/connecting', connecting=took_ms, recorded=then_ms)}"
+    figures = {"pages": page.pages, "blocks": repetition.blocks, "interval": interval(took)}
+    doubts = {
+        "replay/doubt/tool": any(other.client_late > BEHIND_SHARE for other in repetition.pages),
+        "repeat/doubt/lacking": bool(repetition.lacking),
+    }
+    sure = phrase("repeat/sure", client=page.client_late, **figures)
+    return Answer(text, why=why, certainty=certainty([sure], (phrase(name) for name in doubts if doubts[name])))
+
+
+def _advice(repetition: Repetition) -> Iterator[AdviceBlock]:
+    behind = [
+        phrase("replay/behind/tool", page=page.name, share=page.client_late)
+        for page in repetition.pages
+        if page.client_late > BEHIND_SHARE
+    ]
+    yield advise("replay/do/quiet", because=" ".join(behind)) if behind else advise("repeat/do/predict")
 
 
 def _warnings(repetition: Repetition) -> Iterator[str]:
-    yield from (f"Left out: {reason}." for reason in repetition.lacking)
+    yield from (phrase("repeat/lacking", reason=reason) for reason in repetition.lacking)
     for page in repetition.pages:
-        if page.client_late > BEHIND_SHARE:
-            yield behind_warning(page.name, "this tool", page.client_late)
         if page.left_out:
             listed = ", ".join(f"{count} {command}" for command, count in sorted(page.left_out.items()))
-            yield f"{page.name}: round trips that are no statements were left out ({listed}, in {counted(page.pages, 'page')})."
+            yield phrase("repeat/left-out", page=page.name, listed=listed, pages=page.pages)
 
 
 def _pages_table(repetition: Repetition) -> Table:

@@ -5,7 +5,7 @@ The replay keeps the recorded gaps between an answer and the next round trip, no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,9 +13,12 @@ from howfar.contract.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
 from howfar.recording.page_costs import CostedPage
 from howfar.recording.predict import PathPrediction, Quantiles, predicted_quantiles, quantiles
-from howfar.recording.prediction_report import estimate_cell, format_estimate
-from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings, make_table
+from howfar.recording.prediction_report import estimate_cell
+from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, setting, utc, what_to_do
+from howfar.report.document import AdviceBlock, Answer, Block, Cell, Column, Document, Heading, Table, Text, make_table
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import MIN_BLOCKS
+from howfar.units import counted
 
 OPEN_BEFORE = 5000
 """Added to the number of a connection that was open before its page."""
@@ -55,6 +58,8 @@ class Replay(Part):
     rtt_ns: int
     blocks: int
     pages: tuple[ReplayedPage, ...]
+    recorded_unix_ns: int | None = None
+    """When the recording began. None: unknown."""
 
 
 def make_script(page: CostedPage, present: PathCosts) -> ReplayPage:
@@ -121,46 +126,83 @@ def analyze(
                 server_late=sum(page.server_late_ns for page in replayed) / total_ns,
             )
         )
-    return Replay(target=prediction.target, rtt_ns=rtt_ns, blocks=len(blocks), pages=tuple(pages))
+    return Replay(
+        target=prediction.target,
+        rtt_ns=rtt_ns,
+        blocks=len(blocks),
+        pages=tuple(pages),
+        recorded_unix_ns=prediction.recorded_unix_ns,
+    )
 
 
 def document(replay: Replay) -> Document:
     """The report."""
-    blocks: list[Block] = [Answer(_answer_sentence(replay)), Heading("Replayed and predicted"), _pages_table(replay)]
-    late_pages = [page for page in replay.pages if page.late_end is not None]
-    if late_pages:
-        blocks.append(Warnings(tuple(_behind_warning(page) for page in late_pages)))
-    blocks += [
-        Heading("How it was replayed"),
-        Text(
-            f"{replay.blocks} blocks, each with every page once. Gaps between round trips and the server's times are those of the "
-            "recording; the server answers as many bytes as were recorded, and no statement is needed."
-        ),
-    ]
-    return Document("howfar replay", tuple(blocks))
-
-
-def _answer_sentence(replay: Replay) -> str:
     page = max(replay.pages, key=lambda page: page.p50_ms.value)
-    text = f"{page.name} took {format_estimate(page.p50_ms)} on {replay.target}"
-    if page.predicted is not None and page.error is not None:
-        text += f"; the prediction was {format_estimate(page.predicted.p50_ms)} ({page.error:+.1%})"
-    note = "Neither the tool nor the server was behind." if not any(other.late_end for other in replay.pages) else ""
-    return f"{text}. {note}".strip()
-
-
-def _behind_warning(page: ReplayedPage) -> str:
-    is_tool = page.late_end == "tool"
-    late_share = page.client_late if is_tool else page.server_late
-    return behind_warning(page.name, "this tool" if is_tool else "the server", late_share)
-
-
-def behind_warning(name: str, end: str, late_share: float) -> str:
-    """A warning that `end` (the tool or the server) was late. `late_share`: its delay as a share of the page's time."""
-    return (
-        f"{name}: {end} was behind the recording by {late_share:.1%} of the time: the replay is too slow by as much. Replay on "
-        "a quieter machine."
+    if page.p50_ms.low is None:
+        answer, *steps = missing_answer(page.pages, replay.blocks)
+        blocks = [answer]
+    else:
+        steps = what_to_do(_advice(replay.pages))
+        blocks = [_answer(replay, page), Heading("Replayed and predicted"), _pages_table(replay)]
+    blocks += [Heading("How it was replayed"), Text(phrase("replay/method", blocks=replay.blocks)), *steps]
+    when = utc(replay.recorded_unix_ns)
+    settings = setting(
+        replay.target,
+        phrase("replay/blocks", blocks=replay.blocks, pages=sum(page.pages for page in replay.pages)),
+        when and phrase("recorded", when=when),
     )
+    return Document("howfar replay", tuple(blocks), (), phrase("replay/question", target=replay.target), settings)
+
+
+def missing_answer(pages: int, blocks: int) -> list[Block]:
+    """That a replay has too few pages or blocks, and the command that gets an answer."""
+    step = "blocks" if blocks < MIN_BLOCKS else "pages"
+    answer = Answer(phrase("replay/answer/missing", pages=pages, blocks=blocks, needed=MIN_BLOCKS))
+    return [answer, *next_step(f"replay/next/{step}", needed=MIN_BLOCKS)]
+
+
+def _answer(replay: Replay, page: ReplayedPage) -> Answer:
+    predicted = None if page.predicted is None else page.predicted.p50_ms
+    text = phrase(
+        f"replay/answer/{_finding(page)}",
+        page=page.name,
+        took=format_ms(page.p50_ms.value),
+        target=replay.target,
+        predicted="" if predicted is None else format_ms(predicted.value),
+        share=abs(page.error or 0.0),
+    )
+    why = ""
+    if predicted is not None and predicted.low is not None and predicted.high is not None:
+        why = phrase("replay/why", low=format_ms(predicted.low), high=format_ms(predicted.high))
+    figures = {"pages": page.pages, "blocks": replay.blocks, "interval": interval(page.p50_ms)}
+    sure = phrase("replay/sure", client=page.client_late, server=page.server_late, **figures)
+    late_ends = dict.fromkeys(other.late_end for other in replay.pages if other.late_end)
+    return Answer(text, why=why, certainty=certainty([sure], (phrase(f"replay/doubt/{end}") for end in late_ends)))
+
+
+def _finding(page: ReplayedPage) -> str:
+    """Whether the prediction was right: whether its interval and the measured one overlap."""
+    if page.predicted is None or page.error is None:
+        return "unpredicted"
+    measured, predicted = page.p50_ms, page.predicted.p50_ms
+    if measured.low is None or measured.high is None or predicted.low is None or predicted.high is None:
+        is_right = abs(page.error) < BEHIND_SHARE
+    else:
+        is_right = measured.low <= predicted.high and predicted.low <= measured.high
+    return "right" if is_right else "long" if page.error > 0 else "short"
+
+
+def _advice(pages: Sequence[ReplayedPage]) -> Iterator[AdviceBlock]:
+    behind = [
+        phrase(
+            f"replay/behind/{page.late_end}",
+            page=page.name,
+            share=page.client_late if page.late_end == "tool" else page.server_late,
+        )
+        for page in pages
+        if page.late_end is not None
+    ]
+    yield advise("replay/do/quiet", because=" ".join(behind)) if behind else advise("replay/do/measured")
 
 
 def _pages_table(replay: Replay) -> Table:
@@ -168,7 +210,7 @@ def _pages_table(replay: Replay) -> Table:
         "",
         replay.pages,
         {
-            "page": lambda page: Cell(page.name, f"{page.pages} pages"),
+            "page": lambda page: Cell(page.name, counted(page.pages, "page")),
             "replayed\nms, p50": lambda page: estimate_cell(page.p50_ms),
             "predicted\nms, p50": lambda page: estimate_cell(page.predicted.p50_ms) if page.predicted else "unknown",
             "error": lambda page: "" if page.error is None else f"{page.error:+.1%}",

@@ -25,9 +25,11 @@ from urllib.parse import quote, urlsplit
 from howfar.contract.ping_messages import Target, TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import keep_polling, polling_obstacle
+from howfar.lab.servers import describe_address
 from howfar.recording.insertion import NamedServer, make_insertion
 from howfar.recording.tap import Tap, TappedApplication, listen_address, tap_folder
-from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.recording.texts import advise, certainty, next_step, phrase, setting, utc, what_to_do
+from howfar.report.document import AdviceBlock, Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, estimate_text, limits_text, mean_interval
 from howfar.stopping import temporary_folder
@@ -115,6 +117,11 @@ class Slope(Part):
     """How much longer the first block took than the last, as a share of the last."""
     longest_ns: int
     """Times beyond this added delay are extrapolated."""
+    server: str = ""
+    """Address of the server. Empty: an older file; then the two that follow are None."""
+    began_unix_ns: int | None = None
+    measured_s: float | None = None
+    """Duration of the whole measurement."""
     idle: IdleCpus
     observations: tuple[Observation, ...]
 
@@ -153,13 +160,14 @@ class SlopeRequest:
 
 def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
     """Time the application in blocks, and fit them. Raises UsageError, LabError, EngineError."""
+    began_unix_ns, began = time.time_ns(), time.monotonic()
     with ExitStack() as stack:
         if can_poll := polling_obstacle() is None:
             stack.enter_context(keep_polling())
         folder = stack.enter_context(tap_folder(request.listen or request.server.target))
         tap = stack.enter_context(Tap(request.server.target, _listen_address(request, folder)))
         timers = _timers(request, tap, stack)
-        say(f"{'pages' if request.url else 'a run'} to warm up")
+        say(phrase("say/warm-up/url" if request.url else "say/warm-up/command"))
         _run_until_ready(request, tap, timers[0])
         page = _timer_requiring_answers(request, timers[0])
         warm_up = _warm_up(request, page)
@@ -167,7 +175,13 @@ def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
         echo = Echo(stack, isinstance(request.server.target, UnixTarget))
         observations = list(_measure_blocks(request, delays_ns, tap, echo, (page, timers[1]), say))
         costs = echo.measure_costs("polling" if can_poll else "as-found")
-    return analyze(observations, costs, warm_up)
+    return analyze(observations, costs, warm_up).model_copy(
+        update={
+            "server": describe_address(request.server.target),
+            "began_unix_ns": began_unix_ns,
+            "measured_s": time.monotonic() - began,
+        }
+    )
 
 
 def _listen_address(request: SlopeRequest, folder: Path) -> UnixTarget | TcpListen:
@@ -224,9 +238,9 @@ def _page_timer(request: SlopeRequest) -> Timer:
         url = urlsplit(request.url)
         port = url.port
     except ValueError as error:
-        raise UsageError(f"{request.url!r} is not an http URL: {error}", example) from error
+        raise UsageError(phrase("error/no-url/reason", url=request.url, reason=error), example) from error
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise UsageError(f"{request.url!r} is not an http URL", example)
+        raise UsageError(phrase("error/no-url", url=request.url), example)
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     path = quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=_URL_SAFE)
 
@@ -240,13 +254,13 @@ def _page_timer(request: SlopeRequest) -> Timer:
             response.read()
             took_ns = time.perf_counter_ns() - began
         except http.client.HTTPException as error:
-            raise UsageError(f"{request.url} was not answered: {error!r}", "Open it in a browser first.") from error
+            reason = phrase("error/unanswered", url=request.url, reason=repr(error))
+            raise UsageError(reason, "Open it in a browser first.") from error
         finally:
             connection.close()
         if response.status >= 400:
-            raise UsageError(
-                f"{request.url} answered {response.status} {response.reason}", "Open it in a browser first."
-            )
+            reason = phrase("error/status", url=request.url, status=response.status, reason=response.reason)
+            raise UsageError(reason, "Open it in a browser first.")
         return took_ns / 1e9
 
     return time_request
@@ -290,9 +304,8 @@ def _timer_requiring_answers(request: SlopeRequest, timer: Timer) -> Timer:
         try:
             return timer()
         except OSError as error:
-            raise UsageError(
-                f"{request.url} was not answered: {error}", "Does the application still run? Give shorter --delays."
-            ) from error
+            reason = phrase("error/unanswered", url=request.url, reason=error)
+            raise UsageError(reason, "Does the application still run? Give shorter --delays.") from error
 
     return timed
 
@@ -316,22 +329,17 @@ def _run_until_ready(request: SlopeRequest, tap: Tap, timer: Timer) -> None:
             break
         except OSError as error:
             if time.monotonic() > deadline:
-                raise UsageError(
-                    f"{request.url} was not answered within {_READY_TIMEOUT_S:.0f} s: {error}",
-                    "Start the application, or correct the URL.",
-                ) from error
+                reason = phrase("error/unanswered/in-time", url=request.url, seconds=_READY_TIMEOUT_S, reason=error)
+                raise UsageError(reason, "Start the application, or correct the URL.") from error
             time.sleep(0.05)  # polling: the user's server does not signal that it is ready
     counts = tap.set_delay(0)
     if counts.refused:
-        raise UsageError(
-            f"the tap could not connect to the server for the application: {counts.refusal}",
-            "Correct --server, or run as root.",
-        )
+        raise UsageError(phrase("error/no-connect", reason=counts.refusal), "Correct --server, or run as root.")
     if not counts.connections and not counts.open:
+        advice = make_insertion(request.server, tap.address).advice(request.command)
         raise UsageError(
             "the application made no connection through the tap, so its round trips cannot be seen",
-            f"{make_insertion(request.server, tap.address).advice(request.command)} A service that runs already: --listen, and "
-            "configure it to connect there.",
+            phrase("error/listen-too", advice=advice),
         )
 
 
@@ -350,7 +358,7 @@ def _measure_blocks(
     for block in range(request.blocks):
         if block >= request.min_blocks and (time.monotonic() - began) * (block + 1) / block > request.budget_s:
             return
-        say(f"block {block + 1} of {request.blocks}")
+        say(phrase("say/block", number=block + 1, count=request.blocks))
         rng.shuffle(arms)
         for delay_ns in arms:
             echo_ns = echo.measure_round_trip_ns(delay_ns or 0)
@@ -562,8 +570,75 @@ def _slope_between(block: Sequence[Observation], low_ns: int, high_ns: int) -> f
 
 def document(slope: Slope, subject: str) -> Document:
     """The report of a slope. `subject`: name of the page or command."""
-    now = slope.measured_ms or slope.times["now"]
-    answer = f"{subject} takes {_format_ms(now)} and {_waiting_sentence(slope)}"
+    duration = slope.measured_s and phrase("slope/duration", blocks=slope.blocks, seconds=slope.measured_s)
+    question = phrase("slope/question", subject=subject)
+    settings = setting(slope.server, duration or "", utc(slope.began_unix_ns))
+    method = (Heading("How it was measured"), Text(_method_text(slope)))
+    if slope.slope.low is None:
+        missing = Answer(phrase("slope/answer/missing", blocks=slope.blocks, needed=MIN_BLOCKS))
+        steps = next_step("slope/next/missing", needed=MIN_BLOCKS)
+        return Document("howfar slope", (missing, *method, *steps), (), question, settings)
+    blocks = (
+        _answer(slope, subject),
+        Heading("Its time on other paths"),
+        _times_table(slope),
+        *_warnings(slope),
+        *what_to_do(_advice(slope)),
+        *method,
+    )
+    return Document("howfar slope", blocks, (), question, settings)
+
+
+def _answer(slope: Slope, subject: str) -> Answer:
+    estimate, finding = slope.slope, _finding(slope)
+    figures = {
+        "subject": subject,
+        "trips": estimate.value,
+        "counted": slope.round_trips + slope.connections,
+        "added": _format_value(estimate.value * 0.5),
+        "now": _format_value((slope.measured_ms or slope.times["now"]).value),
+        "intercept": _format_value(slope.intercept_ms.value),
+        "counts": phrase("slope/counts", trips=slope.round_trips, connections=slope.connections),
+    }
+    width = phrase("slope/width", blocks=slope.blocks, low=estimate.low, high=estimate.high)
+    return Answer(
+        phrase(f"slope/answer/{finding}", **figures),
+        why=phrase(f"slope/why/{finding}", **figures),
+        certainty=certainty([width], _doubts(slope)),
+    )
+
+
+def _finding(slope: Slope) -> Literal["none", "some", "all", "dear"]:
+    """How many of its round trips the application waits for: never more than the tap counted. `dear`: each costs more than the
+    delay."""
+    estimate, counted = slope.slope, slope.round_trips + slope.connections
+    if estimate.low is not None and estimate.low <= 0:
+        return "none"
+    if estimate.value <= counted:
+        return "some" if estimate.high is not None and estimate.high < counted else "all"
+    return "all" if estimate.low is None or estimate.low <= counted else "dear"
+
+
+def _doubts(slope: Slope) -> Iterator[str]:
+    """What casts doubt on the line, the most serious first."""
+    if slope.still_falling:
+        yield phrase("slope/doubt/falling", pages=slope.warm_ups)
+    if abs(slope.drift) > _MAX_DRIFT_SHARE:
+        yield phrase(f"slope/doubt/{'slower' if slope.drift > 0 else 'faster'}-first", share=abs(slope.drift))
+    if slope.kinks:
+        yield phrase("slope/doubt/kink")
+    if _misses_present_path(slope):
+        yield phrase("slope/doubt/line")
+
+
+def _advice(slope: Slope) -> Iterator[AdviceBlock]:
+    if slope.still_falling:
+        yield advise("slope/do/warm-up", pages=2 * slope.warm_ups)
+    elif _finding(slope) != "none":
+        yield advise("slope/do/record")
+
+
+def _times_table(slope: Slope) -> Table:
     columns = (
         Column("the path adds", left_aligned=True),
         Column("time", "95 % interval"),
@@ -578,35 +653,8 @@ def document(slope: Slope, subject: str) -> Document:
         for name, time in slope.times.items()
     )
     measured = slope.measured_ms
-    notes = (f"Measured on the present path without the tap: {_format_ms(measured)}.",) if measured else ()
-    table = Table("", columns, rows, notes, main=True)
-    return Document(
-        "howfar slope",
-        (
-            Answer(answer),
-            Heading("Its time on other paths"),
-            table,
-            *_warnings(slope),
-            Heading("How it was measured"),
-            Text(_method_text(slope)),
-        ),
-    )
-
-
-def _waiting_sentence(slope: Slope) -> str:
-    """How many round trips the application waits for, as text: never more than the tap counted."""
-    estimate, counted = slope.slope, slope.round_trips + slope.connections
-    rtt_sentence = f"0.5 ms more RTT would add {estimate_text(estimate.scaled(0.5), '{:.1f} ms'.format)}."
-    if estimate.low is not None and estimate.low <= 0:
-        return f"waits for no detectable round trip ({_format_number(estimate)})."
-    if estimate.value <= counted:
-        return f"waits for {_format_number(estimate)} round trips to the server in sequence. {rtt_sentence}"
-    if estimate.low is None or estimate.low <= counted:
-        return f"waits for all of its {counted:.1f} round trips in sequence. {rtt_sentence}"
-    return (
-        f"waits for {counted:.1f} round trips, each of which costs more than the delay, {_format_number(estimate)} in all. "
-        + rtt_sentence
-    )
+    notes = (phrase("slope/measured", measured=_format_ms(measured)),) if measured else ()
+    return Table("", columns, rows, notes, main=True)
 
 
 def _remark(slope: Slope, name: str) -> str:
@@ -616,42 +664,33 @@ def _remark(slope: Slope, name: str) -> str:
 
 def _warnings(slope: Slope) -> tuple[Warnings, ...]:
     lines = [
-        f"The line has a kink: below an added {format_duration_ns(kink.from_ns)} the slope is {_format_number(kink.before)}, up to "
-        f"{format_duration_ns(kink.to_ns)} it is {_format_number(kink.after)}. A timeout, an exhausted pool or overlapping work can "
-        "cause this; do not rely on times beyond it."
+        phrase(
+            "slope/kink",
+            start=format_duration_ns(kink.from_ns),
+            end=format_duration_ns(kink.to_ns),
+            before=_format_number(kink.before),
+            after=_format_number(kink.after),
+        )
         for kink in slope.kinks
     ]
-    if slope.still_falling:
-        lines.append(f"After {slope.warm_ups} pages to warm up times were still falling: give more with --warmup.")
-    if abs(slope.drift) > _MAX_DRIFT_SHARE:
-        comparison = "longer" if slope.drift > 0 else "less time"
-        lines.append(
-            f"The first block took {abs(slope.drift):.0%} {comparison} than the last: the application was not steady."
-        )
-    if slope.blocks < MIN_BLOCKS:
-        lines.append(f"{slope.blocks} blocks allow no interval; {MIN_BLOCKS} would.")
-    now, measured = slope.times["now"], slope.measured_ms
-    if measured and _are_disjoint(now, measured):
-        lines.append(
-            f"The line says {_format_ms(now)} for the present path, which without the tap takes {_format_ms(measured)}."
-        )
+    if slope.measured_ms and _misses_present_path(slope):
+        now, measured = _format_ms(slope.times["now"]), _format_ms(slope.measured_ms)
+        lines.append(phrase("slope/line", now=now, measured=measured))
     return (Warnings(tuple(lines)),) if lines else ()
 
 
-def _are_disjoint(left: Estimate, right: Estimate) -> bool:
-    if left.low is None or left.high is None or right.low is None or right.high is None:
+def _misses_present_path(slope: Slope) -> bool:
+    """Whether the intervals of the line and of the time without the tap are disjoint."""
+    line, measured = slope.times["now"], slope.measured_ms
+    if measured is None or None in (line.low, line.high, measured.low, measured.high):
         return False
-    return left.high < right.low or right.high < left.low
+    assert line.low is not None and line.high is not None and measured.low is not None and measured.high is not None
+    return line.high < measured.low or measured.high < line.low
 
 
 def _method_text(slope: Slope) -> str:
-    return (
-        f"{slope.blocks} blocks, each with every added delay once, in random order, after {slope.warm_ups} to warm up. The tap "
-        f"counted {slope.round_trips:.1f} round trips and {slope.connections:.1f} connections each time; on a network a "
-        f"connect is a round trip too. Those that overlap count once in the slope. The tap costs {slope.tap_us:.0f} µs per round "
-        f"trip, which was subtracted. Idle CPUs were {'kept polling' if slope.idle == 'polling' else 'left as found'}. Bandwidth and "
-        "encryption are not in these times."
-    )
+    idle = "kept polling" if slope.idle == "polling" else "left as found"
+    return phrase("slope/method", blocks=slope.blocks, warm_ups=slope.warm_ups, tap_us=slope.tap_us, idle=idle)
 
 
 def _format_value(ms: float) -> str:

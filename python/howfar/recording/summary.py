@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.recording import Recording, RoundTrip, TimedPage, cold_start_note, uncertainty_note
-from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings, make_table
+from howfar.recording.texts import advise, certainty, next_step, phrase, setting, utc, what_to_do
+from howfar.report.document import (
+    AdviceBlock,
+    Answer,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    make_table,
+)
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import estimate_text, limits_text, mean_interval, median_interval
-from howfar.units import counted
+from howfar.stats.intervals import MIN_BLOCKS, estimate_text, limits_text, mean_interval, median_interval
 
 _MAX_ROWS = 10
 _NOTABLE_COST_SHARE = 0.05
-"""The report begins with the cost of recording if that is more than this share of a page's time."""
+"""The report names the cost of recording below its answer if that is more than this share of a page's time."""
 _NOTABLE_CAPTURE_CPUS = 0.03
-"""The report begins with the cost of capturing packets if that is more than this share of a CPU."""
+"""The report names the cost of capturing packets below its answer if that is more than this share of a CPU."""
 _MAX_TEXT, _MAX_TEXT_WITH_PAGE = 78, 60
 _NOTABLE_SENDING_SHARE = 0.01
 """A warning reports the time to send requests if it is at least this share of a page's time."""
@@ -114,6 +127,11 @@ class RecordingSummary(Part):
     stopped: str | None
     all_passed_on: bool | None
     exit_code: int | None
+    command: str | None = None
+    """Name of the command, interface or service that was recorded."""
+    began_unix_ns: int | None = None
+    span_ns: int = 0
+    """Time from the first round trip to the end of the last one."""
 
 
 def summarize(recording: Recording) -> RecordingSummary:
@@ -158,6 +176,10 @@ def summarize(recording: Recording) -> RecordingSummary:
         stopped=facts.stopped,
         all_passed_on=facts.passed.all_passed_on if facts.passed else None,
         exit_code=facts.exit_code,
+        command=facts.command,
+        began_unix_ns=facts.began_unix_ns,
+        span_ns=max((trip.ended_ns for trip in answered), default=0)
+        - min((trip.begun_ns for trip in answered), default=0),
     )
 
 
@@ -272,19 +294,91 @@ def _count_distinct_keys(trips: Sequence[RoundTrip]) -> int | None:
 
 def document(summary: RecordingSummary, file_name: str) -> Document:
     """The summary as a document, shown after a recording. `file_name`: that of the recording."""
-    answer = Answer(_stopped_sentence(summary) + _cost_sentence(summary) + _answer_sentence(summary))
-    return Document(
-        "howfar record",
-        (
-            answer,
-            *((Heading("Pages"), _pages_table(summary)) if summary.pages else ()),
-            *_warnings(summary),
-            Heading("What is waited for"),
-            _statement_table(summary),
-            Heading("How it was recorded"),
-            Text(_method_text(summary, file_name)),
-        ),
+    figures: list[Block] = [Heading("Pages"), _pages_table(summary)] if summary.pages else []
+    figures += _warnings(summary)
+    figures += [Heading("What is waited for"), _statement_table(summary)] if summary.statements else []
+    method = (Heading("How it was recorded"), Text(_method_text(summary, file_name)))
+    answer, steps = _answer_and_steps(summary, file_name)
+    blocks = (answer, *figures, *method, *steps)
+    return Document("howfar record", blocks, (), phrase("record/question"), _setting(summary))
+
+
+def _setting(summary: RecordingSummary) -> str:
+    protocol = "unknown protocol" if summary.protocol == "unknown" else summary.protocol
+    kind = phrase(f"record/kind/{'unix' if summary.transport == 'unix' else 'tcp'}", protocol=protocol)
+    trips, connections = summary.round_trips, summary.connections
+    counts = phrase("record/counts", trips=trips, connections=connections, took=summary.span_ns)
+    return setting(summary.command or "", kind, counts, utc(summary.began_unix_ns))
+
+
+def _answer_and_steps(summary: RecordingSummary, file_name: str) -> tuple[Answer, list[Block]]:
+    """The answer about the page with the longest total time, and what to do next."""
+    if not summary.pages:
+        name = "no-page" if summary.round_trips else "nothing"
+        text = phrase(f"record/answer/{name}", trips=summary.round_trips, connections=summary.connections)
+        return Answer(text, certainty=certainty([], _doubts(summary))), next_step(f"record/next/{name}")
+    page = max(summary.pages, key=lambda page: page.took_ms.value * page.count)
+    text = phrase(
+        f"record/answer/{'most' if len(summary.pages) > 1 else 'one'}",
+        page=page.name,
+        took=_format_ms(page.took_ms.value),
+        trips=page.round_trips.value,
+        noun="round trip" if page.round_trips.value == 1 else "round trips",
+        waiting=page.waiting.value,
     )
+    sure = certainty([_page_count_text(page), *_cost_notes(summary)], _doubts(summary))
+    return Answer(text, why=_cause(summary, page), certainty=sure), what_to_do(_advice(summary, page, file_name))
+
+
+def _cause(summary: RecordingSummary, page: PageSummary) -> str:
+    """The statement with the longest wait in a page. Empty: none, or its waits overlap, so that no product says how long they are."""
+    statement = next((statement for statement in summary.statements if statement.page == page.name), None)
+    if statement is None or not statement.each:
+        return ""
+    mean_ms = statement.waited_ms / statement.count
+    if mean_ms * statement.each > page.took_ms.value:
+        return ""
+    return phrase(
+        "record/why",
+        each=statement.each,
+        mean=_format_ms(mean_ms),
+        total=_format_ms(mean_ms * statement.each),
+        took=_format_ms(page.took_ms.value),
+        statement=_shorten(statement.text, _MAX_TEXT_WITH_PAGE),
+    )
+
+
+def _page_count_text(page: PageSummary) -> str:
+    if page.took_ms.low is None:
+        return phrase("record/few", pages=page.count)
+    low, high = map(_time_format(page.took_ms.value), (page.took_ms.low, page.took_ms.high or page.took_ms.value))
+    return f"{phrase('record/pages', pages=page.count)}; {phrase('interval', low=low, high=high)}"
+
+
+def _doubts(summary: RecordingSummary) -> Iterator[str]:
+    """What casts doubt on the answer, the most serious first."""
+    left_out = sum(pages.count for pages in summary.left_out)
+    found = {
+        "record/doubt/stopped": summary.stopped is not None,
+        "record/doubt/bytes": summary.all_passed_on is False,
+        "record/doubt/left-out": left_out > 0,
+        "record/doubt/no-page": bool(summary.pages) and summary.no_page > 0,
+        "record/doubt/cold": any(page.cold for page in summary.pages),
+        "record/doubt/gaps": any(page.unsure for page in summary.pages),
+    }
+    return (phrase(name, pages=left_out, trips=summary.no_page) for name, is_found in found.items() if is_found)
+
+
+def _advice(summary: RecordingSummary, page: PageSummary, file_name: str) -> Iterator[AdviceBlock]:
+    noun = "round trip" if page.round_trips.value == 1 else "round trips"
+    if summary.nagle:
+        yield advise("record/do/nagle", requests=summary.nagle)
+    if page.count < MIN_BLOCKS:
+        yield advise("record/do/repeat", page=page.name, needed=MIN_BLOCKS)
+    elif page.round_trips.value:
+        yield advise(
+            "record/do/predict", file=shlex.quote(file_name), trips=page.round_trips.value, noun=noun, page=page.name
+        )
 
 
 def _pages_table(summary: RecordingSummary) -> Table:
@@ -305,7 +399,7 @@ def _pages_table(summary: RecordingSummary) -> Table:
                 "" if page.recording is None else _format_percent(page.recording.value)
             ),
         },
-        (f"{more} more in the recording.",) if more > 0 else (),
+        (phrase("record/more-pages", count=more),) if more > 0 else (),
         main=True,
     )
 
@@ -337,118 +431,63 @@ def _statement_table(summary: RecordingSummary) -> Table:
         )
         for statement in summary.statements
     )
-    statements = counted(summary.more_statements, "more statement", ",")
-    trips = counted(summary.more_round_trips, "round trip", ",")
-    notes = (f"{statements} with {trips}.",) if summary.more_statements else ()
-    return Table("", columns, rows, notes)
+    more = phrase("record/more-statements", statements=summary.more_statements, trips=summary.more_round_trips)
+    return Table("", columns, rows, (more,) if summary.more_statements else ())
 
 
-def _answer_sentence(summary: RecordingSummary) -> str:
-    kind = f"{summary.protocol} over {'a Unix socket' if summary.transport == 'unix' else 'TCP'}"
-    if not summary.pages:
-        trips = counted(summary.round_trips, "round trip", ",")
-        connections = counted(summary.connections, "connection", ",")
-        return f"{trips} over {connections} {'was' if summary.round_trips == 1 else 'were'} recorded ({kind})."
-    page = max(summary.pages, key=lambda page: page.took_ms.value * page.count)
-    return (
-        f"{page.name} takes {_format_ms(page.took_ms.value)} {limits_text(page.took_ms, _time_format(page.took_ms.value))}".rstrip()
-        + f" and makes {_format_count(page.round_trips.value, 'round trip')} over "
-        f"{_format_count(page.connections.value, 'connection')} ({kind}); "
-        f"{_format_percent(page.waiting.value)} of its time it waits for the database."
-    )
-
-
-def _stopped_sentence(summary: RecordingSummary) -> str:
-    if summary.stopped is None:
-        return ""
-    return (
-        f"The recording is not complete: {summary.stopped}. The application was not disturbed; what follows is of the round trips "
-        "before that. "
-    )
-
-
-def _cost_sentence(summary: RecordingSummary) -> str:
+def _cost_notes(summary: RecordingSummary) -> Iterator[str]:
+    """What recording cost, if that was much."""
     if (summary.capture_cpus or 0.0) > _NOTABLE_CAPTURE_CPUS:
-        return f"{_capture_cost_text(summary)} "
+        yield phrase("record/capture/doubt", share=_format_percent(summary.capture_cpus or 0.0))
+        return
     costs = [page.recording.value for page in summary.pages if page.recording is not None]
-    if not costs or max(costs) <= _NOTABLE_COST_SHARE:
-        return ""
-    return f"Recording itself took at least {_format_percent(max(costs))} of the time of a page. "
+    if costs and max(costs) > _NOTABLE_COST_SHARE:
+        yield phrase("record/cost", share=_format_percent(max(costs)))
 
 
 def _warnings(summary: RecordingSummary) -> tuple[Warnings, ...]:
-    lines = []
+    """Warnings, with the details of what casts doubt on the answer."""
+    lines = [] if summary.stopped is None else [phrase("record/stopped", reason=summary.stopped)]
     if summary.all_passed_on is False:
-        lines.append("Not every byte that came was passed on: a connection broke while bytes were on their way.")
+        lines.append(phrase("record/bytes"))
     if summary.exit_code:
-        lines.append(f"The command ended with exit code {summary.exit_code}.")
-    if summary.pages and summary.no_page:
-        lines.append(f"{summary.no_page:,} round trips belong to no page.")
+        lines.append(phrase("record/exit-code", code=summary.exit_code))
     lines += [
-        f"{pages.name}: {counted(pages.count, 'page', ',')} in no page's figure ({pages.reason})."
-        for pages in summary.left_out
+        phrase("record/left-out", page=pages.name, pages=pages.count, reason=pages.reason) for pages in summary.left_out
     ]
     lines += [
-        f"{page.name} also sends requests for {_format_percent(page.sending.value)} of its time: from the first byte of each to the "
-        "last."
+        phrase("record/sending", page=page.name, share=_format_percent(page.sending.value))
         for page in summary.pages[:_MAX_ROWS]
         if page.sending.value >= _NOTABLE_SENDING_SHARE
     ]
-    if summary.nagle:
-        lines.append(
-            f"{counted(summary.nagle, 'small request', ',')} took about 40 ms to send: Nagle's algorithm held the second part back "
-            "until a delayed ACK came. Set TCP_NODELAY, or send each request in one write."
-        )
     if summary.repeated_syns:
-        lines.append(
-            f"{counted(summary.repeated_syns, 'connect')} had to be asked for again (the first packet, or its answer, was lost): "
-            f"that cost {_format_ms(summary.repeated_syns_ms)} in all."
-        )
+        took = _format_ms(summary.repeated_syns_ms)
+        lines.append(phrase("record/syns", connects=summary.repeated_syns, took=took))
     lines += map(_replaced_name_warning, summary.names)
     lines += [note for page in summary.pages[:_MAX_ROWS] for note in (page.unsure, page.cold) if note]
-    lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(summary.unknown.items())]
+    lines += [phrase("record/unknown", reason=reason, count=count) for reason, count in sorted(summary.unknown.items())]
     return (Warnings(tuple(lines)),) if lines else ()
 
 
 def _replaced_name_warning(name: ReplacedName) -> str:
-    dead_address = (
-        ""
-        if name.dead_address is None
-        else f", and {_format_ms(name.dead_ms)} for its first address, {name.dead_address}"
-    )
-    return (
-        f"The command names the server {name.name}, which the recorder replaced by its own address: without it, each connect also "
-        f"pays {_format_ms(name.lookup_ms)} for the lookup{dead_address}, measured here."
-    )
+    dead = name.dead_address and phrase("record/name/dead", took=_format_ms(name.dead_ms), address=name.dead_address)
+    return phrase("record/name", name=name.name, lookup=_format_ms(name.lookup_ms), dead=dead or "")
 
 
 def _method_text(summary: RecordingSummary, file_name: str) -> str:
-    tls = "Connections were encrypted, so round trips have no names. " if summary.tls else ""
-    cost = _recording_cost_text(summary)
-    return f"{tls}{cost}The recording, {file_name}, holds no literal, key or value."
+    tls = [phrase("record/tls")] if summary.tls else []
+    return " ".join((*tls, *_recording_cost_texts(summary), phrase("record/file", file=file_name)))
 
 
-def _recording_cost_text(summary: RecordingSummary) -> str:
+def _recording_cost_texts(summary: RecordingSummary) -> Iterator[str]:
     if summary.tap_us is None:
-        return "What the tap added is not known. "
-    if summary.tap_us.value or summary.floor_us:
-        return _tap_cost_text(summary.tap_us, summary.floor_us)
-    capture_cost = "" if summary.capture_cpus is None else f"{_capture_cost_text(summary)} "
-    return f"Packets were captured: no program was on the application's path. {capture_cost}"
-
-
-def _capture_cost_text(summary: RecordingSummary) -> str:
-    return (
-        f"Capturing packets kept {_format_percent(summary.capture_cpus or 0.0)} of a CPU busy, "
-        "beside what the kernel takes to copy each."
-    )
-
-
-def _tap_cost_text(added: Estimate, floor_us: float) -> str:
-    return (
-        f"With pauses and sizes as in this recording, a round trip takes {estimate_text(added, '{:.0f}'.format)} µs more through "
-        f"the tap, and {floor_us:.0f} µs between tap and a server without work, which is taken off the server's time. "
-    )
+        yield phrase("record/tap-unknown")
+    elif summary.tap_us.value or summary.floor_us:
+        yield phrase("record/tap", added=estimate_text(summary.tap_us, "{:.0f}".format), floor_us=summary.floor_us)
+    else:
+        yield phrase("record/packets")
+        if summary.capture_cpus is not None:
+            yield phrase("record/capture", share=_format_percent(summary.capture_cpus))
 
 
 def _shorten(text: str, length: int) -> str:
@@ -457,10 +496,6 @@ def _shorten(text: str, length: int) -> str:
 
 def _format_number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
-
-
-def _format_count(value: float, noun: str) -> str:
-    return f"{_format_number(value)} {noun}" if value == 1 else f"{_format_number(value)} {noun}s"
 
 
 def _format_percent(share: float) -> str:

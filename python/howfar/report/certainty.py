@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts, fill, join, note
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic
 from howfar.analysis.summary import Summary
+from howfar.findings import Texts, fill, join, note
 from howfar.report.figures import floors_text, has_only_faults, widest_interval
 from howfar.stats.intervals import half_width_text
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from howfar.analysis.summary import Summary
-from howfar.report import palette
+from howfar.report import figures, palette
 from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate
 
@@ -30,6 +31,9 @@ Axis = TypeVar("Axis", bound="alt.X | alt.Y")
 
 ROW_HEIGHT = 44
 """Height of one arm's row, pixels."""
+
+LABEL_GAP, LABEL_SIZE = 15, 12
+"""Least distance of two labels, and the size of their letters, in pixels."""
 
 PHONE = 420
 """Width below which drawings leave out what would be unreadable."""
@@ -154,6 +158,80 @@ def panel_width(count: int, width: int, gap: int) -> int:
     return width if width < PHONE else (width + 200 - gap * count) // count
 
 
+def spread_labels(values: Sequence[float], domain: tuple[float, float], height: int) -> list[float]:
+    """Positions of labels on a logarithmic axis: those of their marks, moved up where they would cover each other."""
+    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
+    positions: dict[int, float] = {}
+    lowest = 0.0
+    for index in sorted(range(len(values)), key=values.__getitem__):
+        positions[index] = max(values[index], lowest)
+        lowest = positions[index] * gap
+    return [positions[index] for index in range(len(values))]
+
+
+def label_layers(rows: Rows, x: Any, y: Any, colour: Any, domain: tuple[float, float], height: int) -> list[Any]:
+    """Layers of texts next to marks, each on an outline in the page's colour. Rows have `text` and `place`, the height of their mark;
+    those that share the field of `x` are moved up where they would cover each other. `y` is a channel of `place`."""
+    field = x.to_dict()["field"]
+    placed: Rows = []
+    for x_value in dict.fromkeys(row[field] for row in rows):
+        here = [row for row in rows if row[field] == x_value]
+        places = spread_labels([row["place"] for row in here], domain, height)
+        placed += [row | {"place": place} for row, place in zip(here, places, strict=True)]
+    text = data(placed).mark_text(align="left", dx=8, fontSize=LABEL_SIZE).encode(x=x, y=y, text="text:N")
+    halo = alt.value(palette.HALO)
+    return [text.encode(color=halo, stroke=halo, strokeWidth=alt.value(5)), text.encode(color=colour)] if rows else []
+
+
+def _label(row: Point, named_at: float | None) -> str:
+    """The value; at the last point of its line, the name of the line as well."""
+    value = figures.number(row["value"])
+    return f"{row['name']} {value}" if row["x"] == named_at else value
+
+
+def labelled_lines(
+    lines: Mapping[str, Sequence[tuple[float, Estimate]]],
+    x: alt.X,
+    title: str,
+    width: int,
+    *,
+    colours: Mapping[str, str] = MappingProxyType({}),
+    tops: Sequence[tuple[str, float, str]] = (),
+    reference: float | None = None,
+    narrow: bool | None = None,
+) -> VegaLite:
+    """A line of estimates for each name, with its values at the marks and its name at the last; on a phone, names in a legend. The
+    vertical axis is logarithmic. `colours`: of the names, if not those of the palette. `tops`: texts at the top, with the line they
+    belong to. `reference`: height of a dashed line. `narrow`: on a phone; None: if the width is that of one."""
+    narrow, height = width < PHONE if narrow is None else narrow, 230
+    points = [(name, x_value, estimate) for name, line in lines.items() for x_value, estimate in line]
+    limits = [limit or estimate.value for *_, estimate in points for limit in (estimate.low, estimate.high)]
+    limits += [reference] if reference else []
+    domain = min(limits) / 1.3, max(limits) * (2.2 if tops else 1.3)
+    rows: Rows = [
+        {"name": name, "x": x_value, "value": estimate.value, **clip_limits(estimate, domain)}
+        for name, x_value, estimate in points
+    ]
+    named_at = {name: None if narrow else line[-1][0] for name, line in lines.items() if line}
+    labels: Rows = [
+        {"name": row["name"], "x": row["x"], "place": row["value"], "text": _label(row, named_at[row["name"]])}
+        for row in rows
+    ]
+    labels += [{"name": name, "x": x_value, "place": domain[1], "text": text} for name, x_value, text in tops]
+    key = legend(2, symbolOpacity=1) if narrow else None
+    colour = by_style(alt.Color, "name", colours or styles(list(lines), palette.SERIES), key)
+    y, low, place = (log_axis(alt.Y, field, title, domain) for field in ("value", "low", "place"))
+    dashed = data([{"value": reference}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)
+    return layer(
+        *([dashed] if reference else []),
+        data(rows).mark_line(strokeWidth=1.5, opacity=0.5).encode(x=x, y=y, color=colour),
+        *interval_layers(rows, x, y, low, colour=colour, shape=alt.Undefined, size=60),
+        *label_layers(labels, x, place, colour, domain, height),
+        width=width,
+        height=height,
+    )
+
+
 def percentile_chart(
     panels: Mapping[str, Rows],
     colours: Mapping[str, str],
@@ -162,13 +240,14 @@ def percentile_chart(
     width: int,
     thresholds: Sequence[float] = (),
 ) -> Drawable | None:
-    """Distributions of times: a panel per title, a line per `series`. Rows have `series`, `quantile` and `ms`. The horizontal axis is
-    1/(1-p) on a logarithmic scale, so that 99 % and 99.9 % have room. `titles`: of the two axes. `thresholds` in ms: dotted lines."""
+    """Distributions of times from the median on: a panel per title, a line per `series`. Rows have `series`, `quantile` and `ms`. The
+    horizontal axis is 1/(1-p) on a logarithmic scale, so that 99 % and 99.9 % have room. `titles`: of the two axes. `thresholds` in
+    ms: dotted lines."""
     panels = {
         title: [
-            {"series": row["series"], "tail": 1 / (1 - row["quantile"]), "ms": row["ms"]}
+            {"series": row["series"], "tail": 1 / (1 - row["quantile"]), "place": row["ms"]}
             for row in rows
-            if row["ms"] > 0 and row["quantile"] < 1
+            if row["ms"] > 0 and 0.5 <= row["quantile"] < 1
         ]
         for title, rows in panels.items()
     }
@@ -176,14 +255,14 @@ def percentile_chart(
     all_rows = [row for rows in panels.values() for row in rows]
     if not all_rows:
         return None
-    narrow = width < PHONE
-    values_ms = [row["ms"] for row in all_rows] + list(thresholds[-1:])
-    y_domain = min(values_ms) / 1.15, max(values_ms) * (1.3 if thresholds else 1.15)
-    names = dict.fromkeys(row["series"] for row in all_rows)
-    legend_spec = legend(2 if narrow else 4, 150, symbolStrokeWidth=2)
-    colour = by_style(alt.Color, "series", {name: colours[name] for name in names}, legend_spec)
-    dash = by_style(alt.StrokeDash, "series", styles(list(names), palette.DASHES), legend_spec)
-    panel_width_px = width if narrow or len(panels) == 1 else (width - 60) // 2
+    narrow, height = width < PHONE, 240
+    values_ms = [row["place"] for row in all_rows] + list(thresholds[-1:])
+    domain = min(values_ms) / 1.15, max(values_ms) * (1.3 if thresholds else 1.15)
+    names = list(dict.fromkeys(row["series"] for row in all_rows))
+    key = legend(2, 150, symbolStrokeWidth=2, symbolSize=300) if narrow else None
+    colour = by_style(alt.Color, "series", {name: colours[name] for name in names}, key)
+    dash = by_style(alt.StrokeDash, "series", styles(names, palette.DASHES), key)
+    columns = 1 if narrow or len(panels) == 1 else 2
     charts: list[Drawable] = []
     for title, rows in panels.items():
         max_tail = max(row["tail"] for row in rows)
@@ -191,29 +270,28 @@ def percentile_chart(
             alt.X,
             "tail",
             titles[0],
-            (1, max_tail),
+            (2, max(max_tail, 2.1)),
             log=10,
-            values=[tail for tail in (1, 2, 10, 100, 1000, 10_000, 100_000) if tail <= max_tail],
-            labelExpr="datum.value <= 1 ? 'min' : format(100 * (1 - 1 / datum.value), '~r') + ' %'",
+            values=[tail for tail in (2, 10, 100, 1000, 10_000, 100_000) if tail <= max_tail],
+            labelExpr="format(100 * (1 - 1 / datum.value), '~r') + ' %'",
             grid=False,
         )
-        y_title = titles[1] if narrow or not charts else None
-        y = log_axis(alt.Y, "ms", y_title, y_domain, ".3~r")
-        layers: list[Any] = [data(rows).mark_line(strokeWidth=2.2).encode(x=x, y=y, color=colour, strokeDash=dash)]
-        threshold_rows: Rows = [
-            {"tail": 1.0, "ms": float(threshold_ms), "text": f"{threshold_ms} ms"}
-            for threshold_ms in thresholds
-            if y_domain[0] < threshold_ms < y_domain[1]
+        y = log_axis(alt.Y, "place", None if len(charts) % columns else titles[1], domain)
+        last = {row["series"]: row | {"text": row["series"], "tail": max(max_tail, 2.1)} for row in rows}
+        limits: Rows = [
+            {"tail": 2.0, "place": float(ms), "text": f"{ms} ms"} for ms in thresholds if domain[0] < ms < domain[1]
         ]
-        if threshold_rows:
-            text = data(threshold_rows).mark_text(align="left", dx=4, dy=-6, color=palette.INK, fontSize=11)
-            layers += [
-                data(threshold_rows).mark_rule(color=palette.INK, strokeDash=[2, 3], strokeWidth=1.2).encode(y=y),
-                text.encode(x=x, y=y, text="text:N"),
-            ]
+        text = data(limits).mark_text(align="left", dx=4, dy=-6, color=palette.INK, fontSize=11)
+        dotted = data(limits).mark_rule(color=palette.INK, strokeDash=[2, 3], strokeWidth=1.2)
+        layers = [
+            data(rows).mark_line(strokeWidth=2.2).encode(x=x, y=y, color=colour, strokeDash=dash),
+            *([dotted.encode(y=y), text.encode(x=x, y=y, text="text:N")] if limits else []),
+            *([] if narrow else label_layers(list(last.values()), x, y, colour, domain, height)),
+        ]
         title_options = {"title": alt.TitleParams(title, anchor="start")} if title else {}
-        charts.append(layer(*layers, width=panel_width_px, height=240, **title_options))
-    return arrange_in_rows(charts, 1 if narrow or len(charts) == 1 else 2)
+        panel_px = width if columns == 1 else (width - 60) // 2
+        charts.append(layer(*layers, width=panel_px, height=height, **title_options))
+    return arrange_in_rows(charts, columns)
 
 
 def stacked_bars(
@@ -234,7 +312,8 @@ def stacked_bars(
     legend_spec = legend(2 if narrow else 6, 170, symbolType="square") if with_legend else None
     x_domain = [0, max(bar_end["value"] for bar_end in ends) * (1.35 if narrow else 1.14)] if ends else []
     x, y = axis(alt.X, "value", unit, x_domain, tickCount=5, format=".3~r"), arm_axis(names, label_width=150)
-    bars = data([row | {"order": order.index(row["part"])} for row in rows]).mark_bar(size=size)
+    ordered = data([row | {"order": order.index(row["part"])} for row in rows])
+    bars = ordered.mark_bar(size=size, stroke=palette.HALO, strokeWidth=1)
     layers = [bars.encode(x=x, y=y, color=by_style(alt.Color, "part", colours, legend_spec), order="order:Q")]
     if ends:
         text = data(ends).mark_text(align="left", dx=5, color=palette.INK, fontSize=11 if narrow else 13)
@@ -248,6 +327,20 @@ def log_ticks(low: float, high: float) -> list[float]:
     leading = (1, 2, 5) if high / low < 200 else (1,)
     ticks = [lead * 10.0**decade for decade in decades for lead in leading]
     return [tick for tick in ticks if low <= tick <= high]
+
+
+_RATIO_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
+_RATIO_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+def ratio_ticks(low: float, high: float) -> list[float]:
+    """Ticks of an axis of ratios around 1, at most about seven: equal steps in a narrow range, round ratios in a wide one."""
+    step = next((step for step in _RATIO_STEPS if high - low <= 7 * step), None)
+    if step is None:
+        return [tick for tick in _RATIO_TICKS if low / 1.05 <= tick <= high * 1.05]
+    return [
+        round(1 + step * count, 4) for count in range(math.ceil((low - 1) / step), math.floor((high - 1) / step) + 1)
+    ]
 
 
 MAX_TRIALS_DRAWN = 200
@@ -291,10 +384,13 @@ def drift_chart(summary: Summary, width: int) -> Drawable | None:
     domain = -0.5, max(row[field] for row in rows) + 0.5
     x = axis(alt.X, field, title, domain, grid=False, format="d", tickMinStep=1)
 
+    ratios = [row["ratio"] for row in rows]
+    ticks = ratio_ticks(min(ratios), max(ratios))
+
     def height_of(field: str) -> alt.Y:
         scale = alt.Scale(type="log", nice=False, padding=8)
         return alt.Y(
-            f"{field}:Q", scale=scale, axis=alt.Axis(tickCount=5, format=".2~f"), title="relative to cell's median"
+            f"{field}:Q", scale=scale, axis=alt.Axis(values=ticks, format="~r"), title="relative to cell's median"
         )
 
     y = height_of("ratio")

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from howfar.analysis.answer import table_number
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_OTHER_KIND
 from howfar.analysis.summary import Summary
+from howfar.findings import fill, note, table_number
 from howfar.plan.factors import has_fault, offered_per_s
+from howfar.report.texts import BLOCKS, METHOD, SESSION, STOPS, WARNINGS
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     MIN_BLOCKS,
@@ -23,7 +24,7 @@ from howfar.stats.intervals import (
 )
 from howfar.stats.trials import SINGULAR
 from howfar.store.records import ArmRole
-from howfar.units import counted, spoken_rate
+from howfar.units import spoken_rate
 
 UNKNOWN = "-"
 """Text for figures that were not measured, or that this path does not have."""
@@ -88,7 +89,7 @@ def _cpu_bound_signs(summary: Summary) -> str:
 def cpu_bound_note(summary: Summary) -> str:
     """Meaning of the signs before CPU ratios, for a table; empty if no ratio has one."""
     sign = _cpu_bound_signs(summary)
-    return f"{sign}: a bound, because the kernel's work of receiving over the link is not counted." if sign else ""
+    return note(BLOCKS["cpu bound"], sign=sign) if sign else ""
 
 
 def cpu_note(summary: Summary) -> str:
@@ -96,12 +97,8 @@ def cpu_note(summary: Summary) -> str:
     sign = _cpu_bound_signs(summary)
     if not sign:
         return ""
-    where = "in interrupts" if on_hosts(summary) else "in the emulator's threads"
-    return (
-        f"A CPU ratio marked {sign} is a bound: on paths over the link, the kernel's receive work runs {where} and is "
-        f"not counted, while on the loopback it is charged to the sender and counted. Nothing beyond the bound "
-        "is claimed."
-    )
+    where = METHOD["cpu of a link" if on_hosts(summary) else "cpu of the emulator"]
+    return note(METHOD["cpu"], sign=sign, where=where)
 
 
 def plus_minus(estimate: Estimate) -> str:
@@ -177,9 +174,11 @@ def has_only_faults(summary: Summary) -> bool:
 def settled_line(summary: Summary) -> str:
     """Arms that settled: `Settled on a plateau and measured no further: tcp, 64 threads (after 4 blocks).` Empty if there are none."""
     settled = [
-        f"{cell.arm} (after {cell.settled_after} blocks)" for cell in summary.cells if cell.settled_after is not None
+        fill(METHOD["settled arm"], arm=cell.arm, blocks=cell.settled_after)
+        for cell in summary.cells
+        if cell.settled_after is not None
     ]
-    return f"Settled on a plateau and measured no further: {'; '.join(settled)}." if settled else ""
+    return note(METHOD["settled"], arms="; ".join(settled)) if settled else ""
 
 
 def keys_line(summary: Summary) -> str:
@@ -189,55 +188,41 @@ def keys_line(summary: Summary) -> str:
     if not reads:
         return ""
     if not arms_with_misses:
-        return f"All {sum(counts.hits for counts in reads.values()):,} keys that were read had a value."
+        return note(METHOD["keys"], keys=sum(counts.hits for counts in reads.values()))
     shares = [
         f"{arm} {share(counts.misses / (counts.hits + counts.misses))}" for arm, counts in arms_with_misses.items()
     ]
-    return f"Reads of keys without a value, which a server answers faster: {', '.join(shares)}."
+    return note(METHOD["missing keys"], shares=", ".join(shares))
 
 
 def unconfirmed_line(summary: Summary) -> str:
     """Limits that were to be tested but could not be. Also empty if no test was requested."""
     parts = [f"{limit.arm} ({limit.resource.value}: {limit.why})" for limit in summary.unconfirmed]
-    return f"Not tested: {'; '.join(parts)}." if parts else ""
+    return note(METHOD["unconfirmed"], limits="; ".join(parts)) if parts else ""
 
 
 def _noise_floor(summary: Summary) -> str:
-    base = baseline_name(summary)
     if summary.aa_ratio is None or summary.noise_floor is None:
-        return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
-    return (
-        f"Noise floor {floors_text(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
-        f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved{_other_floors_note(summary)}"
-        + (
-            f"; for CPU per {SINGULAR[summary.operation_unit]}, the floor is "
-            f"{floors_text(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
-            if summary.cpu_noise_floor
-            else "."
-        )
-    )
-
-
-def _other_floors_note(summary: Summary) -> str:
-    """Note on arms whose noise floor comes from an A/A arm other than the baseline's."""
+        return note(METHOD["no floor"])
+    cpu_floor = summary.cpu_noise_floor
+    # Arms whose noise floor comes from an A/A arm other than the baseline's.
     others = [control.reference for control in summary.controls if control.name == SAME_OTHER_KIND]
-    return f" (under the conditions of {' and '.join(others)}, by that arm's own A/A ratio)" if others else ""
+    return note(
+        METHOD["floor"],
+        floor=floors_text(summary.noise_floor, summary.link_noise_floor),
+        baseline=baseline_name(summary),
+        ratio=ratio(summary.aa_ratio),
+        others=" and ".join(others),
+        unit=SINGULAR[summary.operation_unit],
+        cpu=floors_text(cpu_floor, summary.link_cpu_noise_floor) if cpu_floor else "",
+    )
 
 
 def floors_text(floor: float, over_link: float | None) -> str:
     """A noise floor: `1.2 %`, or `1.2 %, over the link 3.4 %` if that is larger."""
     if over_link is None or over_link <= floor:
         return noise_floor_text(floor)
-    return f"{noise_floor_text(floor)}, over the link {noise_floor_text(over_link)}"
-
-
-STOP_TEXTS = {
-    "width": "stopped because every interval was as narrow as requested",
-    "time": "stopped by the time budget",
-    "blocks": "stopped at the maximum number of blocks",
-    "interrupted": "interrupted",
-    None: "ended for an unknown reason; `howfar resume` continues it",
-}
+    return fill(METHOD["floor over the link"], floor=noise_floor_text(floor), over_link=noise_floor_text(over_link))
 
 
 def _compared_ratios(summary: Summary) -> list[Estimate]:
@@ -259,60 +244,44 @@ def widest_interval_text(summary: Summary) -> str:
     if not _compared_ratios(summary) or has_only_faults(summary):
         return ""
     if (width := widest_interval(summary)) is None:
-        blocks_note = (
-            "; values of single blocks are in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
-        )
-        return f"no intervals, because there are fewer than {MIN_BLOCKS} blocks{blocks_note}"
+        several = (summary.complete_blocks or summary.blocks) > 1
+        return fill(SESSION["no intervals"], needed=MIN_BLOCKS, several=several)
     has_rates = any(offered_per_s(cell.factors) is not None for cell in summary.cells)
-    subject = "widest interval of a ratio of throughputs" if has_rates else "widest interval of a ratio"
-    return f"{subject} {half_width_text(width)} (requested {half_width_text(summary.target_half_width)})"
+    wanted = half_width_text(summary.target_half_width)
+    return fill(SESSION["widest"], has_rates=has_rates, width=half_width_text(width), wanted=wanted)
 
 
 def session_line(summary: Summary) -> str:
     """Number of blocks, and reason for the end of the run."""
     good_trials = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
-    trials = counted(good_trials, "trial") + (
-        f", not counting {summary.void_trials} void" if summary.void_trials else ""
+    incomplete = max(summary.blocks - summary.complete_blocks, 0) if summary.complete_blocks else 0
+    blocks = fill(
+        SESSION["session"],
+        blocks=summary.complete_blocks or summary.blocks,
+        one=incomplete == 1,
+        several=incomplete if incomplete > 1 else 0,
+        trials=good_trials,
+        void=summary.void_trials,
+        left_out=summary.left_out_trials,
     )
-    trials += f" and {summary.left_out_trials} left out with them" if summary.left_out_trials else ""
-    incomplete_blocks = summary.blocks - summary.complete_blocks if summary.complete_blocks else 0
-    incomplete_note = (
-        ""
-        if incomplete_blocks <= 0
-        else " and part of another"
-        if incomplete_blocks == 1
-        else f" and parts of {incomplete_blocks} others"
-    )
-    blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')}{incomplete_note} ({trials})"
-    return "; ".join(part for part in (blocks, STOP_TEXTS[summary.stop], widest_interval_text(summary)) if part)
+    return "; ".join(part for part in (blocks, STOPS[summary.stop], widest_interval_text(summary)) if part)
 
 
 def void_line(summary: Summary) -> str:
-    """Number of void trials, and why; empty without any."""
+    """Number of void trials, and why; the good trials that were excluded with them, and the effect of all exclusions on the figures.
+    Empty without void trials."""
     if not summary.void_trials:
         return ""
     kinds = _count_kinds(summary.void_reasons)
+    several = sum(count for _, count in kinds) > summary.void_trials
     reasons = "; ".join(f"{count} x {reason}" for reason, count in kinds)
-    several_note = (
-        " (a trial may have several reasons)" if sum(count for _, count in kinds) > summary.void_trials else ""
-    )
-    return (
-        f"{counted(summary.void_trials, 'void trial')}, excluded from all figures{several_note}: "
-        f"{reasons}.{_left_out_note(summary)}"
-    )
-
-
-def _left_out_note(summary: Summary) -> str:
-    """Sentences on good trials that were excluded with void ones, and on the effect of all exclusions on the figures."""
-    text = ""
+    lines = [note(METHOD["void"], trials=summary.void_trials, several=several, reasons=reasons)]
     if summary.left_out_trials:
-        good = counted(summary.left_out_trials, "good trial")
-        text = f" Also excluded: {good}, because another trial of the same block was void; the block was then repeated."
+        lines.append(note(METHOD["left out"], trials=summary.left_out_trials))
     if summary.void_shift is not None:
-        ratio_shift = summary.void_ratio_shift
-        ratio_note = f", and no ratio by more than {share(ratio_shift)}" if ratio_shift is not None else ""
-        text += f" Had all excluded trials counted, no cell's mean would differ by more than {share(summary.void_shift)}{ratio_note}."
-    return text
+        ratio_shift = "" if summary.void_ratio_shift is None else share(summary.void_ratio_shift)
+        lines.append(note(METHOD["void shift"], cell=share(summary.void_shift), ratio=ratio_shift))
+    return " ".join(lines)
 
 
 _AMOUNT_PATTERN = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
@@ -346,9 +315,9 @@ def unmeasured_lines(summary: Summary) -> list[str]:
     """Each arm without a good trial, and why. If nothing was measured at all, the reasons for void trials come first."""
     lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
-        first_reason, *other_reasons = [kind for kind, _ in _count_kinds(arm.reasons)] or ["it was never reached"]
-        others_note = f"; and {counted(len(other_reasons), 'other reason')}" if other_reasons else ""
-        lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {first_reason}{others_note}.")
+        first_reason, *other_reasons = [kind for kind, _ in _count_kinds(arm.reasons)] or [WARNINGS["never reached"]]
+        figures = {"arm": arm.arm, "void": arm.void_trials, "reason": first_reason, "others": len(other_reasons)}
+        lines.append(fill(WARNINGS["unmeasured"], **figures))
     return lines
 
 

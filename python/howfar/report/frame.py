@@ -4,17 +4,16 @@ between hosts, receipts. An experiment passes its own blocks to `frame`, which i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from howfar.analysis.answer import capital, fill, join
 from howfar.analysis.controls import Control
 from howfar.analysis.diagnostics import FEW_BLOCKS, MEANINGS, Diagnostic
-from howfar.analysis.hosts import HostNote, HostsSeen
+from howfar.analysis.hosts import HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.summary import Summary
-from howfar.contract.environment import HostRoles
 from howfar.contract.receipt import DIRECTIONS, DirectionName, LinkReceipt, QuantilesNs
+from howfar.findings import capital, fill, join, note
 from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
 from howfar.plan.factors import Level
@@ -46,14 +45,10 @@ from howfar.report.figures import (
     unmeasured_lines,
 )
 from howfar.report.sections import Record, cell_records
+from howfar.report.texts import BLOCKS, METHOD, SEPARATOR, SETUP, WARNINGS
 from howfar.stats.intervals import excludes_one, interval_text
 from howfar.stats.trials import SINGULAR
 from howfar.units import counted, format_duration_ns, format_rate_bps
-
-PLACEMENT_TEXTS = {
-    "isolated": "client and server on different CPUs, which emulators and other programs may use too (placement isolated)",
-    "machines": "each host with an equal share of the CPUs (placement machines)",
-}
 
 
 def setup_line(summary: Summary) -> str:
@@ -94,50 +89,43 @@ def _connections_text(summary: Summary) -> str:
     levels = [str(level) for level in _distinct_levels(summary, "threads")]
     if not levels:
         return ""
-    plural = "" if levels == ["1"] else "s"
-    return f"{join(levels, 'or')} {f'page{plural} in flight' if summary.operation_unit == 'pages' else f'connection{plural}'}"
+    unit = "pages" if summary.operation_unit == "pages" else "connections"
+    return fill(SETUP[unit], levels=join(levels, "or"), several=levels != ["1"])
 
 
 def _placement_text(summary: Summary) -> str:
     levels = [str(level) for level in _distinct_levels(summary, "placement")]
-    if len(levels) > 1:
-        return f"placement {join(levels, 'or')}"
-    if levels and on_hosts(summary):
-        if summary.hosts is not None and summary.hosts.swapped is not None:
-            return f"{_swapped_roles_text(summary.hosts)} (placement {levels[0]})"
-        roles = summary.environment.roles
-        assert roles is not None, "a run between hosts has roles"
-        clients = [roles.client, *roles.others]
-        plural = "s" if len(clients) > 1 else ""
-        server = f"server on host {roles.server}"
-        if any(map(is_local, _distinct_levels(summary, "path"))):
-            server = f"or with the {server} on local paths"
-        return (
-            f"client{plural} on host{plural} {join(clients)}, {server}{_hop_clause(summary, roles)} "
-            f"(placement {levels[0]})"
-        )
-    return PLACEMENT_TEXTS.get(levels[0], f"placement {levels[0]}") if levels else ""
-
-
-def _hop_clause(summary: Summary, roles: HostRoles) -> str:
-    """Clause on the program that runs on a host of its own. Empty: there is none."""
-    if roles.hop is None:
+    if not levels:
         return ""
-    moved_hops = [str(name) for name in _distinct_levels(summary, "path") if is_movable(name)]
-    return f", the program of {' and '.join(moved_hops)} on host {roles.hop}"
+    if len(levels) > 1 or not on_hosts(summary):
+        placements = join(levels, "or")
+        return fill(SETUP.get(f"placement {placements}", SETUP["placement"]), levels=placements)
+    if summary.hosts is not None and summary.hosts.swapped is not None:
+        return _swapped_roles_text(summary.hosts, levels[0])
+    roles = summary.environment.roles
+    assert roles is not None, "a run between hosts has roles"
+    clients = [roles.client, *roles.others]
+    paths = _distinct_levels(summary, "path")
+    return fill(
+        SETUP["hosts"],
+        clients=join(clients),
+        several=len(clients) > 1,
+        server=roles.server,
+        on_local=any(map(is_local, paths)),
+        hop=roles.hop,
+        hop_paths=" and ".join(str(name) for name in paths if is_movable(name)),
+        placement=levels[0],
+    )
 
 
-def _swapped_roles_text(hosts: HostsSeen) -> str:
+def _swapped_roles_text(hosts: HostsSeen, placement: str) -> str:
     assert hosts.swapped is not None, "the hosts swapped roles"
     first, second = hosts.swapped
-    text = f"client and server on hosts {first} and {second}, which swapped roles from block to block"
-    if hosts.machines is None:
-        return text
-    meaning = "a difference between the hosts, not between paths" if excludes_one(hosts.machines) else "not resolved"
-    return (
-        f"{text}: with {first} as the server, the baseline did {interval_text(hosts.machines)} times as many operations per second "
-        f"as with {second}, which is {meaning}"
-    )
+    ratio, meaning = "", ""
+    if hosts.machines is not None:
+        ratio = interval_text(hosts.machines)
+        meaning = SETUP["hosts differ" if excludes_one(hosts.machines) else "hosts may be equal"]
+    return fill(SETUP["swapped"], first=first, second=second, ratio=ratio, meaning=meaning, placement=placement)
 
 
 def _host_distances_line(summary: Summary) -> str:
@@ -146,61 +134,53 @@ def _host_distances_line(summary: Summary) -> str:
         return ""
     distances = []
     for link in summary.environment.distances:
-        rtt_us, slower = link.real_rtt_ns / 1e3, link.slower_bps / 1e9
-        rtt = f"{rtt_us:,.{0 if rtt_us >= 100 else 1}f} µs"
-        distances.append(f"hosts {link.from_host} and {link.to_host}: RTT {rtt}, goodput {slower:.3g} Gb/s")
+        rtt_us, gbps = link.real_rtt_ns / 1e3, link.slower_bps / 1e9
+        rtt = f"{rtt_us:,.{0 if rtt_us >= 100 else 1}f}"
+        distances.append(fill(SETUP["distance"], first=link.from_host, second=link.to_host, rtt=rtt, gbps=gbps))
     swapped = summary.hosts is not None and summary.hosts.swapped is not None
-    return (
-        f"Between {'; '.join(distances)}{' (roles swapped from block to block)' if swapped else ''}"
-        if distances
-        else ""
-    )
+    return fill(SETUP["between hosts"], distances="; ".join(distances), swapped=swapped) if distances else ""
 
 
 def host_note_lines(hosts: HostsSeen) -> list[str]:
     """A sentence for each host that limited its load."""
-    return [_HOST_NOTE_TEXTS[note.what](note) for note in hosts.notes]
-
-
-_HOST_NOTE_TEXTS: Mapping[str, Callable[[HostNote], str]] = {
-    "late": lambda note: (
-        f"host {note.host} began late in {note.trials} of {note.of} trials, by at most {format_duration_ns(note.most)}: "
-        "the host or the network to it was busy, and its warm-up was shorter by that time"
-    ),
-    "clipped": lambda note: (
-        f"host {note.host} sent requests later than they were due in {note.trials} of {note.of} trials (99th percentile up to "
-        f"{format_duration_ns(note.most)}): it could not sustain its rate"
-    ),
-    "limited": lambda note: (
-        f"host {note.host} used {note.most:.0%} of a CPU for one thread of the client in {note.trials} of {note.of} trials: "
-        "the client was the limit there; add CPUs, or hosts with --clients"
-    ),
-}
+    return [
+        fill(
+            WARNINGS[note.what],
+            host=note.host,
+            trials=note.trials,
+            of=note.of,
+            most=f"{note.most:.0%}" if note.what == "limited" else format_duration_ns(note.most),
+        )
+        for note in hosts.notes
+    ]
 
 
 def idle_text(summary: Summary) -> str:
     """Idle states: `idle CPUs as found (haltpoll, 4,100 sleeps/s)`. Empty: an older run file."""
     if summary.idle is None:
         return ""
-    return f"idle CPUs {' and '.join(_idle_level(level, summary.idle.driver) for level in summary.idle.levels)}"
+    levels = " and ".join(_idle_level(level, summary.idle.driver) for level in summary.idle.levels)
+    return fill(SETUP["idle"], levels=levels)
 
 
 def _idle_level(level: IdleLevel, driver: str | None) -> str:
     if level.level == "polling":
         return "polling"
-    halts = "" if level.halts_per_s is None else f", {level.halts_per_s:,.0f} sleeps/s"
-    return f"as found ({driver or 'the kernel has no idle driver'}{halts})"
+    halts = "" if level.halts_per_s is None else f"{level.halts_per_s:,.0f}"
+    return fill(SETUP["as found"], driver=driver or SETUP["no driver"], halts=halts)
 
 
 def _link_text(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _distinct_levels(summary, "rate_bps")]
     rtts = [format_duration_ns(float(level)) for level in _distinct_levels(summary, "rtt_ns")]
     if not rates and not rtts:
-        return "" if _replica_text(summary) else "no path over a link"
+        return "" if _replica_text(summary) else SETUP["no link"]
     parts = [join(rates, "or")] if rates else []
     if rtts:
-        parts.append(f"RTT {join(rtts, 'or')}{_measured_rtt_note(summary) if len(rtts) == 1 else ''}")
-    return f"link {', '.join(parts)}"
+        measured = _measured_rtts(summary)
+        name = "rtt" if len(rtts) > 1 else "rtt measured" if measured else "rtt not measured"
+        parts.append(fill(SETUP[name], rtts=join(rtts, "or"), measured=measured))
+    return fill(SETUP["link"], levels=", ".join(parts))
 
 
 def _replica_text(summary: Summary) -> str:
@@ -210,16 +190,13 @@ def _replica_text(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _distinct_levels(summary, "replica_rate_bps")]
     if not rtts:
         return ""
-    return ", ".join([f"replicas over RTT {join(rtts, 'or')}", *([join(rates, "or")] if rates else [])])
+    return ", ".join([fill(SETUP["replicas"], rtts=join(rtts, "or")), *([join(rates, "or")] if rates else [])])
 
 
-def _measured_rtt_note(summary: Summary) -> str:
-    """Note with the RTTs measured at rest, from the shortest to the longest: ` (measured 0.21ms to 0.23ms at rest)`."""
+def _measured_rtts(summary: Summary) -> str:
+    """RTTs measured at rest, from the shortest to the longest: `0.21ms to 0.23ms`. Empty: none was measured."""
     rtts_ns = sorted(cell.rest_rtt_ns for cell in shown_cells(summary) if cell.rest_rtt_ns is not None)
-    if not rtts_ns:
-        return " (not measured)"
-    texts = list(dict.fromkeys(format_duration_ns(rtt) for rtt in (rtts_ns[0], rtts_ns[-1])))
-    return f" (measured {' to '.join(texts)} at rest)"
+    return " to ".join(dict.fromkeys(format_duration_ns(rtt) for rtt in (*rtts_ns[:1], *rtts_ns[-1:])))
 
 
 MAX_NAMES = 5
@@ -253,7 +230,7 @@ def _names_or_count(names: list[str], cells: int) -> str:
         return ("; " if any(", " in name for name in names) else ", ").join(names)
     if len(names) == cells:
         return "every cell"
-    return f"{len(names)} of {cells} cells"
+    return fill(WARNINGS["some cells"], count=len(names), cells=cells)
 
 
 MAX_ADVICE_SHOWN = 3
@@ -302,10 +279,7 @@ def frame(
             "Repeat this run",
             (
                 Code((summary.command,)),
-                Text(
-                    f"howfar {summary.howfar}, run {summary.run}, begun {summary.created}. All figures are computed from the run "
-                    "file; `howfar report` computes them again."
-                ),
+                Text(fill(BLOCKS["repeat"], howfar=summary.howfar, run=summary.run, created=summary.created)),
             ),
         ),
     ]
@@ -327,7 +301,7 @@ def _setting_line(summary: Summary) -> str:
     version, *_ = summary.server["version"].partition("-")[0].split() or [""]
     kind, *_ = summary.server["kind"].split() or [""]
     server = f"{kind} {version}".strip()
-    return " · ".join(
+    return SEPARATOR.join(
         part for part in (plan, server, _one_link(summary), cpus, f"{day} {time[:5]} UTC".strip()) if part
     )
 
@@ -337,8 +311,7 @@ def _one_link(summary: Summary) -> str:
     rtts, rates = (_distinct_levels(summary, factor) for factor in ("rtt_ns", "rate_bps"))
     if len(rtts) != 1 or len(rates) > 1 or on_hosts(summary):
         return ""
-    rate = fill(" and {rate:rate}", rate=float(rates[0])) if rates else ""
-    return fill("link of {rtt:time}", rtt=float(rtts[0])) + rate
+    return fill(SETUP["one link"], rtt=float(rtts[0]), rate=float(rates[0]) if rates else 0)
 
 
 def _context(summary: Summary) -> list[Block]:
@@ -351,29 +324,26 @@ def _context(summary: Summary) -> list[Block]:
 def controls_text(summary: Summary) -> str:
     """Results of controls: `Controls: remote against itself 1.01 [0.97, 1.05]; an RTT longer by 10 µs measured as 11 [4, 18] µs`.
     Empty: none."""
-    parts = []
+    controls = []
     for control in summary.controls:
+        outcome, measured = _control_outcome(control), control.measured
         if control.is_same:
-            quantile_note = "" if control.unit == "ratio" else " in p99"
-            parts.append(
-                f"{control.reference} against itself {interval_text(control.measured)}{quantile_note}{_control_outcome(control)}"
+            quantile, value = control.unit != "ratio", interval_text(measured)
+            same = {"reference": control.reference, "measured": value, "quantile": quantile, "outcome": outcome}
+            controls.append(fill(METHOD["same"], **same))
+            continue
+        limits = [_microseconds(limit) for limit in (measured.low, measured.high) if limit is not None]
+        controls.append(
+            fill(
+                METHOD["longer"],
+                injected=control.injected,
+                levels=control.distinguishing_levels,
+                value=_microseconds(measured.value),
+                interval=f"[{', '.join(limits)}]" if len(limits) == 2 else METHOD["no interval"],
+                outcome=outcome,
             )
-        else:
-            low, high = (
-                None if limit is None else _microseconds(limit)
-                for limit in (control.measured.low, control.measured.high)
-            )
-            limits = "(no interval)" if low is None or high is None else f"[{low}, {high}]"
-            value = f"{_microseconds(control.measured.value)} {limits} µs"
-            arms_note = (
-                f", in a pair of arms of its own ({control.distinguishing_levels}),"
-                if control.distinguishing_levels
-                else ""
-            )
-            parts.append(
-                f"an RTT increase of {control.injected:,g} µs{arms_note} measured as {value}{_control_outcome(control)}"
-            )
-    return f"Controls: {'; '.join(parts)}" if parts else ""
+        )
+    return capital(fill(METHOD["controls"], controls="; ".join(controls))) if controls else ""
 
 
 def _microseconds(us: float) -> str:
@@ -418,59 +388,50 @@ def method_details(summary: Summary) -> Details:
         *_instrument_lines(summary),
         figures.cpu_note(summary),
         _void_note(summary),
-        *(f"Published elsewhere: {source}. Not our measurement." for source in figures.published_sources(summary)),
+        *(note(METHOD["published"], source=source) for source in figures.published_sources(summary)),
     ]
     return Details("How it was measured", (Bullets(tuple(line for line in lines if line)),))
-
-
-_COMPARISONS_TEXT = (
-    "Each interval has 95 % confidence. The run makes up to {0} comparisons, and calls an arm slower or faster only if the interval "
-    "of its ratio at 1 - 5 % / {0} also excludes 1: the chance that one or more of these differences are false is at most 5 % in the "
-    "whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %."
-)
 
 
 def _design_line(summary: Summary) -> str:
     if figures.has_only_faults(summary) or not summary.complete_blocks:
         return ""
-    settled_note = ", except cells that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
     incomplete = summary.blocks - summary.complete_blocks
-    incomplete_note = (
-        f"; {counted(incomplete, 'more block')} {'lacks' if incomplete == 1 else 'lack'} some cells"
-        if incomplete
-        else ""
-    )
-    return (
-        f"In each of {counted(summary.complete_blocks, 'complete block')}, every cell was measured once, in random "
-        f"order{settled_note}{incomplete_note}. A ratio is the geometric mean of the blocks' ratios, so it may differ from "
-        "the ratio of two figures in the table; its interval comes from the scatter between blocks. "
-        f"{_COMPARISONS_TEXT.format(summary.claims)}"
+    return note(
+        METHOD["design"],
+        blocks=summary.complete_blocks,
+        settled=any(cell.settled_after for cell in summary.cells),
+        incomplete=incomplete,
+        lack="lacks" if incomplete == 1 else "lack",
+        claims=summary.claims,
     )
 
 
 def _machine_lines(summary: Summary) -> list[str]:
     """Lines on how much of the machine other programs used, and on whether that changed the figures."""
-    lines = []
-    if summary.others_cpus is not None:
-        machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
-        busy = " This machine counts as busy." if Diagnostic.BUSY_MACHINE in summary.warnings else ""
-        cpus = figures.cpus(summary.others_cpus)
-        lines.append(f"Other programs kept {cpus}{machine} CPUs busy in the median trial.{busy}")
-    else:
-        lines.append("How many CPUs other programs used was not recorded.")
+    machine, others = summary.machine_cpus, summary.others_cpus
+    busy = Diagnostic.BUSY_MACHINE in summary.warnings
+    lines = [
+        note(METHOD["others unknown"])
+        if others is None
+        else note(METHOD["others"], cpus=figures.cpus(others), machine=machine, busy=busy)
+    ]
     pressure = sorted(trial.cpu_pressure for trial in summary.trials if trial.cpu_pressure is not None)
     if pressure:
-        share = figures.share(pressure[len(pressure) // 2])
-        lines.append(
-            f"In the median trial, some task (of client, server or others) waited for a CPU {share} of the time."
-        )
-    spread, baseline, operation = summary.baseline_spread, baseline_name(summary), SINGULAR[summary.operation_unit]
+        lines.append(note(METHOD["pressure"], share=figures.share(pressure[len(pressure) // 2])))
+    spread = summary.baseline_spread
     if spread is not None and spread.cpu_per_query is not None:
         varies_less = round(spread.cpu_per_query, 2) < round(spread.qps, 2)
-        varied = "varied less than" if varies_less else "did not vary less than"
         lines.append(
-            f"CPU per {operation} {varied} throughput: over the trials of {baseline}, it varied by a factor of "
-            f"{spread.cpu_per_query:.2f}, and {summary.operation_unit} per second by a factor of {spread.qps:.2f}."
+            note(
+                METHOD["spread"],
+                unit=SINGULAR[summary.operation_unit],
+                units=summary.operation_unit,
+                varied=METHOD["varied less" if varies_less else "varied not less"],
+                baseline=baseline_name(summary),
+                cpu=spread.cpu_per_query,
+                throughput=spread.qps,
+            )
         )
     return lines
 
@@ -479,7 +440,7 @@ def _void_note(summary: Summary) -> str:
     """Note on void trials. Only paths over the link can be void because of a late packet."""
     line = figures.void_line(summary)
     is_link_reason = any("link" in reason for reason in summary.void_reasons)
-    return f"{line} Trials over the link can be void for more reasons than others." if is_link_reason else line
+    return f"{line} {note(METHOD['void over the link'])}" if is_link_reason else line
 
 
 _MAX_LISTED_CELLS = 8
@@ -498,38 +459,37 @@ def _instrument_lines(summary: Summary) -> list[str]:
     }
     if cpus_used:
         arm = max(cpus_used, key=lambda name: cpus_used[name])
-        machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
-        lines.append(f"The link's emulator used at most {figures.cpus(cpus_used[arm])}{machine} CPUs ({arm}).")
+        used = figures.cpus(cpus_used[arm])
+        lines.append(note(METHOD["emulator"], cpus=used, machine=summary.machine_cpus, arm=arm))
     cells_with_scatter = [(cell.scatter, cell.arm) for cell in cells if cell.scatter]
     if cells_with_scatter:
         scatter, arm = max(cells_with_scatter, key=lambda entry: entry[0].calibration)
-        lines.append(
-            f"The link's RTT at rest varied from block to block by {figures.percent(scatter.rtt)} (standard deviation), which alone "
-            f"would vary the ratio of {arm} by {figures.percent(scatter.calibration)}; the ratio did by "
-            f"{figures.percent(scatter.total)}."
-        )
+        rtt, alone, total = map(figures.percent, (scatter.rtt, scatter.calibration, scatter.total))
+        lines.append(note(METHOD["scatter"], rtt=rtt, arm=arm, alone=alone, total=total))
     cells_with_shift = [(scatter, arm) for scatter, arm in cells_with_scatter if scatter.shift is not None]
     if cells_with_shift:
         scatter, arm = max(cells_with_shift, key=lambda entry: abs(entry[0].shift or 0.0))
         rtt_deviation, shift = scatter.rtt_off or 0.0, scatter.shift or 0.0
         lines.append(
-            f"On average the RTT at rest was {figures.percent(abs(rtt_deviation))} "
-            f"{'longer' if rtt_deviation > 0 else 'shorter'} than requested, which "
-            f"alone makes the figures of {arm} {figures.percent(abs(shift))} {'lower' if shift < 0 else 'higher'}. Intervals "
-            "and controls refer to the measured RTT and do not show this."
+            note(
+                METHOD["shift"],
+                rtt=figures.percent(abs(rtt_deviation)),
+                longer="longer" if rtt_deviation > 0 else "shorter",
+                arm=arm,
+                shift=figures.percent(abs(shift)),
+                lower="lower" if shift < 0 else "higher",
+            )
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
         if len(limited) <= _MAX_LISTED_CELLS:
-            entry = "; ".join(limit_text.cell_limit_text(cell) for cell in cells if cell.limit)
-            lines.append(f"What limits each cell: {entry}.")
+            limits = "; ".join(limit_text.cell_limit_text(cell) for cell in cells if cell.limit)
+            lines.append(note(METHOD["limits"], limits=limits))
         load, emulator = limited.count(Resource.CLIENT_CPU), limited.count(Resource.INSTRUMENT_CPU)
-        lines.append(f"The load generator limits {load} of {len(limited)} cells, and the link's emulator {emulator}.")
+        lines.append(note(METHOD["instrument's limits"], load=load, cells=len(limited), emulator=emulator))
     busy = [cell.arm for cell in summary.cells if Diagnostic.CLIENT_LIMITED in cell.warnings]
     if busy:
-        lines.append(
-            f"On {', '.join(busy)}, the load generator's busiest thread was fully busy, so these figures describe it."
-        )
+        lines.append(note(METHOD["busy"], arms=", ".join(busy)))
     return lines
 
 
@@ -546,10 +506,8 @@ def _distance_blocks(summary: Summary) -> list[Block]:
     distances = summary.environment.distances
     if not distances:
         return []
-    caption = (
-        "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. "
-        f"{_zones_text(summary)}"
-    )
+    zones = ", ".join(f"{name} {facts.zone}" for name, facts in summary.environment.hosts.items())
+    caption = fill(BLOCKS["hosts"], zones=zones)
     fields: Fields[LinkReceipt] = {
         "from": lambda link: str(link.from_host),
         "to": lambda link: str(link.to_host),
@@ -565,11 +523,6 @@ def _distance_blocks(summary: Summary) -> list[Block]:
         Heading("How far apart are the hosts?"),
         Chart("distances", _TITLE, caption, partial(_draw_distances, summary), data),
     ]
-
-
-def _zones_text(summary: Summary) -> str:
-    hosts = summary.environment.hosts
-    return f"Zones: {', '.join(f'{name} {facts.zone}' for name, facts in hosts.items())}."
 
 
 def _rtt_text(rtt: QuantilesNs | None) -> str:
@@ -622,10 +575,7 @@ def receipt_blocks(summary: Summary) -> list[Block]:
     blocks: list[Block] = []
     if cells:
         first = cells[0]
-        introduction = Text(
-            "A receipt proves what a path was while it was measured; these are from the last good trials. A trial whose receipt "
-            f"differs from what was requested is void. That of {first.arm} is shown in full, the others only where they differ."
-        )
+        introduction = Text(fill(BLOCKS["receipts"], arm=first.arm))
         others: Iterable[Block] = (
             Details(cell.arm, (Facts(_receipt_difference(cell.receipt.as_json(), first.receipt.as_json())),))
             for cell in cells[1:]

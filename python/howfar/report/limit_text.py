@@ -36,7 +36,8 @@ LETTERS: dict[Resource, str] = {
 }
 """Letters of limits: one each, so that a figure and its limit fit into a narrow column."""
 
-SHORT_NAMES = {Resource.LATENCY: "own round trip", Resource.INSTRUMENT_CPU: "emulator's CPU"}
+SHORT_NAMES = {Resource.INSTRUMENT_CPU: "emulator's CPU"}
+"""Names that a reader understands without the documentation, where the resource's own name needs it."""
 
 
 def limit_letter(limit: Limit | None) -> str:
@@ -52,7 +53,7 @@ def limit_name(resource: Resource) -> str:
 
 
 def cell_limit_text(cell: CellSummary) -> str:
-    """The limit of a cell that has one: `remote: own round trip (low confidence)`."""
+    """The limit of a cell that has one: `remote: latency (low confidence)`."""
     assert cell.limit is not None, "the cell has a limit"
     known = cell.limit.resource is not Resource.NOT_ESTABLISHED
     low = " (low confidence)" if known and cell.limit.confidence == LOW_CONFIDENCE else ""

@@ -12,6 +12,7 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
+from howfar.findings import fill, note
 from howfar.plan.factors import has_fault
 from howfar.report import charts, figures, limit_text
 from howfar.report.document import (
@@ -29,6 +30,7 @@ from howfar.report.document import (
     plain_columns,
 )
 from howfar.report.figures import UNKNOWN, baseline_name, number, shown_cells
+from howfar.report.texts import BLOCKS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.trials import SINGULAR
 
@@ -79,7 +81,7 @@ def _fields(summary: Summary) -> list[CellField]:
     forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
     return [
         CellField(
-            Column(f"{summary.operation_unit}/s", "95 % interval"),
+            Column(f"{summary.operation_unit}/s", "± at 95 %"),
             lambda cell: Cell(number(cell.qps.value), figures.plus_minus(cell.qps)),
             lambda cell: csv_limits("qps", cell.qps),
         ),
@@ -185,8 +187,8 @@ def cell_table(summary: Summary, title: str = "", main: bool = True) -> Table:
 
 def _table_notes(summary: Summary) -> tuple[str, ...]:
     sources = sorted({cell.published.source for cell in shown_cells(summary) if cell.published})
-    published = f"Published: {'; '.join(sources)}, on other machines and versions."
-    return tuple(note for note in (figures.cpu_bound_note(summary), published if sources else "") if note)
+    published = note(BLOCKS["published"], sources="; ".join(sources)) if sources else ""
+    return tuple(line for line in (figures.cpu_bound_note(summary), published) if line)
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:
@@ -246,9 +248,9 @@ def trial_blocks(summary: Summary) -> list[Block]:
     good_trials = charts.ratios_to_median(summary)
     if not good_trials:
         return []
-    caption = "A trend or a jump within blocks would show here; what all cells of a block share cancels in the ratios."
+    caption = BLOCKS["trials"]
     if len(good_trials) > charts.MAX_TRIALS_DRAWN:
-        caption = f"Dot and line: median and middle 80 % of the trials of a block. {caption}"
+        caption = fill(BLOCKS["trials of blocks"], trials=caption)
         data = _block_table(summary)
     else:
         head = ("trial", "block", "cell", *figures.trial_head(summary))

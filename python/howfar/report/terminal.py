@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from howfar.findings import fill
 from howfar.report.document import AdviceBlock, Answer, Block, Cell, Chart, Column, Details, Document, Heading, Table
 from howfar.report.text import Lines, Markdown
+from howfar.report.texts import SCREEN, SEPARATOR
 from howfar.terminal_text import one_line
 
 COLUMN_GAP = "  "
@@ -190,12 +192,17 @@ out in turn: the list of details, the reasons for advice from the last one on, a
 
 MAX_REASONS = 3
 
+MAX_NOTE_LINES = 2
+"""Maximum number of lines below a table of the first screen."""
+
 VISIBLE_LINES = 20
 """Lines of a screen of 24 that remain after the command (up to two lines), the last line of a run, and the prompt."""
 
-_ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
+_ASCII = {"·": "-", "µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
 _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
+
+_SENTENCE_END = re.compile(r"(?<=\.) ")
 
 _UNBREAKABLE = re.compile(r"\[[^\]]*\]|\d (?:%|[mµ]?s\b|[kMG]b/s)|(?:[≥≤]|[<>]=) \d")
 """Texts that must stay on one line: an interval, and a number with its sign or its unit."""
@@ -243,8 +250,10 @@ class _Screen(Markdown):
     def __init__(self, width: int, colour: bool, unicode: bool, details: bool) -> None:
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
         self.lists_titles, self.max_reasons, self.explains_warnings = True, MAX_REASONS, True
+        self.shortens_notes = False
 
     def render(self, document: Document, surroundings: Surroundings) -> str:
+        self.shortens_notes = bool(self._omitted_line(document))
         text = self._render_all(document, surroundings)
         max_lines = FIRST_SCREEN * max(1, 100 / self.width) + surroundings.lines
         while not self.details and self.explains_warnings and text.count("\n") > max_lines:
@@ -280,16 +289,25 @@ class _Screen(Markdown):
     def _opening(self, document: Document) -> list[Lines]:
         """The question, and what was measured, when and on what. Empty: the document has none."""
         lines = self.text(one_line(document.question)) if document.question else []
-        lines += self.text(one_line(document.setting), quiet=True) if document.setting else []
+        for line in self._setting_lines(one_line(document.setting)) if document.setting else []:
+            lines += self.text(line, quiet=True)
         return [lines] if lines else []
+
+    def _setting_lines(self, setting: str) -> list[str]:
+        """What was measured, broken only between its parts, so that no line ends with a separator."""
+        lines: list[str] = []
+        for part in setting.split(SEPARATOR):
+            longer = f"{lines[-1]}{SEPARATOR}{part}" if lines else part
+            lines[-1:] = [longer] if not lines or len(longer) <= self.width else [lines[-1], part]
+        return lines
 
     def _omitted_line(self, document: Document) -> list[Lines]:
         """The line that lists the details that were left out. Empty: none were."""
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
         if not left_out or self.details:
             return []
-        titles = f": {one_line('; '.join(left_out))}" if self.lists_titles else ""
-        return [self.text(f"More with --details{titles}. Charts: --html.", quiet=True)]
+        titles = one_line("; ".join(left_out)) if self.lists_titles else ""
+        return [self.text(fill(SCREEN["more"], titles=titles), quiet=True)]
 
     def is_shown(self, block: Block) -> bool:
         return not isinstance(block, Chart) and (self.details or not isinstance(block, Details))
@@ -300,8 +318,9 @@ class _Screen(Markdown):
     def heading(self, text: str, level: int) -> Lines:
         return self._paint(self._wrap(text), _BOLD)
 
-    def title(self, text: str, level: int) -> Lines:
-        return self._paint([self._to_charset(text).upper()], _BOLD)
+    def folded(self, details: Details, level: int) -> list[Lines]:
+        title = self._paint([self._to_charset(details.title).upper()], _BOLD)
+        return [title, *self.paragraphs(details.blocks, level + 1)]
 
     def text(self, text: str, quiet: bool = False) -> Lines:
         lines = self._wrap(text)
@@ -326,7 +345,20 @@ class _Screen(Markdown):
         title = self.heading(table.title, level) if table.title else []
         table = _cut_to_width(table, self.width, "…" if self.unicode else "...")
         lines = lay_out(table if self.unicode else _table_to_ascii(table), self.width, brief=not self.details)
-        return [*title, *lines, *(line for note in table.notes for line in self.text(note, quiet=True))]
+        notes = self._first_notes(table.notes) if self.shortens_notes else table.notes
+        return [*title, *lines, *(line for note in notes for line in self.text(note, quiet=True))]
+
+    def _first_notes(self, notes: Sequence[str]) -> Sequence[str]:
+        """As many sentences of the notes as fit into `MAX_NOTE_LINES`, as one note: the meanings of marks, then the others in order.
+        All of them are in the details."""
+        sentences = [sentence for note in notes for sentence in _SENTENCE_END.split(note)]
+        kept: list[int] = []
+        for index in sorted(range(len(sentences)), key=lambda index: sentences[index][:1].isalnum()):
+            longer = sorted([*kept, index])
+            if len(self._wrap(" ".join(sentences[index] for index in longer))) > MAX_NOTE_LINES:
+                break
+            kept = longer
+        return [" ".join(sentences[index] for index in kept)] if kept else []
 
     def advice(self, advice: AdviceBlock, number: int) -> Lines:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 from pydantic import create_model
@@ -48,17 +49,22 @@ class Markdown:
     formats override the methods."""
 
     def is_shown(self, block: Block) -> bool:
-        return not isinstance(block, Chart | Facts)
+        """Charts and facts are left out, and with them the details that are about facts."""
+        return not isinstance(block, Chart | Facts) and not _holds_facts(block)
 
     def heading(self, text: str, level: int) -> Lines:
         return [f"{'#' * level} {text}"]
 
-    def title(self, text: str, level: int) -> Lines:
-        """Title of details."""
-        return self.heading(text, level)
+    def folded(self, details: Details, level: int) -> list[Lines]:
+        """Paragraphs of details, which GitHub folds."""
+        inner = self.paragraphs(details.blocks, level + 1)
+        if details.open:
+            return [self.heading(details.title, level), *inner]
+        return [["<details>", f"<summary>{escape(details.title)}</summary>"], *inner, ["</details>"]]
 
     def text(self, text: str, quiet: bool = False) -> Lines:
-        return [text]
+        """A mark at the beginning, such as `* beyond what was measured`, does not begin a list."""
+        return [f"\\{text}" if text.startswith(("* ", "+ ", "- ")) else text]
 
     def bullets(self, lines: Sequence[str]) -> Lines:
         return [f"- {line}" for line in lines]
@@ -72,10 +78,10 @@ class Markdown:
 
     def table(self, table: Table, level: int) -> Lines:
         rule = "|" + "|".join("---" if column.left_aligned else "---:" for column in table.columns) + "|"
-        lines = [_row([column.label for column in table.columns]), rule]
-        lines += [_row([cell.line for cell in row]) for row in table.rows]
+        lines = [_row([(column.head, column.lower) for column in table.columns]), rule]
+        lines += [_row([(cell.text, cell.below) for cell in row]) for row in table.rows]
         title = [*self.heading(table.title, level), ""] if table.title else []
-        return [*title, *lines, *(line for note in table.notes for line in ("", note))]
+        return [*title, *lines, *(line for note in table.notes for line in ("", *self.text(note)))]
 
     def advice(self, advice: AdviceBlock, number: int) -> Lines:
         return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
@@ -95,13 +101,16 @@ class Markdown:
         paragraphs: list[Lines] = []
         previous: Block | None = None
         for number, block in number_advice(remove_empty_sections(blocks, self.is_shown)):
-            lines = self._lines(remove_control_characters(block), number, level)
+            block = remove_control_characters(block)
+            if isinstance(block, Details):
+                paragraphs += self.folded(block, level)
+                previous = block
+                continue
+            lines = self._lines(block, number, level)
             if paragraphs and self.is_joined(previous, block):
                 paragraphs[-1] += lines
             elif lines:
                 paragraphs.append(lines)
-            if isinstance(block, Details):
-                paragraphs += self.paragraphs(block.blocks, level + 1)
             previous = block
         return paragraphs
 
@@ -109,8 +118,6 @@ class Markdown:
         match block:
             case Heading(text):
                 return self.heading(text, level)
-            case Details(title):
-                return self.title(title, level)
             case Text(text, quiet):
                 return self.text(text, quiet)
             case Bullets(lines):
@@ -139,8 +146,14 @@ def as_markdown(document: Document) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
-def _row(fields: list[str]) -> str:
-    return "| " + " | ".join(field.replace("|", "\\|") for field in fields) + " |"
+def _holds_facts(block: Block) -> bool:
+    return isinstance(block, Details) and any(isinstance(part, Facts) or _holds_facts(part) for part in block.blocks)
+
+
+def _row(fields: Sequence[tuple[str, str]]) -> str:
+    """A row of a pipe table; the second line of a field follows a line break."""
+    texts = ("<br>".join(part.strip().replace("|", "\\|") for part in field if part.strip()) for field in fields)
+    return f"| {' | '.join(texts)} |"
 
 
 def as_csv(document: Document) -> str:
@@ -189,7 +202,7 @@ def json_schema(findings: Mapping[str, type[Part]]) -> JsonObject:
     optional = {name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("server", "forwarder", "link")}
     schema["$defs"]["CpuNumbers"] = {
         "type": "object",
-        "description": "CPU microseconds a query, by who spent them; null: no such part on this path, or unknown.",
+        "description": "CPU microseconds per query, by program; null: this path has no such program, or it is unknown.",
         "properties": {"client": {"type": "number"}, **optional},
         "required": ["client", "server", "forwarder", "link"],
         "additionalProperties": False,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from howfar.analysis.answer import Finding, fill
 from howfar.analysis.causes import limit_cause
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
 from howfar.analysis.summary import RunEvidence, Summary
 from howfar.experiments.answer import compare, compared_cells, groups_by_other_factors, locations
 from howfar.experiments.bandwidth.texts import CURVES
+from howfar.findings import Finding, fill
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import Prediction, Series, bases_for_link, fit, predict, series, settings_of
 from howfar.model.resource import LINKS, Resource
@@ -108,7 +108,7 @@ def _curve(run: Run, curve_series: Series, all_series: Sequence[Series], workloa
         {curve_series.top.threads: base},
         settings,
         curve_series.arms,
-        f"from {_endpoints_text(curve_series)} of the curve itself",
+        fill(CURVES["from itself"], ends=_endpoints_text(curve_series)),
         is_own_curve=True,
     )
     return Curve(

@@ -3,35 +3,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from howfar.analysis.answer import fill
 from howfar.analysis.summary import Summary
 from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint, curves_of
 from howfar.experiments.bandwidth.texts import REPORT
+from howfar.findings import fill
 from howfar.model.fit import Prediction
 from howfar.model.resource import LINKS
 from howfar.report import figures, limit_text, palette
 from howfar.report.charts import (
+    LABEL_SIZE,
     PHONE,
     Drawable,
     Rows,
     VegaLite,
     arrange_in_rows,
     axis,
-    by_style,
-    clip_limits,
     data,
-    interval_layers,
+    label_layers,
+    labelled_lines,
     layer,
-    legend,
     log_axis,
     panel_width,
-    repeat_styles,
-    series_styles,
+    styles,
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, plain_cells, plain_columns
 from howfar.report.drawing import alt
@@ -39,19 +37,10 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width, half_width_text
 from howfar.stats.resample import Interval
 
-MIN_LABEL_DISTANCE = 20
-"""Distance in pixels below which ceilings share a label, because two labels would overlap."""
-
 MAX_CEILING_FACTOR = 3
 """Factor above the highest measured throughput of a curve beyond which a ceiling is not drawn."""
 
-MIN_ROOM_ABOVE = 1.06
-"""Minimum factor between a curve and its ceiling at which the label is above the ceiling. Otherwise it is below, clear of the
-points."""
-
 MAX_CURVES_IN_TITLE = 3
-
-PANEL_HEIGHT = 300
 
 
 def scaling(summary: Summary) -> list[Block]:
@@ -59,15 +48,10 @@ def scaling(summary: Summary) -> list[Block]:
     curves = [curve for panel in curve_panels(summary) for curve in panel.curves]
     if not curves:
         return []
-    modelled = any(best_prediction(curve) for curve in curves)
     caption = fill(
         REPORT["curves"], intervals=any(point.tps.low is not None for curve in curves for point in curve.points)
     )
-    if modelled:
-        caption += fill(REPORT["model"], foreign=any(curve.foreign for curve in curves))
-    if any(curve.ceilings for curve in curves):
-        caption += REPORT["ceilings"]
-    caption += (REPORT["knee"] if modelled else "") + REPORT["logarithmic"]
+    caption += REPORT["logarithmic"]
     columns = plain_columns("curve", "connections", "transactions/s", "model", "band", "published")
     rows = tuple(
         plain_cells(
@@ -93,8 +77,21 @@ def scaling(summary: Summary) -> list[Block]:
         for ceiling in curve.ceilings
     )
     head = plain_columns("curve", "ceiling", "transactions/s", "reached", "from")
-    table = [Details("Ceilings of each curve", (Table("", head, ceilings, stack=True),))] if ceilings else []
-    return [Heading("How does it scale with connections?"), chart, *table]
+    table = Table("", head, ceilings, stack=True)
+    details = [Details("Ceilings of each curve", (*_limits_chart(summary, curves, table), table))] if ceilings else []
+    return [Heading("How does it scale with connections?"), chart, *details]
+
+
+def _limits_chart(summary: Summary, curves: Sequence[Curve], table: Table) -> list[Chart]:
+    """A panel for each curve: its ceilings, and the model if there is one."""
+    limited = [(curve, min(curve.ceilings, key=lambda ceiling: ceiling.tps)) for curve in curves if curve.ceilings]
+    curve, ceiling = max(limited, key=lambda pair: pair[0].top.tps.value / pair[1].tps)
+    resource = limit_text.limit_name(ceiling.resource)
+    title = fill(REPORT["limits"], curve=curve.name, share=curve.top.tps.value / ceiling.tps, resource=resource)
+    caption = fill(REPORT["curves"], intervals=False) + REPORT["ceilings"]
+    if any(best_prediction(curve) for curve in curves):
+        caption += fill(REPORT["model"], foreign=any(curve.foreign for curve in curves))
+    return [Chart("limits", title, caption, partial(_draw_limits, summary), table)]
 
 
 def _title(curves: Sequence[Curve]) -> str:
@@ -218,18 +215,14 @@ def published(summary: Summary) -> list[Block]:
 class Panel:
     title: str
     curves: tuple[Curve, ...]
-    names_of_all: tuple[str, ...]
-    """Names of the curves of all panels, which share one legend and one set of colours."""
+    colours: Mapping[str, str]
+    """By the curves' names; the same in all panels."""
 
     @property
-    def names(self) -> list[str]:
-        return curve_labels(self.curves)
-
-    @property
-    def colours(self) -> list[str]:
-        """Colours of this panel's curves."""
-        colours = repeat_styles(palette.SERIES, len(self.names_of_all))
-        return [colours[self.names_of_all.index(name)] for name in self.names]
+    def lines(self) -> dict[str, list[tuple[float, Estimate]]]:
+        """The measured points of each curve, by its name."""
+        named = zip(curve_labels(self.curves), self.curves, strict=True)
+        return {name: [(float(point.threads), point.tps) for point in curve.points] for name, curve in named}
 
 
 def curve_panels(summary: Summary) -> list[Panel]:
@@ -240,9 +233,10 @@ def curve_panels(summary: Summary) -> list[Panel]:
     kinds: dict[str, list[Curve]] = {}
     for curve in curves:
         kinds.setdefault(str(curve.factors.get("connect", "persistent")), []).append(curve)
-    all_names = tuple(dict.fromkeys(name for curves_of_kind in kinds.values() for name in curve_labels(curves_of_kind)))
+    names = dict.fromkeys(name for curves_of_kind in kinds.values() for name in curve_labels(curves_of_kind))
+    colours = styles(list(names), palette.SERIES)
     return [
-        Panel(TITLES.get(kind, kind) if len(kinds) > 1 else "", tuple(curves_of_kind), all_names)
+        Panel(TITLES.get(kind, kind) if len(kinds) > 1 else "", tuple(curves_of_kind), colours)
         for kind, curves_of_kind in kinds.items()
     ]
 
@@ -258,14 +252,27 @@ def curve_labels(curves: Sequence[Curve]) -> list[str]:
 
 
 def _draw_panels(summary: Summary, width: int) -> Drawable:
-    """One line per curve: measured points, the model's line and band, ceilings and knees. Both axes are logarithmic."""
-    drawn_panels = curve_panels(summary)
-    domain = _domain([curve for panel in drawn_panels for curve in panel.curves])
-    if len(drawn_panels) == 1:
-        return _Drawing(drawn_panels[0], domain, width, PANEL_HEIGHT).chart()
-    panel_pixels, narrow = panel_width(len(drawn_panels), width, 80), width < PHONE
-    charts = [_Drawing(panel, domain, panel_pixels, 220 if narrow else PANEL_HEIGHT).chart() for panel in drawn_panels]
+    """The measured points: a line per curve. Both axes are logarithmic."""
+    drawn_panels, narrow = curve_panels(summary), width < PHONE
+    panel_pixels = width if len(drawn_panels) == 1 else panel_width(len(drawn_panels), width, 160)
+    charts = []
+    for panel in drawn_panels:
+        threads = _levels(panel.curves)
+        x = _connections_axis(threads, (threads[0] / 1.12, threads[-1] * 1.12), panel_pixels, "x")
+        drawn = labelled_lines(
+            panel.lines, x, "transactions per second", panel_pixels, colours=panel.colours, narrow=narrow
+        )
+        charts.append(drawn | ({"title": _panel_title(panel.title)} if panel.title else {}))
     return arrange_in_rows(charts, 1 if narrow else len(charts))
+
+
+def _levels(curves: Sequence[Curve]) -> list[int]:
+    """The numbers of connections, ascending."""
+    return sorted({point.threads for curve in curves for point in curve.points})
+
+
+def _panel_title(text: str) -> VegaLite:
+    return {"text": text, "anchor": "start"}
 
 
 def best_prediction(curve: Curve) -> Prediction | None:
@@ -288,183 +295,84 @@ def _domain(curves: Sequence[Curve]) -> tuple[float, float]:
     return min(tps_values) / 1.25, max(tps_values) * 1.35
 
 
-class _Drawing:
-    """Draws one panel. Its layers share axes and colours."""
-
-    def __init__(self, panel: Panel, domain: tuple[float, float], width: int, height: int) -> None:
-        self.panel, self.domain, self.width, self.height = panel, domain, width, height
-        self.threads = sorted({point.threads for curve in panel.curves for point in curve.points})
-        self.x_domain = self.threads[0] / 1.12, self.threads[-1] * 1.12
-        self.x = _connections_axis(self.threads, self.x_domain, width)
-        self.colour, self.shape = _colour_and_shape(list(panel.names_of_all), width)
-        self.named_curves = list(zip(panel.names, panel.curves, strict=True))
-
-    def y(self, field: str = "tps") -> alt.Y:
-        return log_axis(alt.Y, field, "transactions per second", self.domain)
-
-    def chart(self) -> Drawable:
-        title = {"title": alt.TitleParams(self.panel.title, anchor="start")} if self.panel.title else {}
-        layers = [
-            *self._model_marks(),
-            *self._ceiling_marks(),
-            *self._measured_marks(),
-            *self._knee_marks(),
-            *self._ceiling_label_marks(),
-        ]
-        return layer(*layers, width=self.width, height=self.height, **title)
-
-    def _model_marks(self) -> list[Any]:
-        rows: Rows = [
-            {"curve": name, "threads": point.threads, "tps": point.tps, "low": point.low, "high": point.high}
-            for name, curve in self.named_curves
-            if (model := best_prediction(curve))
-            for point in model.points
-        ]
-        band = data(rows).mark_area(opacity=0.16, clip=True)
-        line = data(rows).mark_line(strokeWidth=1.4, strokeDash=[5, 4])
-        return (
-            [
-                band.encode(x=self.x, y=self.y("low"), y2="high:Q", color=self.colour),
-                line.encode(x=self.x, y=self.y(), color=self.colour),
-            ]
-            if rows
-            else []
-        )
-
-    def _ceiling_marks(self) -> list[Any]:
-        """Ceilings, in the curves' colours."""
-        layers: list[Any] = []
-        for line in ceiling_lines(self.panel):
-            rule = data([{"threads": self.x_domain[0], "to": self.x_domain[1], "tps": line.tps}])
-            mark = rule.mark_rule(color=line.colour, strokeWidth=1, strokeDash=[2, 3])
-            layers.append(mark.encode(x=self.x, x2="to:Q", y=self.y()))
-        return layers
-
-    def _measured_marks(self) -> list[Any]:
-        rows: Rows = [
-            {"curve": name, "threads": point.threads, "tps": point.tps.value, **clip_limits(point.tps, self.domain)}
-            for name, curve in self.named_curves
-            for point in curve.points
-        ]
-        line = data(rows).mark_line(strokeWidth=1.8).encode(x=self.x, y=self.y(), color=self.colour)
-        y, low = self.y(), self.y("low")
-        return [line, *interval_layers(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60)]
-
-    def _knee_marks(self) -> list[Any]:
-        rows: Rows = [
-            {"curve": name, "threads": model.knee, "tps": model.ceiling_tps}
-            for name, curve in self.named_curves
-            if (model := best_prediction(curve)) and self.threads[0] <= model.knee <= self.threads[-1]
-        ]
-        mark = data(rows).mark_point(shape="cross", angle=45, size=70, opacity=1, filled=True)
-        text = data(rows).mark_text(dy=13, fontSize=11, align="left", dx=3)
-        channels = {"x": self.x, "y": self.y(), "color": self.colour}
-        labels = text.encode(**channels, text=alt.Text("threads:Q", format=".2~r"))
-        return [mark.encode(**channels), *([labels] if len(rows) == 1 else [])] if rows else []
-
-    def _ceiling_label_marks(self) -> list[Any]:
-        """Labels of ceilings at the right, on the side of the line that is away from the curve, drawn over everything else."""
-        layers: list[Any] = []
-        min_factor = (self.domain[1] / self.domain[0]) ** (MIN_LABEL_DISTANCE / self.height)
-        for label in ceiling_labels(ceiling_lines(self.panel), min_factor):
-            label_data = data([{"threads": self.threads[-1] * 1.1, "tps": label.tps, "text": label.name}])
-            size, dy = 11 if self.width < PHONE else 12, -7 if label.factor_above > MIN_ROOM_ABOVE else 15
-            style: VegaLite = {"align": "right", "dy": dy, "fontSize": size}
-            halo = label_data.mark_text(color=palette.HALO, stroke=palette.HALO, strokeWidth=4, **style)
-            for mark in (halo, label_data.mark_text(color=label.colour, **style)):
-                layers.append(mark.encode(x=self.x, y=self.y(), text="text:N"))
-        return layers
+def _draw_limits(summary: Summary, width: int) -> Drawable:
+    """A panel for each curve: what was measured, what the model says in grey, and its ceilings."""
+    panels = curve_panels(summary)
+    curves = [
+        (f"{name} {panel.title}".strip(), curve)
+        for panel in panels
+        for name, curve in zip(panel.lines, panel.curves, strict=True)
+    ]
+    domain, narrow = _domain([curve for _, curve in curves]), width < PHONE
+    columns = 1 if narrow or len(curves) == 1 else 2
+    panel_pixels = width if columns == 1 else (width - 60) // 2
+    return arrange_in_rows([_draw_limit(name, curve, domain, panel_pixels) for name, curve in curves], columns)
 
 
-def _connections_axis(threads: list[int], domain: tuple[float, float], width: int) -> alt.X:
+def _draw_limit(name: str, curve: Curve, domain: tuple[float, float], width: int) -> Drawable:
+    height, threads = 190, _levels([curve])
+    x = _connections_axis(threads, (threads[0] / 1.12, threads[-1] * 1.12), width)
+    y, low = (log_axis(alt.Y, field, "transactions per second", domain) for field in ("tps", "low"))
+    place = log_axis(alt.Y, "place", "transactions per second", domain)
+    model, ceilings = best_prediction(curve), ceilings_to_draw(curve)
+    predicted: Rows = [point.model_dump() for point in model.points] if model else []
+    measured: Rows = [{"threads": point.threads, "tps": point.tps.value} for point in curve.points]
+    labels: Rows = [
+        {
+            "threads": threads[-1] * 1.12,
+            "place": ceiling.tps,
+            "text": f"{limit_text.limit_name(ceiling.resource)} {figures.number(ceiling.tps)}",
+        }
+        for ceiling in ceilings
+    ]
+    band = data(predicted).mark_area(color=palette.BAND, clip=True)
+    line = data(predicted).mark_line(strokeWidth=1.4, strokeDash=[5, 4], color=palette.MUTED)
+    ceiling_rule = data([{"tps": ceiling.tps} for ceiling in ceilings])
+    points = data(measured).mark_line(
+        strokeWidth=1.8, color=palette.SERIES[0], point={"color": palette.SERIES[0], "size": 50}
+    )
+    return layer(
+        *([band.encode(x=x, y=low, y2="high:Q"), line.encode(x=x, y=y)] if predicted else []),
+        *([ceiling_rule.mark_rule(color=palette.MUTED, strokeDash=[2, 3]).encode(y=y)] if ceilings else []),
+        points.encode(x=x, y=y),
+        *label_layers(labels, x, place, alt.value(palette.MUTED), domain, height),
+        width=width,
+        height=height,
+        title=_panel_title(name),
+    )
+
+
+def _connections_axis(threads: list[int], domain: tuple[float, float], width: int, field: str = "threads") -> alt.X:
     """The axis of connections, with ticks at the levels, or at fewer of them if the labels would touch."""
     ticks = threads[:: 1 + len(threads) * 34 // max(width, 1)]
-    return axis(alt.X, "threads", "connections", domain, 2, values=ticks, format="d", grid=False)
-
-
-def _colour_and_shape(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
-    key = legend(1 if width < PHONE / 1.5 else 4, 260, symbolStrokeWidth=2, symbolOpacity=1)
-    return series_styles(names, key, "curve")
-
-
-@dataclass(frozen=True)
-class CeilingLabel:
-    """A ceiling with its label. `factor_above`: ratio of the ceiling to the highest measured throughput of its curve."""
-
-    tps: float
-    name: str
-    colour: str
-    factor_above: float
-
-
-def ceiling_lines(panel: Panel) -> list[CeilingLabel]:
-    return [
-        CeilingLabel(
-            ceiling.tps,
-            limit_text.limit_name(ceiling.resource),
-            colour,
-            ceiling.tps / max(point.tps.value for point in curve.points),
-        )
-        for curve, colour in zip(panel.curves, panel.colours, strict=True)
-        for ceiling in ceilings_to_draw(curve)
-    ]
-
-
-def ceiling_labels(lines: list[CeilingLabel], max_factor: float) -> list[CeilingLabel]:
-    """Labels of ceilings. Ceilings within the factor `max_factor` of the lowest share one label, below it or above the highest. A
-    label of several curves has a neutral colour."""
-    groups: list[list[CeilingLabel]] = []
-    for line in sorted(lines, key=lambda line: line.tps):
-        if groups and line.tps <= groups[-1][0].tps * max_factor:
-            groups[-1].append(line)
-        else:
-            groups.append([line])
-    labels = []
-    for group in groups:
-        names = ", ".join(dict.fromkeys(line.name for line in group))
-        low, high = figures.number(group[0].tps), figures.number(group[-1].tps)
-        amount = high if low == high else f"{low} to {high}"
-        colours = {line.colour for line in group}
-        factor_above = min(line.factor_above for line in group)
-        tps = group[-1].tps if factor_above > MIN_ROOM_ABOVE else group[0].tps
-        labels.append(
-            CeilingLabel(
-                tps, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, factor_above
-            )
-        )
-    return labels
+    return axis(alt.X, field, "connections", domain, 2, values=ticks, format="d", grid=False)
 
 
 def _draw_shapes(summary: Summary, width: int) -> Drawable:
-    """Our curves and the published ones, each as a share of its own maximum, because machines differ but shapes can be compared."""
+    """A panel for each curve with ours and the published one, each as a share of its own maximum, because machines differ but shapes
+    can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
-    rows: Rows = []
-    for curve in curves:
-        measured_points = [(point.threads, point.tps.value) for point in curve.points]
-        published_points = [(point.threads, point.published_tps) for point in curve.points if point.published_tps]
-        for source, points in (("measured", measured_points), ("published", published_points)):
-            max_tps = max((tps for _, tps in points), default=1.0)
-            for threads, tps in points:
-                rows.append({"curve": curve.name, "threads": threads, "whose": source, "share": tps / max_tps})
-    levels = sorted({row["threads"] for row in rows})
-    colour, _ = _colour_and_shape([curve.name for curve in curves], width)
-    key = alt.Legend(
-        orient="bottom",
-        title=None,
-        symbolType="stroke",
-        symbolSize=300,
-        symbolStrokeWidth=2,
-        symbolStrokeColor=palette.MUTED,
-    )
-    marks = (
-        data(rows)
-        .mark_line(point=alt.OverlayMarkDef(size=24))
-        .encode(
-            x=_connections_axis(levels, (levels[0], levels[-1]), width),
-            y=axis(alt.Y, "share", "of the curve's maximum", (0, 1.05), format="%", tickCount=5),
-            color=colour,
-            strokeDash=by_style(alt.StrokeDash, "whose", {"measured": [1, 0], "published": [2, 3]}, key),
-            strokeWidth=by_style(alt.StrokeWidth, "whose", {"measured": 2.2, "published": 1.3}, key),
+    columns = 1 if width < PHONE or len(curves) == 1 else 2
+    panel_pixels = width if columns == 1 else (width - 60) // 2
+    return arrange_in_rows([_draw_shape(curve, panel_pixels) for curve in curves], columns)
+
+
+def _draw_shape(curve: Curve, width: int) -> Drawable:
+    levels, height = _levels([curve]), 150
+    x = _connections_axis(levels, (levels[0], levels[-1]), width)
+    y = axis(alt.Y, "share", "of the curve's maximum", (0, 1.05), format="%", tickCount=5)
+    measured = [(point.threads, point.tps.value) for point in curve.points]
+    published_points = [(point.threads, point.published_tps) for point in curve.points if point.published_tps]
+    layers: list[Any] = []
+    for source, points, colour in (
+        ("published", published_points, palette.MUTED),
+        ("measured", measured, palette.SERIES[0]),
+    ):
+        max_tps = max((tps for _, tps in points), default=1.0)
+        rows: Rows = [{"threads": threads, "share": tps / max_tps, "text": source} for threads, tps in points]
+        line = data(rows).mark_line(strokeWidth=2, color=colour, point={"size": 24, "color": colour})
+        text = data(rows[-1:]).mark_text(
+            align="left", dx=8, dy=7 if source == "measured" else -7, fontSize=LABEL_SIZE, color=colour
         )
-    )
-    return marks.properties(width=width, height=220)
+        layers += [line.encode(x=x, y=y), text.encode(x=x, y=y, text="text:N")]
+    return layer(*layers, width=width, height=height, title=_panel_title(curve.name))

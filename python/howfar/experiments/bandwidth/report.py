@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from howfar.analysis.answer import Finding
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.arm_pairs import changed_levels
 from howfar.experiments.bandwidth.analysis import Scaling, conclude, explain, scaling
@@ -14,6 +13,7 @@ from howfar.experiments.compression.analysis import algorithm_costs
 from howfar.experiments.encryption.analysis import connect_costs
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import grid_document
+from howfar.findings import Finding
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import Series, fit, series, settings_of
 from howfar.model.what_if import WhatIf, WhatIfSettings, WhatIfWorked, answer, is_known

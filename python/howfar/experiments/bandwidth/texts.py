@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     # A full link, and what the next faster one gives: measured, or at most.
@@ -43,6 +43,7 @@ CURVES: Texts = {
     "link": "{station}: {size} per transaction over {rate}",
     "read off": "{ceiling}, taken at the highest throughput itself",
     # What a prediction follows from.
+    "from itself": "from {ends} of the curve itself",
     "from a link": "from {name} at {ends}, {size} of answers per transaction",
     "from the loopback": (
         "from {name} at the same numbers of connections, {size} of answers per transaction, the link's rate and its round trip at "
@@ -60,7 +61,7 @@ REPORT: Texts = {
     "curves": "Points: measured{intervals:?, with 95 % intervals}.",
     "model": " Dashed line and band: the model{foreign:?, predicted from other cells of this run where possible}.",
     "ceilings": " Dotted: the most that a resource allows.",
-    "knee": " Cross: N*, the number of connections that would fill the busiest resource if nobody waited.",
+    "limits": "The closest ceiling: {curve} reaches {share:share} of what {resource} allows",
     "logarithmic": " Both axes are logarithmic.",
     "shapes": "Each curve relative to its own maximum: machines differ, but where a curve bends can be compared.",
     "budget": "At the highest throughput, {share:share} of the time between two transactions is {part}",

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from howfar.analysis.answer import UNRESOLVED, Finding
+from howfar.analysis.answer import UNRESOLVED
 from howfar.contract.receipt import ReplicationWindow
 from howfar.contract.receipt_messages import Histogram
 from howfar.experiments.replication.analysis import CommitWait, LocalCommits
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, replication_arms
+from howfar.findings import Finding
 from howfar.model.queueing import SharedCpuWork
 from howfar.plan.agreement import PACKET, WINDOW, GaleraMessages, Rtts, agreement_s, read_wait_s
 from howfar.plan.distances import NAMED_LINKS, link_name

@@ -7,7 +7,6 @@ from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding, fill, note
 from howfar.analysis.cells import Metric
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.cluster.analysis import (
@@ -24,9 +23,23 @@ from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.report import with_limits
 from howfar.experiments.replication.arms import mode_name, rate
 from howfar.experiments.replication.frame import flush_line
+from howfar.findings import Finding, fill, note
 from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
-from howfar.report.charts import Drawable, clip_limits, data, interval_layers, layer, legend, log_axis, series_styles
+from howfar.report.charts import (
+    PHONE,
+    Drawable,
+    Rows,
+    by_style,
+    clip_limits,
+    data,
+    interval_layers,
+    label_layers,
+    layer,
+    legend,
+    log_axis,
+    styles,
+)
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, make_table
 from howfar.report.drawing import alt
 from howfar.report.frame import frame
@@ -64,8 +77,7 @@ class ClusterExperiment(Experiment):
         chart = Chart(
             "cluster",
             _chart_title(cost),
-            f"{cost.operation.capitalize()}s/s of the fewest connections over the round trip to the second nearest node, with 95 % "
-            f"intervals. Horizontal line: the server alone. Dashed: one {cost.operation} in as many of these round trips as stated.",
+            note(TEXTS["rates-caption"], operation=cost.operation),
             lambda width: draw_rates_over_distance(cost, width),
         )
         all_cells = Details("All cells", (cell_table(summary, main=False),))
@@ -125,13 +137,7 @@ def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
         **(_SENDING_COLUMNS if large else {}),
         "predicted p50 ms\nerror": _prediction_cell,
     }
-    conditions = "For large rows, and where" if large else "Where"
-    cpu_note = " For one connection with what the other nodes and the emulators take of the CPUs that they share."
-    note = (
-        "RTT: as measured at rest, from the node that is used to the others. Predicted: the agreement at this distance, and the local "
-        f"work of the same mode at its shortest distance. {conditions} there is only one distance, the work of the server alone."
-        f"{'' if has_own_hosts else cpu_note}"
-    )
+    predicted = note(TEXTS["predicted"], large=large, short=not large, shared_cpus=not has_own_hosts)
     sending = (
         "Large rows are not predicted: bytes between hosts are not counted."
         if has_own_hosts
@@ -139,7 +145,7 @@ def model_table(cost: ClusterCost, has_own_hosts: bool = False) -> Table:
         "many as evs.user_send_window are in flight. Here each pair of nodes has a link of its own; a node with one network card "
         "sends to all others over that card."
     )
-    return make_table("", cost.points, fields, (note, sending) if large else (note,), stack=True)
+    return make_table("", cost.points, fields, (predicted, sending) if large else (predicted,), stack=True)
 
 
 def _host_notes(summary: Summary) -> Iterator[str]:
@@ -271,31 +277,43 @@ def draw_rates_over_distance(cost: ClusterCost, width: int) -> Drawable | None:
         for point in shown_points
     ]
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
-    key = legend(3, 320)
-    colour, shape = series_styles(names, key)
+    ideals = {_ideal_name(round_trips): 1e3 / x_domain[1] / round_trips for round_trips in _IDEAL_ROUND_TRIPS}
+    colours = styles(names, palette.SERIES) | dict.fromkeys(ideals, palette.MUTED)
+    colour = by_style(alt.Color, "series", colours, legend(1, 320, values=names) if width < PHONE else None)
+    shape = by_style(alt.Shape, "series", styles(names, palette.SHAPES), None)
     x = log_axis(alt.X, "rtt", "round trip to the second nearest node, ms", x_domain)
     y, low = (log_axis(alt.Y, field, f"{cost.operation}s/s", y_domain) for field in ("tps", "low"))
-    ideal_rows = [
+    ideal_rows: Rows = [
         {
             "rtt": rtt,
             "tps": 1e3 / rtt / round_trips,
-            "text": "1/RTT" if round_trips == 1 else f"1/({round_trips:g} RTT)",
+            "text": _ideal_name(round_trips),
         }
         for round_trips in _IDEAL_ROUND_TRIPS
         for rtt in x_domain
     ]
     rows_with_rtt = [row for row in rows if row["rtt"]]
-    ideal_line = data(ideal_rows).mark_line(clip=True, strokeDash=[4, 3], strokeWidth=1.1, color=palette.EXTRA_PARTS[0])
-    ideal_labels = data(ideal_rows[1::2]).mark_text(align="left", dx=4, fontSize=10, color=palette.EXTRA_PARTS[0])
+    ideal_line = data(ideal_rows).mark_line(clip=True, strokeDash=[4, 3], strokeWidth=1.1, color=palette.MUTED)
+    ends = ideals | {point.label: point.commits_per_s.value for point in shown_points if width >= PHONE}
+    labels: Rows = [
+        {"series": name, "text": name, "rtt": x_domain[1], "place": tps}
+        for name, tps in ends.items()
+        if y_domain[0] <= tps <= y_domain[1]
+    ]
+    place = log_axis(alt.Y, "place", f"{cost.operation}s/s", y_domain)
     return layer(
         ideal_line.encode(x=x, y=y, detail="text:N"),
-        ideal_labels.encode(x=x, y=y, text="text:N"),
         data([row for row in rows if not row["rtt"]]).mark_rule(strokeWidth=1.9).encode(y=y, color=colour),
         data(rows_with_rtt).mark_line(strokeWidth=1.9).encode(x=x, y=y, color=colour),
         *interval_layers(rows_with_rtt, x, y, low, size=60, colour=colour, shape=shape),
+        *label_layers(labels, x, place, colour, y_domain, 300),
         width=width,
         height=300,
     )
+
+
+def _ideal_name(round_trips: float) -> str:
+    return "1/RTT" if round_trips == 1 else f"1/({round_trips:g} RTT)"
 
 
 def _advice(cost: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     # The answer.
@@ -35,4 +35,11 @@ TEXTS: Texts = {
     "third: measured, or by the model (~), with its largest error of this run in the interval; without an interval, it was not "
     "tested in this run",
     "beyond": "* Farther or nearer than any node of this run",
+    # Captions and notes.
+    "rates-caption": "{operation}s/s of the fewest connections over the round trip to the second nearest node, with 95 % intervals. "
+    "Horizontal line: the server alone. Dashed: one {operation} in as many of these round trips as stated",
+    "predicted": "RTT: as measured at rest, from the node that is used to the others. Predicted: the agreement at this distance, and "
+    "the local work of the same mode at its shortest distance. {large:?For large rows, and where}{short:?Where} there is only one "
+    "distance, the work of the server alone{shared_cpus:?. For one connection with what the other nodes and the emulators take of "
+    "the CPUs that they share}",
 }

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off, locations
 from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.compression.texts import CONTENTS, ECONOMICS
+from howfar.findings import Finding, fill
 from howfar.model import what_if as model
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import carried_payload, fit, series, settings_of

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.compression.analysis import (
     CompressionEconomics,
@@ -21,6 +20,7 @@ from howfar.experiments.compression.analysis import (
 from howfar.experiments.compression.texts import REPORT, TEXTS
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, prediction_text
+from howfar.findings import Finding, fill
 from howfar.plan.factors import level_of
 from howfar.report import figures, palette
 from howfar.report.charts import (
@@ -34,6 +34,7 @@ from howfar.report.charts import (
     clip_limits,
     data,
     interval_layers,
+    label_layers,
     layer,
     legend,
     log_axis,
@@ -90,10 +91,10 @@ def draw_break_even(summary: Summary, width: int) -> Drawable | None:
     rates_bps, tps_values = [rate for rate, _ in rate_and_tps], [tps for _, tps in rate_and_tps]
     if not rates_bps or min(rates_bps) == max(rates_bps):
         return None
-    panel_pixels, narrow = panel_width(len(contents), width, 64), width < PHONE
+    panel_pixels, narrow = panel_width(len(contents), width, 110), width < PHONE
     names = [UNCOMPRESSED, *dict.fromkeys(row.algorithm for row in compared)]
     panels = _Panels(
-        (min(rates_bps), max(rates_bps)), (min(tps_values) / 1.2, max(tps_values) * 1.25), names, panel_pixels
+        (min(rates_bps), max(rates_bps)), (min(tps_values) / 1.2, max(tps_values) * 1.25), names, panel_pixels, narrow
     )
     charts: list[Drawable] = []
     for content in contents:
@@ -124,16 +125,18 @@ class _Panels:
     """Common parts of the panels: axes, colours, shapes."""
 
     def __init__(
-        self, x_domain: tuple[float, float], y_domain: tuple[float, float], names: list[str], width: int
+        self, x_domain: tuple[float, float], y_domain: tuple[float, float], names: list[str], width: int, narrow: bool
     ) -> None:
         self.width, self.y_domain = width, y_domain
         ticks = [10.0**exponent for exponent in range(6, 13) if x_domain[0] <= 10.0**exponent <= x_domain[1]]
-        labels = {"labelOverlap": True, "labelFlush": True}
+        labels = {"labelOverlap": True, "labelFlush": True, "labelSeparation": 12}
         self.x = axis(alt.X, "rate", "link, bit/s", x_domain, 10, values=ticks, format="~s", grid=False, **labels)
-        legend_spec = legend(5 if width > 225 else 2, symbolStrokeWidth=2)
+        self.edge, self.names = x_domain[1], names
+        legend_spec = legend(2) if narrow else None
+        self.is_labelled = not narrow
         self.colour = by_style(alt.Color, "series", styles(names, (palette.MUTED, *palette.SERIES)), legend_spec)
         self.shape = by_style(alt.Shape, "series", styles(names, palette.SHAPES), legend_spec)
-        self.dash = by_style(alt.StrokeDash, "series", styles(names, palette.DASHES), legend_spec)
+        self.dash = by_style(alt.StrokeDash, "series", styles(names, palette.DASHES), None)
 
     def _y(self, field: str, first: bool) -> alt.Y:
         title = "transactions per second" if first else None
@@ -175,7 +178,19 @@ class _Panels:
                 align="right", fontSize=11, x=self.width - 4, y=PANEL_HEIGHT - 8 - 15 * index
             )
             layers.append(label_marks.encode(text="text:N", color=self.colour))
+        if self.is_labelled:
+            layers += self._name_labels([*points, *model_rows], self._y("place", first))
         return layer(*layers, width=self.width, height=PANEL_HEIGHT, title=alt.TitleParams(content, anchor="start"))
+
+    def _name_labels(self, rows: Rows, place: alt.Y) -> list[Any]:
+        """The name of each algorithm at the right edge, level with its value at the highest rate."""
+        last = {row["series"]: row["tps"] for row in sorted(rows, key=lambda row: row["rate"])}
+        labels: Rows = [
+            {"series": name, "text": name, "rate": self.edge, "place": last[name]}
+            for name in self.names
+            if name in last
+        ]
+        return label_layers(labels, self.x, place, self.colour, self.y_domain, PANEL_HEIGHT)
 
 
 def _pays_text(row: CompressionRow) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     # One kind of data over one link, with the best algorithm.

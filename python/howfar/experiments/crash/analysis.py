@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from howfar.analysis.answer import Finding, sentences
+from howfar.analysis.answer import sentences
 from howfar.bottleneck.rules import FULL_SHARE
 from howfar.experiments.crash.texts import TEXTS
 from howfar.experiments.replication.arms import replication_name
+from howfar.findings import Finding
 from howfar.plan.factors import LOSSLESS, REPLICA_RATE_BPS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_interval, mean_of_counts
@@ -29,10 +30,6 @@ from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
 
 CHANCE_OF_NO_LOSS = 0.05
 """Probability that no crash loses anything if the share of crashes with a loss is at its upper limit; 1 - confidence."""
-_UNTIL_KILLED = "and the primary continues until it is killed a second later"
-
-
-_KILLED_AFTER_JOIN = "a second after it is whole the primary is killed, and all rows must be on that node"
 
 
 class Fault(NamedTuple):
@@ -52,14 +49,14 @@ FAULTS = {
     "cut": Fault(
         "link cut",
         "the link was cut and then the primary was killed",
-        f"both directions are cut, {_UNTIL_KILLED}",
+        "both directions are cut, and the primary continues until it is killed a second later",
         True,
         True,
     ),
     "cut-to-replica": Fault(
         "link to replica cut",
         "the link to the replica was cut and then the primary was killed",
-        f"packets to the replica are dropped, {_UNTIL_KILLED}",
+        "packets to the replica are dropped, and the primary continues until it is killed a second later",
         True,
         True,
     ),
@@ -71,13 +68,13 @@ FAULTS = {
     "stop-replica": Fault(
         "replica stopped first",
         "the replica stopped and then the primary was killed",
-        f"the replica stops receiving, {_UNTIL_KILLED}",
+        "the replica stops receiving, and the primary continues until it is killed a second later",
         True,
     ),
     "cut-to-primary": Fault(
         "link from replica cut",
         "the link from the replica was cut and then the primary was killed",
-        f"packets from the replica are dropped, {_UNTIL_KILLED}",
+        "packets from the replica are dropped, and the primary continues until it is killed a second later",
     ),
     "cut-off-primary": Fault(
         "primary cut off",
@@ -107,12 +104,14 @@ FAULTS = {
     "member-restarts": Fault(
         "member restarts",
         "another node was shut down for 3 s and joined again",
-        f"a node that no load writes to is shut down, and started again with its data 3 s later; {_KILLED_AFTER_JOIN}",
+        "a node that no load writes to is shut down, and started again with its data 3 s later; a second after it is "
+        "whole the primary is killed, and all rows must be on that node",
     ),
     "member-joins": Fault(
         "new member",
         "another node was replaced by one without data",
-        f"a node that no load writes to is shut down, and one without data joins in its place; {_KILLED_AFTER_JOIN}",
+        "a node that no load writes to is shut down, and one without data joins in its place; a second after it is "
+        "whole the primary is killed, and all rows must be on that node",
     ),
     "slow-member": Fault(
         "slow member",

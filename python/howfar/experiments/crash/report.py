@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from howfar.analysis.answer import Finding, capital, fill, note, sentences
+from howfar.analysis.answer import sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash.analysis import (
     FAULTS,
@@ -32,6 +32,7 @@ from howfar.experiments.replication.frame import (
     trade_tables,
 )
 from howfar.experiments.replication.trade import ReplicationFindings, quoted_rows
+from howfar.findings import Finding, capital, fill, note
 from howfar.plan.factors import LOSSLESS
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, by_style, data, layer, legend
@@ -87,11 +88,8 @@ def _draw_dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
     scale = alt.Scale(type="symlog", constant=1, domain=[-0.4, max(max_lost * 1.3, 3)], nice=False)
     ticks = sorted({0.0, *([1.0] if max_lost < 1000 or not narrow else []), *symlog_ticks(max(max_lost, 10))[1:]})
     axis = alt.Axis(values=ticks, format=",d", labelFlush=False)
-    phantom_title = "; triangles: seen by others, then gone" if any(loss.phantoms for loss in losses) else ""
-    x, low = (
-        alt.X(f"{field}:Q", scale=scale, axis=axis, title=f"acknowledged commits lost in one crash{phantom_title}")
-        for field in ("lost", "low")
-    )
+    title = fill(TEXTS["losses-axis"], phantoms=any(loss.phantoms for loss in losses))
+    x, low = (alt.X(f"{field}:Q", scale=scale, axis=axis, title=title) for field in ("lost", "low"))
     y = _row_axis(row_labels, narrow, ", ")
     modes = dict.fromkeys(loss.mode for loss in losses)
     predicted = data([_prediction_row(label, loss) for label, loss in labelled_losses if loss.predicted_lost])
@@ -357,13 +355,11 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
 
 def dot_chart(crash: CrashFindings) -> Chart:
     losses = [loss for loss in crash.losses if loss.crashes]
-    phantom_note = (
-        " Filled triangle: rows that others had seen and that were gone."
-        if any(loss.phantoms for loss in losses)
-        else ""
+    caption = note(
+        TEXTS["losses-caption"],
+        predicted=any(loss.predicted_lost for loss in losses),
+        phantoms=any(loss.phantoms for loss in losses),
     )
-    has_predictions = any(loss.predicted_lost for loss in losses)
-    predicted_note = " Vertical line and grey band: predicted, with its interval." if has_predictions else ""
     rows = tuple(
         plain_cells(
             label, f"{loss.acknowledged:,}", f"{loss.lost:,}", " ".join(f"{point.lost:,}" for point in loss.each)
@@ -373,7 +369,7 @@ def dot_chart(crash: CrashFindings) -> Chart:
     return Chart(
         "losses",
         _dots_title(losses),
-        f"Each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond.{predicted_note}{phantom_note}",
+        caption,
         partial(_draw_dots, losses),
         Table("", plain_columns("mode, fault", "acknowledged in all", "lost in all", "lost, crash by crash"), rows),
     )
@@ -400,8 +396,7 @@ def _moments_chart(drawn: Sequence[Typical]) -> Chart:
     return Chart(
         "moments",
         "The last moments of one crash of each mode, from the fault on",
-        f"For each mode the crash with the median loss ({fault_name(drawn[0][1].fault)}). Acknowledgements after the bar turns red "
-        "were known only to clients and the primary. The takeover starts when the primary is dead.",
+        note(TEXTS["moments-caption"], fault=fault_name(drawn[0][1].fault)),
         partial(draw_timeline, drawn),
         make_table("", drawn, fields),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 _NONE_LOST = "none was lost with {subject} in {crashes:of crash crashes}{several:? of several kinds}"
 
@@ -49,6 +49,11 @@ TEXTS: Texts = {
     "all its links, including the load's writes); \"link busy\": the share of that time in which its donor's link was sending",
     # Titles of the chart.
     "most-lost": "up to {most:n} acknowledged commits lost in one crash: {subject}, {fault}",
+    "losses-axis": "acknowledged commits lost in one crash{phantoms:?; triangles: seen by others, then gone}",
+    "losses-caption": "each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond{predicted:?. Vertical line and "
+    "grey band: predicted, with its interval}{phantoms:?. Filled triangle: rows that others had seen and that were gone}",
+    "moments-caption": "for each mode the crash with the median loss ({fault}). Acknowledgements after the bar turns red were known "
+    "only to clients and the primary. The takeover starts when the primary is dead",
     "nothing-lost": "no crash lost an acknowledged commit",
     # Why to trust a loss of zero.
     "machine-failure": "a failure of the primary's machine would have lost what was acknowledged before the cut took effect: "

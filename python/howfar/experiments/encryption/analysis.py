@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean, median
 
-from howfar.analysis.answer import Finding, fill
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.contract.receipt_messages import Receipt
 from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off
 from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.encryption.texts import ECONOMICS
+from howfar.findings import Finding, fill
 from howfar.model import what_if as model
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import fit, series, settings_of

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.encryption.analysis import (
     EncryptionEconomics,
@@ -20,6 +19,7 @@ from howfar.experiments.encryption.analysis import (
 from howfar.experiments.encryption.texts import NOTE, TEXTS
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, prediction_text
+from howfar.findings import Finding, fill
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, make_table
 from howfar.stats.estimate import Part

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
-from howfar.analysis.answer import Finding, capital, fill, note, sentences
+from howfar.analysis.answer import sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
@@ -16,6 +16,7 @@ from howfar.experiments.replication.arms import mode_name
 from howfar.experiments.replication.charts import phase_layers, symlog_channel
 from howfar.experiments.replication.frame import Record, with_limits
 from howfar.experiments.replication.trade import ReplicationFindings
+from howfar.findings import Finding, capital, fill, note
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, VegaLite, by_style, data, layer, vconcat
 from howfar.report.document import (
@@ -77,12 +78,12 @@ def _commits_panel(series: FallbackSeries, width: int, scale: alt.Scale) -> Draw
     line = data(rows).mark_line(interpolate="step-after", strokeWidth=1.6, color=palette.SERIES[0])
     layers = [line.encode(x=x, y=y)]
     if series.fell_s is not None:
-        label = f"{series.unprotected:,} commits not acknowledged by a replica" if width >= PHONE else ""
+        label = fill(TEXTS["unprotected"], unprotected=series.unprotected) if width >= PHONE else ""
         phase_end_s = series.back_s if series.back_s is not None else end_s(series)
         phase: Rows = [{"at": series.fell_s, "to": phase_end_s, "text": label}]
         text = data(phase).mark_text(align="left", dx=8, fontSize=13, color=palette.INK)
         layers.insert(0, data(phase).mark_rect(color=palette.BAND).encode(x=x, x2="to:Q"))
-        layers.insert(1, text.encode(x=x, y=alt.value(100), text="text:N"))
+        layers.insert(1, text.encode(x=x, y=alt.value(-8), text="text:N"))
     return layer(*layers, width=width, height=190)
 
 

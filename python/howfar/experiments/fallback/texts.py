@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     # The answer.
@@ -19,6 +19,7 @@ TEXTS: Texts = {
     "lower-bound": "≥: a lower bound; commits waited for the replica again only when the load had ended, or not at all",
     # Title and caption of the chart of one trial.
     "alone-in-trial": "{unprotected:of commit} acknowledged without a replica",
+    "unprotected": "{unprotected:,} commits not acknowledged by a replica",
     "stood-still": "no commit for {stall_s:table} s while the replica was away",
     "link-cut": "at {left_s:.1f} s the link is cut",
     "fell": "from {fell_s:.1f} s the primary acknowledges without its replica",

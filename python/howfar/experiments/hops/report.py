@@ -9,26 +9,29 @@ from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from howfar.analysis.answer import UNRESOLVED, Finding, fill
+from howfar.analysis.answer import UNRESOLVED
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors
 from howfar.analysis.published import PublishedCell, published_sets
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.hops.texts import (
     COSTS_NOTE,
+    HOP_CPU,
     OPPOSITE,
+    POOLERS_AXIS,
     POOLERS_CAPTION,
     POOLERS_NOTE,
     PUBLISHED_NOTE,
     TEXTS,
 )
 from howfar.experiments.latency.analysis import Latency
-from howfar.experiments.latency.report import chart_blocks, labelled_lines, main_table, with_limits
+from howfar.experiments.latency.report import chart_blocks, main_table, with_limits
 from howfar.experiments.paths.report import compared_cells, ratio_chart
+from howfar.findings import Finding, fill
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, LOAD, THREADS, level_of, offered_per_s
 from howfar.report import figures
-from howfar.report.charts import PHONE, Drawable, axis
+from howfar.report.charts import PHONE, Drawable, axis, labelled_lines
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Fields, Table, make_table
 from howfar.report.drawing import alt
 from howfar.report.frame import frame
@@ -365,7 +368,7 @@ def costs_table(costs: HopCosts, unit: str) -> Table:
         f"throughput\nof {costs.baseline}'s": lambda hop: _marked(hop.throughput_ratio, hop.resolution),
         f"added p50 µs\n{rate_text}": lambda hop: _marked(hop.added_p50_us, hop.p50_resolution),
         f"added p99 µs\n{rate_text}": lambda hop: with_limits(hop.added_p99_us),
-        f"hop CPU µs\nper {unit}": lambda hop: with_limits(hop.cpu_us_per_query),
+        fill(HOP_CPU, unit=unit): lambda hop: with_limits(hop.cpu_us_per_query),
         "a connect µs": lambda hop: with_limits(hop.connect_us),
     }
     note = fill(COSTS_NOTE, baseline=costs.baseline, connect=f"{with_limits(costs.connect_us)} µs")
@@ -523,7 +526,7 @@ def draw_poolers(costs: HopCosts, width: int) -> Drawable:
     numbers = sorted({at.threads for pooler in costs.poolers for at in pooler.ratios})
     domain = numbers[0] / 1.3, numbers[-1] * (2 if width < PHONE else 8)
     x = axis(alt.X, "x", "clients (log scale)", domain, 2, values=numbers, format="d", grid=False)
-    return labelled_lines(lines, x, f"throughput, {costs.baseline} = 1 (log scale)", width, reference=1)
+    return labelled_lines(lines, x, fill(POOLERS_AXIS, baseline=costs.baseline), width, reference=1)
 
 
 def _ratio_cell(point: PoolerRatio) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     "slower": "compared with {baseline}, throughput falls by {share:share} with {subject}",
@@ -38,6 +38,8 @@ POOLERS_NOTE = (
     "pooler pays off from where the ratio rises through 1, on straight lines between the logarithms."
 )
 POOLERS_CAPTION = "Above the dashed line, the pooler pays off. Bars: 95 % intervals."
+POOLERS_AXIS = "throughput, {baseline} = 1 (log scale)"
+HOP_CPU = "hop CPU µs\nper {unit}"
 PUBLISHED_NOTE = "Throughput relative to the other path. Published: single runs on other machines, links and versions."
 OPPOSITE = (
     "{path}, {connect}: the published ratio and ours lie on opposite sides of 1. The set-ups differ, and this run "

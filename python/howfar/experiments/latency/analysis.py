@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from howfar.analysis.answer import Finding
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors
 from howfar.analysis.summary import RunEvidence
+from howfar.findings import Finding
 from howfar.plan.factors import LOAD, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, conclude, summarise_latency
 from howfar.experiments.latency.texts import ANSWERED, CAPACITIES, HEADROOM, KEEP_BELOW, TEXTS
+from howfar.findings import Finding, fill
 from howfar.report import figures, palette
-from howfar.report.charts import (
-    PHONE,
-    Drawable,
-    Rows,
-    axis,
-    by_style,
-    clip_limits,
-    data,
-    interval_layers,
-    layer,
-    legend,
-    log_axis,
-    percentile_chart,
-    styles,
-)
+from howfar.report.charts import Drawable, axis, labelled_lines, percentile_chart, styles
 from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, make_table
 from howfar.report.drawing import alt
 from howfar.report.frame import frame
@@ -114,21 +100,6 @@ def _p99_ratio_cell(result: AtRate) -> str:
     return figures.UNKNOWN if result.p99_ratio is None else f"{with_limits(result.p99_ratio)}{resolved}"
 
 
-LABEL_GAP = 15
-"""Least distance of two labels in pixels."""
-
-
-def spread_labels(values: Sequence[float], domain: tuple[float, float], height: int) -> list[float]:
-    """Positions of labels on a logarithmic axis: those of their marks, moved up where they would cover each other."""
-    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
-    positions: dict[int, float] = {}
-    lowest = 0.0
-    for index in sorted(range(len(values)), key=values.__getitem__):
-        positions[index] = max(values[index], lowest)
-        lowest = positions[index] * gap
-    return [positions[index] for index in range(len(values))]
-
-
 def answer_chart(summary: Summary, latency: Latency) -> list[Block]:
     """The picture of the answer: the p99 at each rate. Empty if no trial is long enough for a p99."""
     if not any(result.p99_ms for path in latency.paths for result in path.rates):
@@ -154,55 +125,6 @@ def draw_rates(latency: Latency, width: int) -> Drawable:
     return labelled_lines(lines, x, "p99, ms", width, tops=tops)
 
 
-def labelled_lines(
-    lines: Mapping[str, Sequence[tuple[float, Estimate]]],
-    x: alt.X,
-    title: str,
-    width: int,
-    *,
-    tops: Sequence[tuple[str, float, str]] = (),
-    reference: float | None = None,
-) -> Drawable:
-    """A line of estimates for each name, with its values at the marks and its name at the last; on a phone, names in a legend. The
-    vertical axis is logarithmic. `tops`: texts at the top, with the line they belong to. `reference`: height of a dashed line."""
-    narrow, height = width < PHONE, 230
-    points = [(name, x_value, estimate) for name, line in lines.items() for x_value, estimate in line]
-    limits = [limit or estimate.value for *_, estimate in points for limit in (estimate.low, estimate.high)]
-    limits += [reference] if reference else []
-    domain = min(limits) / 1.3, max(limits) * (2.2 if tops else 1.3)
-    rows: Rows = [
-        {"name": name, "x": x_value, "value": estimate.value, **clip_limits(estimate, domain)}
-        for name, x_value, estimate in points
-    ]
-    labels: Rows = []
-    for x_value in {row["x"]: None for row in rows}:
-        here = [row for row in rows if row["x"] == x_value]
-        positions = spread_labels([row["value"] for row in here], domain, height)
-        for row, position in zip(here, positions, strict=True):
-            is_named = not narrow and x_value == lines[row["name"]][-1][0]
-            text = f"{row['name']} {figures.number(row['value'])}" if is_named else figures.number(row["value"])
-            labels.append({"name": row["name"], "x": x_value, "place": position, "text": text})
-    gap = (domain[1] / domain[0]) ** (LABEL_GAP / height)
-    for index, (name, x_value, text) in enumerate(tops):
-        labels.append({"name": name, "x": x_value, "place": domain[1] / gap**index, "text": text})
-    key = legend(2, symbolOpacity=1) if narrow else None
-    colour = by_style(alt.Color, "name", styles(list(lines), palette.SERIES), key)
-    y, low, place = (log_axis(alt.Y, field, title, domain) for field in ("value", "low", "place"))
-    shown = data(labels).mark_text(align="left", dx=8, fontSize=11 if narrow else 13)
-    shown = shown.encode(x=x, y=place, text="text:N")
-    halo = alt.value(palette.HALO)
-    dashed = data([{"value": reference}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)
-    return layer(
-        *([dashed] if reference else []),
-        data(rows).mark_line(strokeWidth=1.5, opacity=0.5).encode(x=x, y=y, color=colour),
-        *interval_layers(rows, x, y, low, colour=colour, shape=alt.Undefined, size=60),
-        shown.encode(color=halo, stroke=halo, strokeWidth=alt.value(5)),
-        shown.encode(color=colour),
-        width=width,
-        height=height,
-    )
-
-
 def chart_blocks(latency: Latency) -> list[Block]:
     """One panel per rate, one line per path."""
     colours = styles([path.name for path in latency.paths], palette.SERIES)
@@ -214,7 +136,7 @@ def chart_blocks(latency: Latency) -> list[Block]:
             panels.setdefault(f"{result.per_s:,.0f}/s{share}", []).extend(rows)
 
     def draw(width: int) -> Drawable | None:
-        return percentile_chart(panels, colours, titles=("share of transactions", "response time, ms"), width=width)
+        return percentile_chart(panels, colours, titles=("this share was faster", "response time, ms"), width=width)
 
     chart = Chart(
         "latency",

@@ -14,18 +14,21 @@ from howfar.experiments.page.labels import (
     series_labels,
     service_label,
 )
+from howfar.experiments.page.texts import CROSSINGS
+from howfar.findings import fill
 from howfar.report import palette
 from howfar.report.charts import (
+    LABEL_SIZE,
     PHONE,
     Drawable,
     Rows,
     VegaLite,
     arrange_in_rows,
     axis,
-    by_style,
     clip_limits,
     data,
     interval_layers,
+    label_layers,
     layer,
     legend,
     log_axis,
@@ -35,7 +38,7 @@ from howfar.report.charts import (
     stacked_bars,
 )
 from howfar.report.drawing import alt
-from howfar.report.figures import number
+from howfar.report.figures import number, percent
 
 Latencies = Mapping[str, Sequence[tuple[float, float]]]
 """Quantiles by arm, and the milliseconds at each."""
@@ -68,10 +71,8 @@ class _CrossingChart:
         self.series = dict(zip(choice_of_series, series_labels(list(choice_of_series.values())), strict=True))
         self.crossings = [crossing for crossing in crossings if crossing.series in self.series]
         self.x_domain, self.y_domain = self._fit_x_domain(), self._fit_y_domain()
-        names, legend_spec = (
-            list(self.series.values()),
-            legend(1 if self.narrow else 4, 300, symbolOpacity=1, symbolSize=90),
-        )
+        names = list(self.series.values())
+        legend_spec = legend(1, 300, symbolOpacity=1, symbolSize=90) if self.narrow else None
         self.colour, self.shape = series_styles(names, legend_spec)
 
     def _fit_x_domain(self) -> tuple[float, float]:
@@ -98,7 +99,7 @@ class _CrossingChart:
 
     def x(self, field: str = "cpu") -> alt.X:
         low, high = self.x_domain
-        title = f"application's CPU per page on one machine, ms{'' if self.narrow else ', its own needs included'}"
+        title = fill(CROSSINGS["axis"], own=not self.narrow)
         ticks = {"values": log_ticks(low, high)} if low > 0 else {}
         log = 10 if low > 0 else 0
         return axis(alt.X, field, title, self.x_domain, log, grid=False, format=".3~r", labelOverlap=True, **ticks)
@@ -107,12 +108,23 @@ class _CrossingChart:
         low, high = self.y_domain
         ticks = [tick for tick in RATIO_TICKS if low <= tick <= high]
         ticks = ticks if len(ticks) <= 9 else [tick for tick in ticks if tick in FEW_TICKS]
-        title = "pages per second, two machines over one"
+        title = "pages/s, two machines over one"
         return axis(alt.Y, field, title, self.y_domain, 10, values=ticks, format=".2~r")
 
     def chart(self) -> Drawable:
         layers = [*self._region_labels(), *self._model_lines(), *self._measured_points(), *self._crossing_marks()]
-        return layer(*layers, width=self.width, height=240 if self.narrow else 260)
+        names = [] if self.narrow else self._names()
+        return layer(*layers, *names, width=self.width, height=240 if self.narrow else 260)
+
+    def _names(self) -> list[Any]:
+        """The name of each series at the right edge, level with its last point."""
+        last = {choice.series: choice for choice in sorted(self.choices, key=lambda choice: choice.app_cpu_total_ms)}
+        edge = self.x_domain[1]
+        rows: Rows = [
+            {"series": name, "text": name, "cpu": edge, "place": last[series].two_over_one.value}
+            for series, name in self.series.items()
+        ]
+        return label_layers(rows, self.x(), self.y("place"), self.colour, self.y_domain, 260)
 
     def _region_labels(self) -> list[Any]:
         """The noise floor, the line of equality, and a label for the region on either side of that line."""
@@ -280,31 +292,24 @@ def prediction_chart(findings: PageFindings, width: int) -> Drawable | None:
     arms = [arm for arm in findings.arms if arm.predicted_error is not None]
     if not arms:
         return None
-    rows: Rows = [
-        {"series": f"{arm.page}: {location_text(arm, findings)}", "ms": arm.p50_ms, "off": arm.predicted_error or 0.0}
-        for arm in arms
-    ]
-    pages, paths = list(dict.fromkeys(arm.page for arm in arms)), path_colours(findings)
-    series = {row["series"]: arm for row, arm in zip(rows, arms, strict=True)}
-    key = legend(2 if width < PHONE else 4, symbolOpacity=1, symbolSize=90)
-    colours = {name: paths[location_text(arm, findings)] for name, arm in series.items()}
-    shapes = {name: palette.SHAPES[pages.index(arm.page) % 8] for name, arm in series.items()}
+    worst = max(arms, key=lambda arm: abs(arm.predicted_error or 0.0))
+    rows: Rows = [{"ms": arm.p50_ms, "off": arm.predicted_error or 0.0} for arm in arms]
+    news: Rows = [{"ms": worst.p50_ms, "off": worst.predicted_error or 0.0}]
+    news[0]["text"] = f"{worst.page}: {location_text(worst, findings)} {percent(news[0]['off'], signed=True)}"
     max_error = max(1.5 * BAR, *(1.1 * abs(row["off"]) for row in rows))
     x_domain = min(arm.p50_ms for arm in arms) / 1.25, max(arm.p50_ms for arm in arms) * 1.25
     x = log_axis(alt.X, "ms", "p50 measured, ms", x_domain, ".3~r", grid=False)
     signed = "datum.value == 0 ? '0' : format(100 * datum.value, '+.0f') + ' %'"
     y = axis(alt.Y, "off", "predicted, over measured", (-max_error, max_error), labelExpr=signed, tickCount=7)
     zero_line = data([{"off": 0.0}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3], strokeWidth=1.2)
-    points = data(rows).mark_point(filled=True, size=70, opacity=0.9)
+    point: VegaLite = {"filled": True, "size": 70, "opacity": 1}
+    text = data(news).mark_text(align="left", fontSize=LABEL_SIZE, color=palette.SERIES[0])
     return layer(
         data([{"off": -BAR, "to": BAR}]).mark_rect(color=palette.BAND).encode(y=y, y2="to:Q"),
         zero_line.encode(y=y),
-        points.encode(
-            x=x,
-            y=y,
-            color=by_style(alt.Color, "series", colours, key),
-            shape=by_style(alt.Shape, "series", shapes, key),
-        ),
+        data(rows).mark_point(**point, color=palette.MUTED).encode(x=x, y=y),
+        data(news).mark_point(**point, color=palette.SERIES[0]).encode(x=x, y=y),
+        text.encode(x=alt.value(8), y=alt.value(50), text="text:N"),
         width=width,
         height=200,
     )

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding, fill, join, sentence, sentences
+from howfar.analysis.answer import sentence, sentences
 from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice, PageFindings, PageModel
 from howfar.experiments.page.labels import crossing_text, service_label
 from howfar.experiments.page.texts import ADVICE, KEEPING, KEEPING_SQL, SOCKET_LINES, TEXTS
+from howfar.findings import Finding, fill, join
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, excludes_zero, interval_text

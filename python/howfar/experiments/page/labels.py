@@ -13,6 +13,8 @@ from howfar.experiments.page.findings import (
     PageFindings,
     Route,
 )
+from howfar.experiments.page.texts import CROSSINGS
+from howfar.findings import fill
 from howfar.report.figures import UNKNOWN, number
 from howfar.services import SERVICES
 from howfar.stats.resample import SUFFIX
@@ -97,7 +99,7 @@ def prediction_text(crossing: Crossing, figure: str) -> str:
     if value is None:
         return UNKNOWN
     if interval == (None, value) or (interval is None and value <= min_ms):
-        return f"{number(value)} ms or less"
+        return fill(CROSSINGS["two"], min_ms=number(value))
     text = number(value)
     if interval is not None:
         low = f"< {number(min(min_ms, value))}" if interval[0] is None else number(interval[0])
@@ -116,17 +118,16 @@ def crossing_text(crossing: Crossing) -> str:
     min_ms, max_ms = (number(bound) for bound in crossing.swept_ms)
     if (measured := crossing.measured_ms) is not None:
         if measured.low is None and measured.high is None:
-            return f"{number(measured.value)} ms (no interval)"
+            return fill(CROSSINGS["no interval"], ms=number(measured.value))
         low = f"< {min_ms}" if measured.low is None else number(measured.low)
         high = f"> {max_ms}" if measured.high is None else number(measured.high)
-        return f"{number(measured.value)} [{low}, {high}] ms"
-    text_by_winner = {"one": f"none up to {max_ms} ms", "two": f"{min_ms} ms or less"}
-    return text_by_winner.get(crossing.always or "", f"not resolved between {min_ms} and {max_ms} ms")
+        return fill(CROSSINGS["interval"], ms=number(measured.value), low=low, high=high)
+    return fill(CROSSINGS[crossing.always or "unresolved"], min_ms=min_ms, max_ms=max_ms)
 
 
 def predicted_crossing_text(crossing: Crossing) -> str:
     """The crossing by the model as text: `39.0 ms`, `none`, `4.90 ms or less`. Empty: no model, or it changes more than once."""
     if crossing.predicted_ms is not None:
         return prediction_text(crossing, "predicted_ms")
-    text_by_winner = {"one": "none", "two": f"{number(crossing.swept_ms[0])} ms or less"}
-    return text_by_winner.get(crossing.predicted_always or "", "")
+    at_most = fill(CROSSINGS["two"], min_ms=number(crossing.swept_ms[0]))
+    return {"one": "none", "two": at_most}.get(crossing.predicted_always or "", "")

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
-from howfar.analysis.answer import Finding, capital, clauses, fill, join
+from howfar.analysis.answer import clauses
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
@@ -53,6 +53,7 @@ from howfar.experiments.page.labels import (
     share_of_pages,
 )
 from howfar.experiments.page.texts import CAPTIONS, LIMITS, NOTES, REASONS, TEXTS, TITLES
+from howfar.findings import Finding, capital, fill, join
 from howfar.report.document import (
     Block,
     Bullets,

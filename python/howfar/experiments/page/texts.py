@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     # The answer, at each page's headline setting.
@@ -62,6 +62,15 @@ SOCKET_LINES = {
 KEEPING_SQL = "PDO::ATTR_PERSISTENT"
 KEEPING = {"redis": "pconnect for Redis", "memcached": "a persistent_id for Memcached"}
 """How PHP keeps its connections to a service without SQL."""
+CROSSINGS: Texts = {
+    # The application's CPU per page from which a second machine pays.
+    "axis": "application's CPU per page on one machine, ms{own:?, its own needs included}",
+    "interval": "{ms} [{low}, {high}] ms",
+    "no interval": "{ms} ms (no interval)",
+    "two": "{min_ms} ms or less",
+    "one": "none up to {max_ms} ms",
+    "unresolved": "not resolved between {min_ms} and {max_ms} ms",
+}
 REASONS: Texts = {
     "no-interval": "no interval",
     "includes-1": "includes 1",

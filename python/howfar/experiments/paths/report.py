@@ -7,22 +7,28 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from howfar.analysis.answer import NOTHING_COMPARED, UNRESOLVED, Finding, fill
+from howfar.analysis.answer import NOTHING_COMPARED, UNRESOLVED
 from howfar.analysis.cells import PARTS, Bound, CellSummary, Metric
 from howfar.analysis.idle import Waking, waking_cost
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.paths.texts import (
     CPU_CAPTION,
+    CPU_QUESTION,
+    CPU_TITLE,
     CUT_CAPTION,
     LATENCY_CAPTION,
+    LATENCY_TITLE,
     MAY_BE_CHANCE,
     PUBLISHED_CAPTION,
+    RATIOS_AXIS,
     RATIOS_CAPTION,
     TEXTS,
     TIME_CAPTION,
+    TIME_TITLE,
     WAKING_NOTE,
 )
+from howfar.findings import Finding, fill
 from howfar.plan.cells import AGAIN
 from howfar.plan.factors import IDLE
 from howfar.report import figures, palette
@@ -244,7 +250,7 @@ def ratios(summary: Summary, cells: Sequence[CellSummary], width: int) -> Drawab
     floor = summary.noise_floor or 0.0
     low, high = ratio_domain(cells, floor)
     cells, base = _named_by_path(cells, baseline_name(summary))
-    title = f"{summary.operation_unit} per second, relative to {base} (log scale)"
+    title = fill(RATIOS_AXIS, unit=summary.operation_unit, baseline=base)
     x = axis(alt.X, "ratio", title, (low, high), 10, values=_ratio_ticks(low, high), format=".3~r", grid=True)
     y = arm_axis(_arm_names(cells))
     # Circles of one arm are spread over five lanes, so that equal ones do not hide each other.
@@ -389,13 +395,32 @@ def _chart_section(
     return [Heading(heading), Chart(make.__name__, title, caption, partial(make, summary), data)]
 
 
+def _cpu_us(cell: CellSummary) -> float:
+    """CPU microseconds per query that the chart shows."""
+    used = cell.cpu_us_per_query
+    return sum(part.value for part in (used.client, used.server, used.forwarder) if part is not None)
+
+
+def _extremes(text: str, values: Sequence[tuple[float, str]], **more: str) -> str:
+    """A title that names the arms with the highest and the lowest value. Empty: there is no arm."""
+    if not values:
+        return ""
+    (least, best), (most, worst) = min(values), max(values)
+    return fill(text, least=least, best=best, most=most, worst=worst, **more)
+
+
 def _time_chart(summary: Summary) -> list[Block]:
     rows = []
     for cell in shown_cells(summary):
         parts = [cell.time_split_us.get(part, 0.0) / 1000 for part in PARTS]
         if sum(parts):
             rows.append([cell.arm, *(f"{ms:.3f}" for ms in parts), f"{sum(parts):.3f}"])
-    title, head = "Where the mean time of a transaction goes, by path", ("ms", *PARTS, "total")
+    slowest = max(shown_cells(summary), key=lambda cell: sum(cell.time_split_us.values()), default=None)
+    title, head = "", ("ms", *PARTS, "total")
+    if rows and slowest is not None:
+        part_us, part = max((us, part) for part, us in slowest.time_split_us.items())
+        total_ms = sum(slowest.time_split_us.values()) / 1000
+        title = fill(TIME_TITLE, path=slowest.arm, total_ms=total_ms, part_ms=part_us / 1000, part=part)
     return _chart_section(
         summary, "Where does the time of a transaction go?", title, TIME_CAPTION, time_split, head, rows
     )
@@ -408,7 +433,8 @@ def _latency_chart(summary: Summary) -> list[Block]:
         texts = [figures.number(ms) for ms in (*quantiles_ms, cell.latency_ms.max)]
         rows.append([cell.arm, *texts, figures.ratio(cell.latency_ratio)])
     head = ("ms", *(f"{quantile * 100:g} %" for quantile in CURVE_QUANTILES), "max", "median, x baseline [95 %]")
-    title = "Latency of a transaction by percentile, one line per path"
+    p99_ms = [(percentile_ms(cell.latency_ms, cell.latency_curve, 0.99), cell.arm) for cell in shown_cells(summary)]
+    title = _extremes(LATENCY_TITLE, [(ms, arm) for ms, arm in p99_ms if ms is not None])
     return _chart_section(summary, "How long does a transaction take?", title, LATENCY_CAPTION, latency, head, rows)
 
 
@@ -424,5 +450,6 @@ def _cpu_chart(summary: Summary) -> list[Block]:
         rows.append([cell.arm, *parts, f"{figures.cpu_ratio(cell)} {figures.cpu_resolution_text(cell.cpu_resolution)}"])
     caption = fill(CPU_CAPTION, note=figures.cpu_note(summary)).rstrip()
     head = (f"µs per {one}", "client", "server", "forwarders", "link emulator", "x baseline [95 %]")
-    title = f"CPU microseconds per {one}, by program"
-    return _chart_section(summary, f"How much CPU does a {one} use?", title, caption, cpu, head, rows)
+    question = fill(CPU_QUESTION, unit=one)
+    title = _extremes(CPU_TITLE, [(_cpu_us(cell), cell.arm) for cell in shown_cells(summary)], unit=one)
+    return _chart_section(summary, question, title, caption, cpu, head, rows)

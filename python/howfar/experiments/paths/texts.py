@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     "difference": "compared with {baseline}, {subject} is {estimate:slower}",
@@ -21,16 +21,21 @@ RATIOS_CAPTION = (
 MAY_BE_CHANCE = ": within noise, or possibly chance in so many comparisons"
 PUBLISHED_CAPTION = " Diamond: published elsewhere."
 CUT_CAPTION = " Arrowhead: the interval continues beyond the axis."
+TIME_TITLE = "With {path}, {part_ms:table} of the {total_ms:table} ms of a transaction are {part}"
 TIME_CAPTION = (
     "The length of a bar is the mean time of a connection from one transaction to the next. CPU is measured; link is "
     "the measured RTT at rest times the round trips. Waiting for a CPU overlaps the others, so it is shown as far as "
     "they leave time; rest is what none of these explains: wake-ups, queueing behind another connection, locks."
 )
+LATENCY_TITLE = "1 of 100 transactions takes longer than {most:table} ms with {worst}, {least:table} ms with {best}"
 LATENCY_CAPTION = (
     "Closed loop: each connection sends its next transaction when the last one is answered, so these are service "
     "times. All good trials of a path are merged; a line ends where ten samples lie beyond it. Both axes are "
     "logarithmic."
 )
+RATIOS_AXIS = "{unit} per second, relative to {baseline} (log scale)"
+CPU_QUESTION = "How much CPU does a {unit} use?"
+CPU_TITLE = "A {unit} takes {most:table} µs of CPU with {worst}, {least:table} µs with {best}"
 CPU_CAPTION = (
     "From the scheduler's accounting of each process. The link's emulator is not included: it is part of the "
     "instrument. {note}"

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from howfar.analysis.answer import Finding, sentence, sentences
+from howfar.analysis.answer import sentence, sentences
 from howfar.analysis.published import published_sets
 from howfar.contract.receipt import Snapshot
 from howfar.experiments.replication.arms import (
@@ -30,6 +30,7 @@ from howfar.experiments.replication.arms import (
     typical_threads,
 )
 from howfar.experiments.replication.texts import TEXTS
+from howfar.findings import Finding
 from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC, Level
 from howfar.plan.types import Workload
 from howfar.stats import histograms

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.experiments.replication.arms import PUBLISHED_RTT_NS, mode_name, quoted_distance
 from howfar.experiments.replication.frame import distance
+from howfar.experiments.replication.texts import TEXTS
+from howfar.findings import fill
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures, palette
 from howfar.report.charts import (
@@ -24,6 +26,7 @@ from howfar.report.charts import (
     clip_limits,
     data,
     interval_layers,
+    label_layers,
     layer,
     legend,
     log_axis,
@@ -67,6 +70,8 @@ LONG_NAME_LENGTH = 30
 """Length of a name, in characters, from which a legend has fewer than four entries in a row."""
 
 MORE_SHAPES = ("triangle-down", "cross", "triangle-right", "stroke")
+
+PUBLISHED = "published"
 
 CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
 """SVG path of a diagonal cross, which Vega-Lite does not have as a shape."""
@@ -132,7 +137,7 @@ def draw_throughput(cost: ReplicationCost, width: int) -> Drawable | None:
     total_width = width if width < PHONE else width + EXTRA_WIDTH
     columns = 1 if width < PHONE else max(min(len(rtts), total_width // MIN_PANEL_WIDTH), 1)
     panels = _ThroughputPanels(
-        cost, threads, width if width < PHONE else (total_width - 64 * columns) // columns, width
+        cost, threads, width if width < PHONE else (total_width - 130 * columns) // columns, width
     )
     return arrange_in_rows([panels.panel(rtt, index % columns == 0) for index, rtt in enumerate(rtts)], columns)
 
@@ -149,7 +154,8 @@ class _ThroughputPanels:
         per_s += [published_per_s for _, published_per_s, _ in cost.published if 1 in threads]
         self.y_domain = (min(per_s) / 1.3, max(per_s) * 1.3)
         colours, shapes = series_styles_by_name(self.names, cost.curves)
-        key = legend_of_series(self.names, width, symbolOpacity=1)
+        key = legend_of_series(self.names, width, symbolOpacity=1) if width < PHONE else None
+        self.is_labelled = key is None
         self.colour = by_style(alt.Color, "series", colours, key)
         self.shape = by_style(alt.Shape, "series", shapes, key)
         self.threads, x_domain = threads, (threads[0] / 1.15, threads[-1] * 1.15)
@@ -163,7 +169,7 @@ class _ThroughputPanels:
         y, low, model = (log_axis(alt.Y, field, title, self.y_domain) for field in ("tps", "low", "predicted"))
         predicted = data([row for row in rows if row["predicted"] is not None])
         published = [
-            {"series": name, "threads": 1, "tps": published_per_s}
+            {"series": name, "threads": 1, "tps": published_per_s, "place": published_per_s, "text": PUBLISHED}
             for mode, published_per_s, _ in self.cost.published
             if rtt == PUBLISHED_RTT_NS and 1 in self.threads and (name := mode_name(mode)) in self.names
         ]
@@ -176,14 +182,36 @@ class _ThroughputPanels:
             *interval_layers(rows, self.x, y, low, colour=self.colour, shape=self.shape, size=60),
             published_points.encode(x=self.x, y=y, color=self.colour),
         ]
-        title_options = (
-            {} if rtt is None else {"title": alt.TitleParams(f"RTT {distance(rtt)} to the replica", anchor="start")}
-        )
+        panel = "" if rtt is None else fill(TEXTS["panel"], rtt=distance(rtt))
+        if self.is_labelled:
+            place = log_axis(alt.Y, "place", title, self.y_domain)
+            labels = [*self._name_labels(curves_here), *published[:1]]
+            layers += label_layers(labels, self.x, place, self.colour, self.y_domain, self.height)
+        title_options = {"title": alt.TitleParams(panel, anchor="start")} if panel else {}
         return layer(*layers, width=self.width, height=self.height, **title_options)
+
+    @staticmethod
+    def _name_labels(curves: Sequence[tuple[str, ReplicationCurve]]) -> Rows:
+        """The short name of each curve at its last point."""
+        return [
+            {
+                "series": name,
+                "threads": last.threads,
+                "place": last.commits_per_s.value,
+                "text": short_name(name, curve),
+            }
+            for name, curve in curves
+            for last in curve.points[-1:]
+        ]
 
     def _row(self, series: str, point: CommitCost) -> Point:
         values = {"tps": point.commits_per_s.value, "predicted": point.predicted}
         return {"series": series, "threads": point.threads} | values | clip_limits(point.commits_per_s, self.y_domain)
+
+
+def short_name(name: str, curve: ReplicationCurve) -> str:
+    """The name of a curve with the short name of its mode."""
+    return f"{MODE_STYLES[curve.mode].short}{name.removeprefix(mode_name(curve.mode))}"
 
 
 def split_commit_ms(curve: ReplicationCurve, point: CommitCost) -> tuple[float, float, float]:
@@ -201,7 +229,7 @@ def draw_split(cost: ReplicationCost, width: int) -> Drawable | None:
     bar_ends: Rows = []
     for name, curve in name_curves(cost.curves):
         for point in curve.points if curve.replica_rtt_ns in (None, rtt) else ():
-            label = f"{MODE_STYLES[curve.mode].short}{name.removeprefix(mode_name(curve.mode))}, {point.threads}"
+            label = f"{short_name(name, curve)}, {point.threads}"
             rows += [
                 {"arm": label, "part": part, "value": ms}
                 for part, ms in zip(PARTS, split_commit_ms(curve, point), strict=True)
@@ -233,7 +261,7 @@ def draw_lag(cost: ReplicationCost, width: int) -> Drawable | None:
         for at, behind in zip(series.at_s, series.behind, strict=True)
     ]
     colours, _ = series_styles_by_name(names, [curve for _, curve, _ in lag_curves])
-    key = legend_of_series(names, width)
+    key = legend_of_series(names, width, symbolSize=300, symbolStrokeWidth=2)
     max_behind = max(row["behind"] for row in rows)
     chart = (
         data(rows)

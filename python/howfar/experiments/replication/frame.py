@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from howfar.analysis.answer import capital, fill, note
 from howfar.analysis.summary import Summary
 from howfar.contract.receipt import TrialReceipt
 from howfar.experiments.crash.analysis import FAULTS, max_loss_share
@@ -12,6 +11,7 @@ from howfar.experiments.replication.analysis import point_at, round_trip_sentenc
 from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, quoted_rows
+from howfar.findings import capital, fill, note
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, make_table
@@ -121,6 +121,8 @@ def _phantoms_text(row: ModeComparison) -> str:
 
 def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False) -> tuple[str, ...]:
     notes = [note(TEXTS["connections-noted"], threads=threads) for threads in sorted({row.threads for row in rows})]
+    lossless_row = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
+    notes += [note(TEXTS["little-proof"], crashes=lossless_row.crashes)] if lossless_row else []
     notes += [
         note(TEXTS[level], memory=int(flushes_to_memory)) for level in dict.fromkeys(row.durability for row in rows)
     ]
@@ -135,9 +137,7 @@ def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False)
     texts = [
         f"{fault_name(fault)} ({FAULTS[fault].text})" if FAULTS[fault].text else fault_name(fault) for fault in faults
     ]
-    notes += [f"Crashes: {'; '.join(texts)}."] if texts else []
-    lossless_row = next((row for row in rows if row.lost_per_crash and not row.lost_per_crash.value), None)
-    return (*notes, *([note(TEXTS["little-proof"], crashes=lossless_row.crashes)] if lossless_row else []))
+    return (*notes, *([f"Crashes: {'; '.join(texts)}."] if texts else []))
 
 
 def mode_verdicts(findings: ReplicationFindings, summary: Summary, tables: Sequence[Table]) -> list[Block]:
@@ -296,14 +296,11 @@ def flush_line(summary: Summary) -> str:
     fsync_ns = summary.environment.fsync_ns
     system = summary.environment.work_file_system
     levels = sorted({str(cell.factors["durability"]) for cell in summary.cells if "durability" in cell.factors})
-    durability = f" Durability: {', '.join(levels)}." if levels else ""
     if fsync_ns is None:
-        return f"The cost of a flush to disk is unknown.{durability}"
+        return note(TEXTS["flush-unknown"], levels=", ".join(levels))
     took = f"{fsync_ns / 1e3:.0f} µs" if fsync_ns < 1e6 else f"{fsync_ns / 1e6:.1f} ms"
-    text = f"Writing and flushing 512 bytes{f' on {system}' if isinstance(system, str) else ''} took {took} (median)"
-    if is_memory(fsync_ns):
-        text += ": that is memory. On a disk every commit, or group of commits, costs one more flush on each server"
-    return f"{text}.{durability}"
+    memory = is_memory(fsync_ns)
+    return note(TEXTS["flush"], system=system or "", took=took, memory=memory, levels=", ".join(levels))
 
 
 def is_memory(fsync_ns: float | None) -> bool:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice, advise
-from howfar.analysis.answer import Finding, capital, fill
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash import report as crash_report
 from howfar.experiments.crash.analysis import FAULTS, CrashLoss
@@ -40,6 +39,7 @@ from howfar.experiments.replication.arms import (
 from howfar.experiments.replication.frame import Record, distance, mode_verdicts, trade_tables, with_limits
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, replication_findings
+from howfar.findings import Finding, capital, fill, note
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import (
@@ -310,10 +310,8 @@ def throughput_matrix(cost: ReplicationCost) -> Table:
     )
     points = [point for curve in cost.curves for point in curve.points]
     predicted = sum(point.predicted is not None for point in points)
-    notes = (
-        f"In percent: the error of the prediction. {predicted} of {len(points)} figures are predicted; the model uses the others.",
-    )
-    return Table("Commits/s by connections", tuple(heads), rows, notes if predicted else ())
+    errors = note(TEXTS["prediction-errors"], predicted=predicted, figures=len(points))
+    return Table("Commits/s by connections", tuple(heads), rows, (errors,) if predicted else ())
 
 
 def _with_error(point: CommitCost | None) -> str:
@@ -331,7 +329,7 @@ def _split_section(cost: ReplicationCost) -> list[Block]:
     tables = [split_table(cost, rtt) for rtt in sorted(rtts, key=lambda rtt: (rtt != quoted, rtt or 0))]
     if not tables[0].rows:
         return []
-    distance_clause = f" at {distance(quoted)}" if quoted is not None else ""
+    title = fill(TEXTS["splits"], rtt=distance(quoted) if quoted is not None else "")
     chart = Chart(
         "split",
         capital(_split_title(cost, quoted)),
@@ -341,7 +339,7 @@ def _split_section(cost: ReplicationCost) -> list[Block]:
         partial(charts.draw_split, cost),
         tables[0],
     )
-    return [Details(f"Where does a commit's time go{distance_clause}?", (chart, *tables), open=True)]
+    return [Details(title, (chart, *tables), open=True)]
 
 
 def _split_title(cost: ReplicationCost, rtt_ns: int | None) -> str:
@@ -406,7 +404,7 @@ def published_table(cost: ReplicationCost, sources: Sequence[str]) -> Table:
     published_unreplicated = next((per_s for mode, per_s, _ in cost.published if mode == ALONE), None)
     our_unreplicated = next((ours for mode, _, ours in cost.published if mode == ALONE), None)
     fields: Fields[tuple[str, float, float | None]] = {
-        f"one connection, RTT {distance(PUBLISHED_RTT_NS)}": lambda row: mode_name(row[0]),
+        fill(TEXTS["published-head"], rtt=distance(PUBLISHED_RTT_NS)): lambda row: mode_name(row[0]),
         "published inserts/s": lambda row: figures.number(row[1]),
         "of no replica": lambda row: _fraction_of(row[1], published_unreplicated),
         "ours": lambda row: figures.number(row[2]),
@@ -415,7 +413,7 @@ def published_table(cost: ReplicationCost, sources: Sequence[str]) -> Table:
     notes = (
         *(f"Source: {source}." for source in sources),
         "On other machines: without an acknowledgement, compare the ratios, not the rates.",
-        f"There, no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {cost.curves[0].durability}.",
+        note(TEXTS["published-durability"], durability=cost.curves[0].durability),
     )
     return make_table("Published figures", cost.published, fields, notes)
 

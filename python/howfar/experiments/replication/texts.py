@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howfar.analysis.answer import Texts
+from howfar.findings import Texts
 
 TEXTS: Texts = {
     # The answer.
@@ -27,8 +27,8 @@ TEXTS: Texts = {
     "shared-cpus": "all servers share this machine's CPUs: a replica takes some from its primary",
     "no-crashes": "what a crash loses was not measured: howfar run crash measures it",
     "other-crashes": "other kinds of crashes are below, in What a crash loses",
-    "little-proof": "{crashes:of crash crashes} without a loss cannot prove much: in brackets, the share of crashes that may lose "
-    "some, at 95 % confidence",
+    "little-proof": "{crashes:of crash crashes} without a loss prove little: in brackets, the share that may lose some, at 95 % "
+    "confidence",
     "round-trips": "with {threads:of connection} a commit takes {estimate:.2f} round trips with {subject}",
     "round-trips, next": "{estimate:.2f} with {subject}",
     "two-groups": "MariaDB has two groups of commits in flight: the second holds the binary log, so further commits wait until the "
@@ -40,7 +40,13 @@ TEXTS: Texts = {
     "growth-unknown": "commits/s by connections, mode and distance",
     "split": "a commit with {subject} from {threads:of connection} takes {estimate:.2f} round trips",
     "split-unknown": "what a commit's time is made of, by mode and connections",
+    "panel": "RTT {rtt} to the replica",
     # Details.
+    "splits": "Where does a commit's time go{rtt:? at {rtt}}?",
+    "prediction-errors": "in percent: the error of the prediction. {predicted} of {figures} figures are predicted; the model uses the "
+    "others",
+    "published-head": "one connection, RTT {rtt}",
+    "published-durability": "there, no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {durability}",
     "one-connection-limit": "{estimate:table} commits/s is what one connection can make over {rtt_ns:time}: a round trip of "
     "{wire_ms:.3g} ms allows {sum:table} at most",
     "one-connection-sum": "{estimate:table} commits/s is what one connection can make over {rtt_ns:time}: 1 / ({local_ms:.2g} ms "
@@ -84,6 +90,9 @@ TEXTS: Texts = {
     "stood-still": "With {mode} and {replicas:of replica}, nothing was acknowledged for {stall_s:table} s, until the one that had "
     "left was back.",
     # Evidence.
+    "flush": "writing and flushing 512 bytes{system:? on {system}} took {took} (median){memory:?: that is memory. On a disk every "
+    "commit, or group of commits, costs one more flush on each server}{levels:?. Durability: {levels}}",
+    "flush-unknown": "the cost of a flush to disk is unknown{levels:?. Durability: {levels}}",
     "counted": "in the last good trials of {cells:of cell} that wait for a replica, the primary counted {acknowledged:n} "
     "acknowledgements, of commits or of groups of them, and {without:of commit} without one; one such commit makes a trial void",
     "fastest": "independent of counters: no median commit that waits for a replica took less than {round_trips:.2f} round trips",

@@ -8,7 +8,6 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howfar.analysis.answer import fill
 from howfar.experiments.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings
 from howfar.experiments.fallback.analysis import FallbackStory, fallback_stories
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
@@ -24,6 +23,7 @@ from howfar.experiments.replication.arms import (
     typical_threads,
 )
 from howfar.experiments.replication.texts import TEXTS
+from howfar.findings import fill
 from howfar.plan.factors import CLUSTERS, ORDINARY, SEMI_SYNC, SYNCHRONOUS_COMMIT_OFF, Level
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio

@@ -1,0 +1,73 @@
+"""Texts of advice, templates by id: what to do, and why."""
+
+from __future__ import annotations
+
+from howfar.findings import Texts
+
+ACTIONS: Texts = {
+    # Against a limit, by its resource.
+    "link-to-client": "send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link",
+    "link-to-server": "send fewer bytes to the server, or use a faster link",
+    "server-cpu": "give the server more CPU, or make its queries cheaper: a faster network would not help",
+    "client-cpu": "give the load generator more CPU and measure again: these figures describe its own limit",
+    "instrument-cpu": "measure these links on a machine with spare CPUs for the link's emulator before drawing conclusions",
+    "forwarder-cpu": "remove the forwarder",
+    "one-thread": "spread that work over more threads",
+    "receive-window": "enlarge the receive window, or use more connections",
+    "send-buffer": "enlarge the send buffer, or use more connections",
+    "loss": "find out where segments are lost: no setting of the database will help",
+    "commit": "make commits cheaper, with a faster disk, more commits at a time, or less durability where that is allowed",
+    "acknowledgement": "commit from more connections, or more rows at a time, or move the replica closer: commits wait for it",
+    "lock": "hold locks for less time, with fewer round trips between the first write and the commit, or write to more rows",
+    "server-wait": "check on the server what its sessions wait for during the load",
+    "latency": "use more connections: no resource is full",
+    "latency-of-bytes": "send fewer bytes, or use a faster link or more connections: each waits for its own bytes, but no resource is "
+    "full",
+    "latency-of-round-trips": "use more connections or fewer round trips: no resource is full",
+    "errors": "remove the cause of the server's errors and measure again: these figures include them",
+    "invalid": "repeat the run on an idle machine: these figures do not describe the path",
+    "divided-cpu": "measure again with separate CPUs for load, emulator and other programs before buying more",
+    # About paths.
+    "socket": "where application and server share a machine, connect through the socket: {how}",
+    "fewer-round-trips": "with the server on another machine, make fewer round trips ({ways}) or move the application next to its data"
+    "{no_bandwidth:?; more bandwidth will not help}",
+    "resolve-round-trips": "round trips take about half of the time over the network: run longer to find out whether they or CPU time "
+    "take more",
+    "less-cpu-time": "first reduce the time spent in CPU and server: round trips take less than half of the time",
+    "no-forwarding": "do not forward the socket to another machine for speed: its traffic still crosses the network",
+    # About the run.
+    "enough-blocks": "run longer: at least {needed} blocks are needed",
+    "more-blocks": "run longer{quick:? (with --full)} or on a quieter machine to resolve more",
+    "quieter-machine": "measure on a quieter machine to resolve more",
+}
+AT_RATE = "at {rate_bps:rate}, {action}"
+"""The action against the limit over one of several links."""
+SOCKET = "use it as the host"
+SOCKET_OF_MYSQL = "write host=localhost, not 127.0.0.1"
+"""MySQL's clients take `localhost` as the socket; others need its path, or that of its directory."""
+
+REASONS: Texts = {
+    "limit": "{arm}: {says}. What would help: {would_change}.",
+    "limit, would not": "{arm}: {says}. What would help: {would_change}. What would not: {would_not}.",
+    "tcp-slower": "TCP on the same machine reaches {ratio} times the socket's {unit} per second",
+    "tcp-cpu": "TCP uses {cpu_ratio} times the CPU per {one}",
+    "round-trips": "over the network, a transaction makes {round_trips:of round-trip}; they take {link_ms:.2f} of its "
+    "{transaction_ms:.2f} ms ({percent} %)",
+    "round-trips, idle link": "over the network, a transaction makes {round_trips:of round-trip}; they take {link_ms:.2f} of its "
+    "{transaction_ms:.2f} ms ({percent} %), while its bytes use {link_used:share} of the link's rate",
+    "larger-part": "whether round trips or CPU time is the larger part is not resolved",
+    "bandwidth": "whether more bandwidth helps is not resolved: at most {faster_link} times the throughput",
+    "busy-machine": "other programs used the CPUs: on a quiet machine, round trips take a larger share",
+    "forwarded-slower": "the forwarded socket reaches {ratio} times the {unit} per second of plain TCP ({arm})",
+    "forwarded-cpu": "each {one} costs {cpu_ratio} times the CPU through the forwarded socket",
+    "no-intervals": "fewer blocks give no interval, and intervals can be trusted with {trusted} blocks or more",
+    "blocks": "if the differences are as large as measured, the number of blocks needed to tell them from the baseline is {blocks}",
+    "blocks-of-cells": "if the differences are as large as measured, the number of blocks needed to tell them from the baseline is "
+    "about {median} in the median of {cells} cells, {worst} at worst ({arm})",
+    "too-many-blocks": "with this scatter, more than {max_blocks} blocks are needed to resolve a difference as small as that of "
+    "{unreachable}; CPU per query may need fewer",
+    "narrow-blocks": "about {narrow} blocks would make the intervals as narrow as requested",
+    "disturbed": "some blocks were disturbed",
+}
+BLOCKS_OF_ARM = "about {blocks} for {arm}"
+CELLS = "{count} cells"

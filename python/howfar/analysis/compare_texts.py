@@ -1,0 +1,78 @@
+"""What the comparison of runs says, in words."""
+
+from __future__ import annotations
+
+from howfar.analysis.answer import NOT_YET
+from howfar.findings import Texts
+
+QUESTIONS: Texts = {
+    "two": "Are these two runs the same?",
+    "several": "Are these runs the same?",
+}
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+ANSWERS: Texts = {
+    # Of two runs, each arm that differs.
+    "differs": "no: in the {run} run, {subject} is {estimate:slower}",
+    "differs, next": "{subject} {estimate:slower}",
+    # Of several runs, the arm that differs most from the first run.
+    "differs-most": "no: compared with the first run, {subject} is {estimate:slower} in the {run} run",
+    "differs-most, next": "{subject} {estimate:slower} in the {run} one",
+    "same": "yes, within {within:upper}: no difference in throughput is resolved for {arms:of arm}",
+    # Without an answer.
+    NOT_YET: "no answer yet: a run has {blocks:of block}, and an answer needs {needed}",
+    "too-wide": "this cannot be told: throughput may differ by up to {within:upper}",
+    "nothing-shared": "no answer: the runs share no arm with the same factor levels",
+    "given-rates": "no answer from throughput, because each shared arm has a given rate: compare the times of a transaction",
+}
+CAUSES: Texts = {
+    "path": "relative to the baseline of its own run, {subject} is {estimate:slower}",
+    "path, next": "{subject} {estimate:slower}",
+    "machine": "relative to the baseline of its own run, no arm differs, within {within:upper}: this points to the machine, "
+    "not a path",
+    "facts": "the runs differ in {subject}",
+    "facts, after path": "the runs also differ in {subject}",
+    "facts, after machine": "the runs also differ in {subject}",
+}
+CERTAINTY: Texts = {
+    "trials": "{fewest} to {most} trials of each arm",
+    "equal-trials": "{most:of trial} of each arm",
+    "width": "95 % intervals within {width}",
+    "apart": "the runs were not interleaved, so a difference may come from the time between them",
+}
+ADVICE: Texts = {
+    "interleave": "For a firm answer, measure both as arms of one run.",
+    "because-interleave": "Arms of one run alternate, so that changes of the machine affect all of them alike.",
+    "continue": "Measure more blocks of the shorter run: `howfar resume FILE --time-budget 10min`.",
+}
+VERDICTS: Texts = {
+    "other-levels": "other factor levels",
+    "given-rate": "at a given rate",
+    "unresolved": "not resolved",
+    "faster": "faster",
+    "slower": "slower",
+}
+"""Below the ratio of each arm."""
+TABLES: Texts = {
+    "throughput": "Throughput",
+    "ratios": "The {run} run, relative to the first",
+    "facts": "What else differs",
+    "times": "p50 and p99: time of a {operation}.",
+    "lacking": "-: unknown, or a trial has fewer than {fewest} transactions beyond that percentile.",
+    "only": "Only in the {run} run: {arms}.",
+}
+HOSTS: Texts = {
+    "incomparable": "No arm can be compared: in none are the factors the same and the link near. Run the laboratory with the plan "
+    "of the run on hosts.",
+    "unresolved": "Whether laboratory and hosts agree is not resolved: no arm has an interval; the ratio to the baseline {worst}.",
+    "worst": "differs most for {arm}, by a factor of {ratio}",
+    "agreement": "Between laboratory and hosts, the ratio to the baseline agrees to {tolerance:share} for {agrees} of "
+    "{judged:of arm}{partly:? with an interval}{differs}{wide}; it {worst}.",
+    "differs": ", differs for {count}",
+    "wide": ", and for {count} the interval is too wide to tell",
+    "links": "The links are not the same: {differences}.",
+    "link": "{name} {one} {first} and {other} {second} ({change:+.0f} %)",
+    "far": "The link is too far off to compare {arms}",
+    "far-runs": "{far}: {one} before, {other} after.",
+    "far-laboratory": "{far}. Run the laboratory with what was measured between the hosts: {options}.",
+    "far-unknown": "{far}.",
+}

@@ -1,0 +1,198 @@
+"""The report of an examination: its answer, and the document that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from howfar.analysis.answer import Answer, sentence
+from howfar.doctor import findings, texts
+from howfar.doctor.candidates import PROGRAMS
+from howfar.doctor.findings import Client, Examination, Listener, Median, Server, Severity, Unseen, format_time
+from howfar.doctor.texts import ANSWERS, CAUSES, CERTAINTY, COSTS, LINES, PER_CONNECT
+from howfar.findings import Finding, fill, note
+from howfar.report import document as blocks
+from howfar.report.document import AdviceBlock, Block, Bullets, Cell, Code, Column, Document, Heading, Table, Text
+from howfar.units import counted, format_utc
+
+_TLS = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}
+_STATE = {
+    "works": "",
+    "gone": ", path does not exist any more",
+    "elsewhere": ", path belongs to another process",
+    "unseen": ", cannot be checked",
+}
+_TRANSPORTS = {"socket": "socket", "tcp": "TCP", "tls": "TLS", "socket-tls": "socket with TLS"}
+
+
+def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
+    """What can be avoided at these servers. `unseen`: what could not be seen of the machine itself."""
+    shown = [finding for server in servers for finding in server.findings]
+    changes = [finding for finding in shown if finding.severity is Severity.CHANGE]
+    costs = list(dict.fromkeys(COSTS[finding.check] for finding in changes or shown))
+    found = [
+        Finding(id="avoidable" if changes else "notes", subject=cost, parameters={"count": len(costs)})
+        for cost in costs
+    ]
+    if not found:
+        hidden = _count_unseen(servers, unseen)
+        finding_id = "none-found" if not servers else "nothing-seen" if hidden else "nothing"
+        found = [Finding(id=finding_id, parameters={"servers": len(servers), "unseen": hidden})]
+    causes = _largest_savings(changes or shown)
+    return Answer(
+        question=texts.QUESTION,
+        sentence=sentence(found, ANSWERS),
+        findings=tuple(found),
+        why=sentence(causes, CAUSES),
+        causes=causes,
+    )
+
+
+def _largest_savings(shown: Iterable[findings.Finding]) -> tuple[Finding, ...]:
+    """The measured savings, the largest of each check, in descending order."""
+    savings_ns: dict[str, float] = {}
+    for finding in shown:
+        saving = finding.gain.saves_ns if finding.gain is not None else None
+        if saving is not None and saving.low is not None and saving.low > 0:
+            savings_ns[finding.check] = max(saving.value, savings_ns.get(finding.check, 0))
+    return tuple(
+        Finding(
+            id="per-connect" if check in PER_CONNECT else "per-round-trip",
+            subject=COSTS[check],
+            parameters={"time": format_time(ns)},
+        )
+        for check, ns in sorted(savings_ns.items(), key=lambda item: -item[1])
+    )
+
+
+def _count_unseen(servers: Sequence[Server], unseen: Sequence[Unseen]) -> int:
+    return len(unseen) + sum(len(server.unseen) for server in servers)
+
+
+def document(examination: Examination) -> Document:
+    """The examination as a document."""
+    servers = examination.servers
+    found = answer(servers, examination.unseen)
+    parts: list[Block] = [blocks.Answer(found.sentence, why=found.why, certainty=_certainty(examination))]
+    if not servers:
+        parts.append(Text(fill(texts.WHERE_SEARCHED, programs=", ".join(PROGRAMS))))
+    parts.append(_times_table(servers))
+    for server in servers:
+        parts += _server_blocks(server)
+    if examination.unseen:
+        parts += [Heading("Not seen on this machine"), Bullets(tuple(_unseen_lines(examination.unseen)))]
+    if examination.to_change:
+        parts += [Heading("What to do"), AdviceBlock(texts.ADVICE, "")]
+    setting = fill(
+        texts.SETTING,
+        servers=len(servers),
+        seconds=examination.watched_s,
+        looks=examination.looks,
+        load=examination.load_average,
+        cpus=examination.cpus,
+        when=format_utc(examination.unix_ns),
+    )
+    return Document("howfar doctor", tuple(parts), question=found.question, setting=setting)
+
+
+def _certainty(examination: Examination) -> str:
+    """How sure the answer is, in one line. Empty: no server was found."""
+    servers = examination.servers
+    if not servers:
+        return ""
+    rounds = max((len(times.round_trips_ns) for server in servers for times in server.floors), default=0)
+    unseen = _count_unseen(servers, examination.unseen)
+    names = [*(["times"] if rounds else []), "logins", *(["unseen"] if unseen else [])]
+    logins = sum(server.logged_in for server in servers)
+    clauses = (
+        fill(CERTAINTY[name], rounds=rounds, logins=logins, servers=len(servers), unseen=unseen) for name in names
+    )
+    return note("{text}", text="; ".join(clauses))
+
+
+def _times_table(servers: Sequence[Server]) -> Table:
+    """Shortest times of each server and transport."""
+    columns = (
+        Column("server", left_aligned=True),
+        Column("transport", left_aligned=True),
+        Column("round trip", "95 % interval"),
+        Column("connect", "95 % interval"),
+    )
+    rows = tuple(
+        (
+            Cell(server.name),
+            Cell(_TRANSPORTS[times.transport]),
+            *map(_time_cell, (times.round_trip_ns, times.connect_ns)),
+        )
+        for server in servers
+        for times in server.floors
+    )
+    return Table("Shortest times", columns, rows, main=True)
+
+
+def _time_cell(median: Median | None) -> Cell:
+    value, bracket, limits = ("-", "", "") if median is None else median.text.partition("[")
+    return Cell(value.strip(), bracket + limits)
+
+
+def _server_blocks(server: Server) -> Iterator[Block]:
+    """The findings of a server with their lines to copy, then its facts."""
+    process = [f"pid {server.pid}" if server.pid is not None else "no process seen", server.user or ""]
+    is_remote = server.pid is None and server.listeners
+    yield Heading(
+        f"{server.name} at {server.listeners[0].where}"
+        if is_remote
+        else f"{server.name} ({', '.join(filter(None, process))})"
+    )
+    for finding in server.findings:
+        kind = "change" if finding.severity is Severity.CHANGE else "note"
+        yield Text(fill(LINES[kind], says=finding.says, check=finding.check))
+        if finding.gain is not None:
+            yield Text(fill(LINES["gain"], says=finding.gain.says, basis=finding.gain.basis), quiet=True)
+        for change in finding.changes:
+            yield Text(fill(LINES["where-restart" if change.restarts else "where"], where=change.where))
+            yield Code(change.lines)
+    unseen = (fill(LINES["of-server"], text=text) for text in _unseen_lines(server.unseen))
+    yield Bullets((*_fact_lines(server), *unseen))
+
+
+def _fact_lines(server: Server) -> Iterator[str]:
+    for listener in server.listeners:
+        yield fill(LINES["listens"], where=_format_listener(listener))
+    if not server.sockets:
+        yield LINES["no-socket" if server.listeners_complete else "socket-unknown"]
+    if server.compression not in ("none", "unknown"):
+        yield fill(LINES["compression"], algorithms=server.compression)
+    for client in server.clients:
+        yield fill(LINES["client"], client=_format_client(client))
+    if server.socket_connections:
+        yield fill(LINES["socket-clients"], connections=server.socket_connections)
+    elif not server.clients:
+        yield LINES["no-clients" if server.listeners else "no-listener"]
+    if server.rates is not None:
+        rates = server.rates
+        handshakes = fill(LINES["handshakes"], handshakes=rates.tls_connects) if rates.tls_connects else ""
+        figures = {"connects": rates.connects, "statements": rates.statements, "counted": server.kind.counts}
+        yield fill(LINES["rates"], **figures) + handshakes
+
+
+def _format_listener(listener: Listener) -> str:
+    if listener.path is None:
+        return f"{listener.where}, {_TLS[listener.tls]}"
+    file = listener.file
+    access = f", mode {file.mode:04o} {file.owner}:{file.group}, open to {file.who}" if file is not None else ""
+    return f"{listener.path}{access}{_STATE[listener.state]}"
+
+
+def _format_client(client: Client) -> str:
+    over_tcp = "over TCP from this machine" if client.local else "over TCP"
+    parts = ["over the socket" if client.by == "socket" else over_tcp, counted(client.connections, "connection")]
+    if client.connects_seen > client.connections:
+        parts.append(f"{client.connects_seen} seen in all")
+    parts += [{True: "TLS", False: "no TLS", None: "TLS unknown"}[client.tls]]
+    parts += ["compressed"] if client.compressed else []
+    return f"{client.description if client.local else client.address}: {', '.join(parts)}"
+
+
+def _unseen_lines(unseen: Iterable[Unseen]) -> Iterator[str]:
+    for item in unseen:
+        yield fill(LINES["unseen-how" if item.how else "unseen"], what=item.what, why=item.why, how=item.how)

@@ -1,0 +1,121 @@
+"""The conclusion of a load or a search: the answer to its question, how sure it is, and what to do next. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from howfar.analysis.answer import Answer, sentence
+from howfar.findings import Finding, fill, join, note
+from howfar.load.result import PercentileBounds, Result, format_latency
+from howfar.load.search import Goal, SearchResult
+from howfar.load.texts import ADVICE, ANSWERS, CAUSES, CERTAINTY, P99, QUESTION, QUESTION_OF_SEARCH
+from howfar.load.verdict import Stamp
+
+_NO_ANSWERS = (Stamp.VOID, Stamp.FAILING)
+"""Stamps of results that do not answer the question."""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The answer, and the lines below it."""
+
+    answer: Answer
+    certainty: str
+    """Empty: there is no answer."""
+    advice: tuple[str, ...]
+
+
+def _conclude(
+    question: str, found: Finding, causes: tuple[Finding, ...], sure: str, advice: Iterable[str]
+) -> Conclusion:
+    answer = Answer(
+        question=question,
+        sentence=sentence([found], ANSWERS),
+        findings=(found,),
+        why=sentence(causes, CAUSES),
+        causes=causes,
+    )
+    return Conclusion(answer, sure, tuple(dict.fromkeys(advice)))
+
+
+def conclude(result: Result) -> Conclusion:
+    """The conclusion of one load."""
+    found, verdict = _find_load(result), result.verdict
+    advice = [finding.advice for finding in verdict.findings] or [ADVICE["longer" if verdict.unknown else "repeat"]]
+    if not verdict.findings and not result.open_loop:
+        advice.append(fill(ADVICE["rate"], rate=result.per_second(result.finished.transactions)))
+    return _conclude(QUESTION, found, (_find_cause(result, found),), _certainty(result, found), advice)
+
+
+def _find_load(result: Result) -> Finding:
+    """The load that the server sustains, or why the result does not say."""
+    arrivals, requests, verdict = result.job.arrivals, result.finished.open_loop, result.verdict
+    for stamp in (Stamp.VOID, Stamp.FAILING):
+        if verdict.has_stamp(stamp):
+            return Finding(id=stamp)
+    rate, p99 = result.per_second(result.finished.transactions), _p99_text(result.transaction.percentile(0.99))
+    if arrivals is not None:
+        if requests is not None and verdict.has_stamp(Stamp.OVERLOADED):
+            share = requests.unanswered / requests.due
+            return Finding(id=Stamp.OVERLOADED, parameters={"due": arrivals.rate_per_s, "unanswered": share})
+        return Finding(id="open", parameters={"due": arrivals.rate_per_s, "p99": p99})
+    if verdict.has_stamp(Stamp.CLIENT_LIMITED):
+        return Finding(id=Stamp.CLIENT_LIMITED, parameters={"rate": rate})
+    return Finding(id="closed", parameters={"rate": rate, "connections": result.job.connections, "p99": p99})
+
+
+def _p99_text(bound: PercentileBounds | None) -> str:
+    if bound is None:
+        return P99["unknown"]
+    return fill(P99["exact" if bound.exact else "bound"], time=format_latency(bound.low_ns))
+
+
+def _find_cause(result: Result, found: Finding) -> Finding:
+    """Why the answer is so: the reason of its stamp, or what the load waited for."""
+    requests = result.finished.open_loop
+    reasons = [finding.because for finding in result.verdict.findings if finding.stamp == found.id]
+    if (reasons and requests is None) or found.id in _NO_ANSWERS:
+        return Finding(id="stamp", parameters={"because": reasons[0]})
+    if requests is None:
+        return Finding(id="waits", parameters={"mean": format_latency(result.transaction.mean_ns)})
+    figures = {"answered": requests.answered, "due": requests.due, "queued": requests.backlog_max}
+    return Finding(id="answered", parameters=dict(figures))
+
+
+def _certainty(result: Result, found: Finding) -> str:
+    """How sure the answer is, in one line. Empty: there is none."""
+    verdict = result.verdict
+    doubts = [finding.stamp for finding in verdict.findings if finding.stamp != found.id]
+    if found.id in _NO_ANSWERS:
+        return ""
+    names = ["run", *(["doubtful"] if doubts else []), *([] if verdict.findings else ["valid"])]
+    names += ["unknown"] if verdict.unknown else []
+    return _clauses(
+        names,
+        seconds=result.seconds,
+        transactions=result.finished.transactions,
+        stamps=join(doubts),
+        unknown=len(verdict.unknown),
+    )
+
+
+def conclude_search(goal: Goal, found: SearchResult, is_client_short: bool) -> Conclusion:
+    """The conclusion of a search. `is_client_short`: in trials that failed, the client was short of CPU."""
+    is_without_trial = found.rate is None and found.failed_at is None
+    figures = {"rate": found.rate, "failed": found.failed_at, "goal": str(goal), "repeats": found.repeats}
+    parameters = {name: value for name, value in figures.items() if value is not None}
+    causes = (Finding(id="repeated", parameters=parameters),) if found.kind == "found" else ()
+    names = ["trials" if found.repeats else "only-trials", *(["client"] if is_client_short else [])]
+    sure = "" if is_without_trial else _clauses(names, trials=found.trials, repeats=found.repeats)
+    return _conclude(
+        fill(QUESTION_OF_SEARCH, goal=goal),
+        Finding(id="no-trial" if is_without_trial else found.kind, parameters=parameters),
+        causes,
+        sure,
+        [ADVICE[found.kind]] if found.kind in ADVICE else [],
+    )
+
+
+def _clauses(names: Iterable[str], **figures: object) -> str:
+    return note("{text}", text="; ".join(fill(CERTAINTY[name], **figures) for name in names))

@@ -1,0 +1,87 @@
+"""What the report of a load says, in words."""
+
+from __future__ import annotations
+
+from howfar.findings import Texts
+
+QUESTION = "How much load does this server sustain?"
+QUESTION_OF_SEARCH = "How much load does this server sustain with {goal}?"
+ANSWERS: Texts = {
+    "void": "no answer: the session is not the one that was requested",
+    "failing": "no answer: the load did not do its work",
+    "overloaded": "less than {due:table} transactions/s: {unanswered:share} of the requests due had no answer",
+    "closed": "{rate:table} transactions/s in a closed loop over {connections:of connection}, with {p99}",
+    "client-limited": "at least {rate:table} transactions/s: this client was at its limit",
+    "open": "it sustains {due:table} transactions/s, with {p99}",
+    # Of a search.
+    "found": "{rate:table} transactions/s is the highest rate that met {goal}",
+    "at_least": "at least {rate:table} transactions/s: no rate up to that missed {goal}",
+    "below": "less than {failed:table} transactions/s: no rate that was tried met {goal}",
+    "unclear": "between {rate:table} and {failed:table} transactions/s: the trials did not decide it",
+    "no-trial": "no answer: no trial finished",
+}
+P99: Texts = {
+    "exact": "a p99 of {time}",
+    "bound": "a p99 of at least {time}",
+    "unknown": "an unknown p99",
+}
+CAUSES: Texts = {
+    "waits": "each connection waits for its answer, {mean} on average, before it sends again",
+    "answered": "{answered:,} of {due:,} requests due were answered; at most {queued:,} were queued",
+    "stamp": "{because}",
+    "repeated": "it met the goal {repeats} of {repeats} times, while {failed:table} transactions/s failed",
+}
+CERTAINTY: Texts = {
+    "run": "one run of {seconds:.4g} s with {transactions:of transaction}",
+    "valid": "no check found a problem",
+    "doubtful": "doubtful, because it is {stamps}",
+    "unknown": "{unknown:of check} could not be made",
+    "trials": "{trials:of trial}, {repeats} of them at this rate",
+    "only-trials": "{trials:of trial}",
+    "client": "in trials that failed this client was short of CPU, so the server may sustain more",
+}
+ADVICE: Texts = {
+    "repeat": "Repeat it: one run says nothing about variation between runs.",
+    "longer": "Run longer, so that steadiness can be judged.",
+    "rate": "For response times as users see them, set a --rate below {rate:table}, or search for one with --search 'p99<…'.",
+    "at_least": "Raise --search-high to try higher rates.",
+    "unclear": "Search again with a longer --time.",
+    "below": "Search again with a lower --search-low.",
+}
+LOOPS: Texts = {
+    "closed": "closed loop",
+    "poisson": "open loop, {due:,.6g} transactions/s due, Poisson",
+    "constant": "open loop, {due:,.6g} transactions/s due, evenly spaced",
+    "bursts": "open loop, {due:,.6g} transactions/s due, bursts of {burst}",
+}
+SETTING: Texts = {
+    "connections": "{connections:of connection}",
+    "with-idle": "{connections:of connection} and {idle:,} idle ones",
+    "window": "{seconds:.4g} s, no warm-up",
+    "window-warm": "{seconds:.4g} s after {warmup:.3g} s of warm-up",
+    "seed": "seed {seed}",
+}
+LATENCY_NOTES: Texts = {
+    "open": "response: from when due; service: from the first byte sent; lateness: how late this client sent.",
+    "closed": "Finished transactions: a closed loop sends nothing while it waits, so a stall affects at most one per connection.",
+    "in-flight": "In flight at the end: {count:,}, the oldest for {age}: {compared}; the figures of {kind} and statements cover "
+    "answered requests only.",
+    "in-flight-longer": "longer than the p99 of {kind}",
+    "in-flight-none": "none finished",
+}
+LINES: Texts = {
+    "stamp": "{stamp}: {because}.",
+    "unknown": "not judged: {reason}.",
+    "requests": "{due:,} requests due: {answered:,} answered, {unanswered:,} not{failed}; at most {queued:,} queued.",
+    "failed": ", {failed:,} failed",
+    "errors": "Errors: {errors}",
+    "loss": "Last loss: {message}. {advice}",
+    "session": "Session: {server}, connection {connection}, login by {plugin}, statements {mode}",
+    "transport": "Transport: {transport}",
+    "layers": "Layers: {tls}; {compression}",
+    "client": "Client: {cost}{busy}; {memory}; {driver}",
+    "client-cost": "{cpu} CPU/query; ",
+    "busiest": "busiest of {threads} threads on a CPU {share:.0%} of the window",
+    "one-thread": "its thread on a CPU {share:.0%} of the window",
+    "tcp": "TCP: RTT p50 {p50}, max {most}; {retransmits:,} segments retransmitted",
+}

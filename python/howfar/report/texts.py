@@ -1,0 +1,144 @@
+"""What all reports say about the set-up of a run, its certainty and its method, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from howfar.findings import Texts
+
+SETUP: Texts = {
+    "connections": "{levels} connection{several:?s}",
+    "pages": "{levels} page{several:?s} in flight",
+    # Where client and server ran.
+    "placement isolated": "client and server on different CPUs, which emulators and other programs may use too (placement isolated)",
+    "placement machines": "each host with an equal share of the CPUs (placement machines)",
+    "placement": "placement {levels}",
+    "hosts": "client{several:?s} on host{several:?s} {clients}, {on_local:?or with the }server on host {server}{on_local:? on local "
+    "paths}{hop:?, the program of {hop_paths} on host {hop}} (placement {placement})",
+    "swapped": "client and server on hosts {first} and {second}, which swapped roles from block to block{ratio:?: with {first} as the "
+    "server, the baseline did {ratio} times as many operations per second as with {second}, which is {meaning}} (placement "
+    "{placement})",
+    "hosts differ": "a difference between the hosts, not between paths",
+    "hosts may be equal": "not resolved",
+    # Idle states, and the link.
+    "idle": "idle CPUs {levels}",
+    "as found": "as found ({driver}{halts:?, {halts} sleeps/s})",
+    "no driver": "the kernel has no idle driver",
+    "link": "link {levels}",
+    "no link": "no path over a link",
+    "rtt": "RTT {rtts}",
+    "rtt measured": "RTT {rtts} (measured {measured} at rest)",
+    "rtt not measured": "RTT {rtts} (not measured)",
+    "replicas": "replicas over RTT {rtts}",
+    "one link": "link of {rtt:time}{rate:? and {rate:rate}}",
+    "between hosts": "Between {distances}{swapped:? (roles swapped from block to block)}",
+    "distance": "hosts {first} and {second}: RTT {rtt} µs, goodput {gbps:.3g} Gb/s",
+}
+
+SESSION: Texts = {
+    "session": "{blocks:of block}{one:? and part of another}{several:? and parts of {several} others} ({trials:of trial}{void:?, not "
+    "counting {void} void}{left_out:? and {left_out} left out with them})",
+    "no intervals": "no intervals, because there are fewer than {needed} blocks{several:?; values of single blocks are in "
+    "parentheses}",
+    "widest": "widest interval of a ratio{has_rates:? of throughputs} {width} (requested {wanted})",
+}
+STOPS: Mapping[str | None, str] = {
+    "width": "stopped because every interval was as narrow as requested",
+    "time": "stopped by the time budget",
+    "blocks": "stopped at the maximum number of blocks",
+    "interrupted": "interrupted",
+    None: "ended for an unknown reason; `howfar resume` continues it",
+}
+"""Why a run ended."""
+
+WARNINGS: Texts = {
+    "some cells": "{count} of {cells} cells",
+    # A host that limited its load.
+    "late": "host {host} began late in {trials} of {of} trials, by at most {most}: the host or the network to it was busy, and its "
+    "warm-up was shorter by that time",
+    "clipped": "host {host} sent requests later than they were due in {trials} of {of} trials (99th percentile up to {most}): it "
+    "could not sustain its rate",
+    "limited": "host {host} used {most} of a CPU for one thread of the client in {trials} of {of} trials: the client was the limit "
+    "there; add CPUs, or hosts with --clients",
+    # An arm without a good trial.
+    "unmeasured": "{arm}: no good trial ({void} void): {reason}{others:?; and {others:of other-reason}}.",
+    "never reached": "it was never reached",
+}
+
+METHOD: Texts = {
+    # Blocks and comparisons.
+    "design": "in each of {blocks:of complete-block}, every cell was measured once, in random order{settled:?, except cells that had "
+    "settled on a plateau}{incomplete:?; {incomplete:of more-block} {lack} some cells}. A ratio is the geometric mean of the blocks' "
+    "ratios, so it may differ from the ratio of two figures in the table; its interval comes from the scatter between blocks. Each "
+    "interval has 95 % confidence. The run makes up to {claims} comparisons, and calls an arm slower or faster only if the interval "
+    "of its ratio at 1 - 5 % / {claims} also excludes 1: the chance that one or more of these differences are false is at most 5 % in "
+    "the whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %",
+    # Controls.
+    "controls": "controls: {controls}",
+    "same": "{reference} against itself {measured}{quantile:? in p99}{outcome}",
+    "longer": "an RTT increase of {injected:,g} µs{levels:?, in a pair of arms of its own ({levels}),} measured as {value} {interval} "
+    "µs{outcome}",
+    "no interval": "(no interval)",
+    # The noise floor.
+    "floor": "noise floor {floor}: {baseline}, measured twice under two names, gave {ratio}. Smaller effects are not "
+    "resolved{others:? (under the conditions of {others}, by that arm's own A/A ratio)}{cpu:?; for CPU per {unit}, the floor is "
+    "{cpu}}",
+    "no floor": "noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved",
+    "floor over the link": "{floor}, over the link {over_link}",
+    "settled": "settled on a plateau and measured no further: {arms}",
+    "settled arm": "{arm} (after {blocks} blocks)",
+    "unconfirmed": "not tested: {limits}",
+    "keys": "all {keys:,} keys that were read had a value",
+    "missing keys": "reads of keys without a value, which a server answers faster: {shares}",
+    # The machine.
+    "others": "other programs kept {cpus}{machine:? of {machine}} CPUs busy in the median trial{busy:?. This machine counts as busy}",
+    "others unknown": "how many CPUs other programs used was not recorded",
+    "pressure": "in the median trial, some task (of client, server or others) waited for a CPU {share} of the time",
+    "spread": "CPU per {unit} {varied} throughput: over the trials of {baseline}, it varied by a factor of "
+    "{cpu:.2f}, and {units} per second by a factor of {throughput:.2f}",
+    "varied less": "varied less than",
+    "varied not less": "did not vary less than",
+    # The instrument.
+    "emulator": "the link's emulator used at most {cpus}{machine:? of {machine}} CPUs ({arm})",
+    "scatter": "the link's RTT at rest varied from block to block by {rtt} (standard deviation), which alone would vary the ratio of "
+    "{arm} by {alone}; the ratio did by {total}",
+    "shift": "on average the RTT at rest was {rtt} {longer} than requested, which alone makes the figures of {arm} "
+    "{shift} {lower}. Intervals and controls refer to the measured RTT and do not show this",
+    "limits": "what limits each cell: {limits}",
+    "instrument's limits": "the load generator limits {load} of {cells} cells, and the link's emulator {emulator}",
+    "busy": "on {arms}, the load generator's busiest thread was fully busy, so these figures describe it",
+    "cpu": "a CPU ratio marked {sign} is a bound: on paths over the link, the kernel's receive work runs {where} and is not counted, "
+    "while on the loopback it is charged to the sender and counted. Nothing beyond the bound is claimed",
+    "cpu of a link": "in interrupts",
+    "cpu of the emulator": "in the emulator's threads",
+    # Void trials.
+    "void": "{trials:of void-trial}, excluded from all figures{several:? (a trial may have several reasons)}: {reasons}",
+    "left out": "also excluded: {trials:of good-trial}, because another trial of the same block was void; the block was then repeated",
+    "void shift": "had all excluded trials counted, no cell's mean would differ by more than {cell}{ratio:?, and no ratio by more "
+    "than {ratio}}",
+    "void over the link": "trials over the link can be void for more reasons than others",
+    "published": "published elsewhere: {source}. Not our measurement",
+}
+
+BLOCKS: Texts = {
+    "cpu bound": "{sign}: a bound, because the kernel's work of receiving over the link is not counted",
+    "published": "published: {sources}, on other machines and versions",
+    # The network between hosts.
+    "hosts": "Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. Zones: {zones}.",
+    # Every trial.
+    "trials": "A trend or a jump within blocks would show here; what all cells of a block share cancels in the ratios.",
+    "trials of blocks": "Dot and line: median and middle 80 % of the trials of a block. {trials}",
+    # Receipts, and how to repeat the run.
+    "receipts": "A receipt proves what a path was while it was measured; these are from the last good trials. A trial whose receipt "
+    "differs from what was requested is void. That of {arm} is shown in full, the others only where they differ.",
+    "repeat": "howfar {howfar}, run {run}, begun {created}. All figures are computed from the run file; `howfar report` computes them "
+    "again.",
+}
+
+SEPARATOR = " · "
+"""Between the parts of the line that says what was measured, when and on what."""
+
+SCREEN: Texts = {
+    "more": "More with --details{titles:?: {titles}}. Charts: --html.",
+}
+"""What only the terminal says."""
