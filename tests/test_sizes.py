@@ -13,7 +13,7 @@ SPARE = 200
 
 PYTHON_LINES = {
     "address": 2100,
-    "analysis": 3500,
+    "analysis": 3600,
     "bench": 3100,
     "bottleneck": 2000,
     "cli": 9000,
@@ -22,14 +22,14 @@ PYTHON_LINES = {
     "doctor": 5500,
     "engine": 900,
     "experiments": 12900,
-    "fleet": 5100,
-    "lab": 13900,
+    "fleet": 5200,
+    "lab": 14000,
     "load": 2900,
     "model": 1100,
     "paths": 1800,
     "plan": 2600,
     "recording": 7900,
-    "report": 3300,
+    "report": 3400,
     "runner": 3600,
     "services": 300,
     "setup": 500,
@@ -48,8 +48,8 @@ RUST_LINES = {
     "wire": 8700,
 }
 TEST_LINES = {
-    "unit": 34800,
-    "lab": 15200,
+    "unit": 35000,
+    "lab": 15300,
     "contract": 800,
     "physics": 800,
 }

@@ -12,6 +12,7 @@ import pytest
 
 import howfar
 from howfar.contract.messages import Info
+from tests.rarely import rarely_but
 
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".boot" / "bin" / "uv"
@@ -33,12 +34,19 @@ def must(*command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module", params=rarely_but(("dev",), ("dev", "release")))
+def profile(request: pytest.FixtureRequest) -> str:
+    """Cargo's profile of the wheel's engine. After each commit a release build takes minutes; howfar refuses a dev build, which it
+    would measure itself."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(profile: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin directory of a fresh environment with nothing but the wheel and its locked dependencies."""
     directory = tmp_path_factory.mktemp("wheel")
     maturin = Path(sys.executable).parent / "maturin"
-    must(maturin, "build", "--release", "--locked", "--quiet", "--out", directory)
+    must(maturin, "build", "--profile", profile, "--locked", "--quiet", "--out", directory)
     (wheel,) = directory.glob("*.whl")
     assert "-py3-none-" in wheel.name, "one wheel for every Python"
     locked = directory / "locked.txt"
@@ -79,16 +87,14 @@ def test_the_command_is_installed(run: Run) -> None:
     assert howfar.__version__ in done.stdout
 
 
-def test_the_engine_is_installed_as_a_release_build(run: Run) -> None:
-    done = run("howfar-engine", "info")
-    assert Info.model_validate_json(done.stdout).debug is False
+def test_the_engine_is_installed_as_it_was_built(run: Run, profile: str) -> None:
+    info = Info.model_validate_json(run("howfar-engine", "info").stdout)
+    assert (info.debug, info.version) == (profile == "dev", howfar.__version__)
 
 
 def test_the_command_finds_its_own_engine_and_plans(run: Run, installed: Path) -> None:
-    done = run(
-        "python", "-c", "import howfar.engine.process as p; print(p.find_engine()); print(p.engine_info().version)"
-    )
-    assert done.stdout.split() == [str(installed / "howfar-engine"), howfar.__version__], done.stderr
+    done = run("python", "-c", "import howfar.engine.process as p; print(p.find_engine())")
+    assert done.stdout.strip() == str(installed / "howfar-engine"), done.stderr
     done = run("howfar", "plans")
     assert done.returncode == 0, done.stderr
     assert "paths" in done.stdout
@@ -102,7 +108,7 @@ def test_all_data_files_are_installed(installed: Path) -> None:
     assert {name for name in source_files - installed_files if "__pycache__" not in name} == set()
 
 
-def test_the_base_installation_is_small_and_works_without_extras(run: Run, installed: Path) -> None:
+def test_the_base_installation_is_small_and_works_without_extras(run: Run, installed: Path, profile: str) -> None:
     (packages,) = installed.parent.glob("lib/python3*/site-packages")
     assert {path.name for path in packages.iterdir()} & {"altair", "scipy", "vl_convert", "ray"} == set()
     size = sum(path.stat().st_size for path in installed.parent.rglob("*") if path.is_file() and not path.is_symlink())
@@ -110,4 +116,5 @@ def test_the_base_installation_is_small_and_works_without_extras(run: Run, insta
     done = run("howfar", "report", "--example", "--html")
     assert done.returncode == 0 and "extra `report`" in done.stderr, done.stderr
     done = run("howfar", "setup", "--check")
-    assert done.returncode == 0 and "not installed: Altair" in " ".join(done.stdout.split()), done.stdout
+    assert done.returncode == 0 or profile == "dev", done.stdout
+    assert "not installed: Altair" in " ".join(done.stdout.split()), done.stdout

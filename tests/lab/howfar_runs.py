@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
+from unittest import mock
 
+from howfar.cli.main import run_command_line
 from howfar.store.records import Run, Trial, TrialStatus
 from tests.lab.sandboxes import MARK, MarkedLab, cache_variable
 from tests.lab.undisturbed import skip_if_disturbed
@@ -109,6 +112,21 @@ def run_howfar(
         cwd=cwd,
         stdin=subprocess.DEVNULL,
     )
+
+
+def call_howfar(*arguments: str, env: Mapping[str, str] = MappingProxyType({})) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which has imported howfar already; one that would enter a sandbox fails."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    refuse_sandbox = mock.patch(
+        "howfar.lab.sandbox.run_inside", side_effect=AssertionError("this command enters a sandbox")
+    )
+    with refuse_sandbox, mock.patch.dict(os.environ, env), redirect_stdout(out), redirect_stderr(err):
+        code = run_command_line(arguments)
+    printed = []
+    for stream in (out, err):
+        stream.seek(0)
+        printed.append(stream.read())
+    return subprocess.CompletedProcess(arguments, code, *printed)
 
 
 def assert_completed(code: int, output: str) -> None:

@@ -1,6 +1,6 @@
 """A program for the tests, run by `howfar lab` on the client's host: runs `howfar load` and sysbench; prints their results as JSON.
 
-python -m tests.lab.load_scenario FOLDER
+python -m tests.lab.load_scenario FOLDER KIND...   KIND: another workload of sysbench
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def interrupted(command: list[str]) -> dict[str, Any]:
     return {"code": process.returncode, "out": out, "err": err, "left": left}
 
 
-def scenario(folder: Path) -> dict[str, Any]:
+def scenario(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
     socket, database, user = (os.environ[f"HOWFAR_{name}"] for name in ("SOCKET", "DATABASE", "USER"))
     secret = Path(os.environ["HOWFAR_PASSWORD_FILE"])
     server = [f"--mysql-socket={socket}", f"--mysql-user={user}", f"--mysql-db={database}"]
@@ -68,7 +69,7 @@ def scenario(folder: Path) -> dict[str, Any]:
         "wrong_password": run([*HOWFAR_LOAD, dsn, kind, *TABLES]),
         "interrupted": interrupted([*HOWFAR_LOAD, kind, *TABLES, "--time=60", "--report-interval=1", "--interval=100ms"]),
     }  # fmt: skip
-    for other in OTHER_KINDS:
+    for other in kinds:
         runs[other] = run([*HOWFAR_LOAD, other, *server, by_file, "--report=sysbench", *counted(other)])
     runs["prepare"] = run([*HOWFAR_LOAD, "--workload=orders", "prepare"])
     runs["orders"] = run([*HOWFAR_LOAD, "--workload=orders", *COUNTED[2:]])
@@ -80,7 +81,7 @@ def scenario(folder: Path) -> dict[str, Any]:
         password = secret.read_text().strip()  # of a throw-away account in its own sandbox
         sysbench = [*server, f"--mysql-password={password}"]
         runs["sysbench"] = run(["sysbench", kind, *sysbench, *counted(kind)])
-        for other in OTHER_KINDS:
+        for other in kinds:
             runs[f"sysbench {other}"] = run(["sysbench", other, *sysbench, *counted(other)])
     return {
         "runs": runs,
@@ -90,4 +91,4 @@ def scenario(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(scenario(Path(sys.argv[1]))))
+    print(json.dumps(scenario(Path(sys.argv[1]), sys.argv[2:])))

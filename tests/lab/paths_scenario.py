@@ -1,4 +1,5 @@
-"""A program for the tests: a load on each requested path of a laboratory, twice; prints the receipts as JSON.
+"""A program for the tests: a load on each requested path of a laboratory, and again on the first; prints the
+receipts as JSON.
 
 python -m tests.lab.paths_scenario REQUEST_JSON PATH...
 
@@ -71,7 +72,7 @@ def main() -> None:
     cells = [json.loads(word) if word.startswith("{") else {"path": word} for word in sys.argv[2:]]
     request = LabRequest(**json.loads(sys.argv[1]), paths=tuple({cell["path"] for cell in cells}))
     with open_laboratory(request) as laboratory:
-        trials = [_trial(laboratory, cell, request) for cell in cells for _ in range(2)]
+        trials = [_trial(laboratory, cell, request) for cell in (*cells, cells[0])]
         environment = laboratory.environment().as_json()
         print(json.dumps({"environment": environment, "server": laboratory.server(), "trials": trials}))
 

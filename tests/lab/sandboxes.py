@@ -31,6 +31,9 @@ FORBID_NAMESPACES = (
 """Prefix of a command that must not make namespaces: it has no capability, and the limit of user namespaces is 0."""
 
 
+_ENTER = "import sys; from howfar.lab import sandbox; sys.exit(sandbox.run_inside(sys.argv[1:]))"
+
+
 def cache_variable(cache: Path | None) -> dict[str, str]:
     """The environment variable of a cache home; none if `cache` is None."""
     return {} if cache is None else {"XDG_CACHE_HOME": str(cache)}
@@ -40,10 +43,17 @@ def lab_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "howfar.cli.lab", *arguments]
 
 
+def in_sandbox(*command: str) -> list[str]:
+    """A command that runs in a sandbox. One that enters its sandbox itself, by starting again, imports howfar a second time."""
+    return [sys.executable, "-c", _ENTER, *command]
+
+
 def run_lab(*arguments: str, prefix: Sequence[str] = (), cache: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `howfar lab` until it ends. `cache`: its cache home, if not the user's; `prefix`: a command that starts it."""
+    """Run `howfar lab` until it ends. `cache`: its cache home, if not the user's; `prefix`: a command that starts it, which then
+    enters its sandbox itself."""
+    command = lab_command(*arguments)
     return subprocess.run(
-        [*prefix, *lab_command(*arguments)],
+        [*prefix, *command] if prefix else in_sandbox(*command),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

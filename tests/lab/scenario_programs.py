@@ -6,24 +6,28 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from howfar.contract.messages import LoadJob, Workload
 from howfar.lab import sandbox
 from howfar.testbed import TrialEnvironment
-from tests.lab.sandboxes import TIMEOUT_S, cache_variable
+from tests.lab.sandboxes import TIMEOUT_S, cache_variable, in_sandbox
 
 
-def run_scenario(program: str, *arguments: str, cache: Path, **environment: str) -> list[dict[str, Any]]:
+def run_scenario(
+    program: str, *arguments: str, cache: Path, sandboxed: bool = True, env: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
     """Run `tests.lab.PROGRAM` until it ends; returns the JSON of each line that it prints."""
+    command = [sys.executable, "-m", f"tests.lab.{program}", *arguments]
     result = subprocess.run(
-        [sys.executable, "-m", f"tests.lab.{program}", *arguments],
+        in_sandbox(*command) if sandboxed else command,
         capture_output=True,
         text=True,
         timeout=4 * TIMEOUT_S,
-        env={**os.environ, **cache_variable(cache), **environment},
+        env={**os.environ, **cache_variable(cache), **env},
     )
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]

@@ -16,7 +16,7 @@ import pytest
 from howfar.runner.run import execute_run
 from howfar.store.records import FORMAT_VERSION
 from howfar.store.run_file import create
-from tests.lab.howfar_runs import HOWFAR, run_howfar
+from tests.lab.howfar_runs import HOWFAR, call_howfar, run_howfar
 from tests.lab.sandboxes import TIMEOUT_S
 from tests.rarely import rarely_but
 from tests.unit.fake_lab import fake_info, fakes
@@ -36,9 +36,10 @@ path = "socket"
 """
 
 
-@pytest.fixture
-def where(tmp_path: Path) -> Path:
-    """A directory with a good run file and bad files."""
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a good run file and bad files, which no test changes."""
+    tmp_path = tmp_path_factory.mktemp("command")
     laboratory, _, instruments = fakes()
     with create(tmp_path / "good.howfar", fake_info()) as file:
         execute_run(file, laboratory, laboratory.clock(), instruments)
@@ -82,7 +83,6 @@ BAD = [
     (("lab", "--server", "redis", "--replication", "async", "--", "true"), 2, "howfar does not replicate redis", "SQL"),
     (("lab", "--replication", "group", "--", "true"), 2, "a mode of other servers", "Modes of mariadb: async"),
     (("run", "cluster", "--distances", "same-rack;nowhere"), 2, "'nowhere' is not a distance", "--distances"),
-    (("lab", "--server", "none", "--", "no-such-program"), 127, "the program no-such-program was not found", ""),
     *(
         (("lab", *words, "--server", "none", "--", "true"), 2, expected, "")
         for words, expected in (
@@ -99,9 +99,12 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "expected", "advice"), BAD)
-def test_bad_input(where: Path, arguments: tuple[str, ...], code: int, expected: str, advice: str) -> None:
+def test_bad_input(
+    where: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, expected: str, advice: str
+) -> None:
     before = sorted(where.iterdir())
-    done = run_howfar(*arguments, cwd=where)
+    monkeypatch.chdir(where)
+    done = call_howfar(*arguments)
     message, _, rest = done.stderr.partition("\n")
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert message.startswith("howfar: ")
@@ -109,6 +112,12 @@ def test_bad_input(where: Path, arguments: tuple[str, ...], code: int, expected:
     assert advice in rest
     assert "Traceback" not in rest
     assert sorted(where.iterdir()) == before
+
+
+def test_a_command_of_the_laboratory_that_is_missing(where: Path) -> None:
+    done = run_howfar("lab", "--server", "none", "--", "no-such-program", cwd=where)
+    assert (done.returncode, done.stdout) == (127, ""), done.stderr
+    assert done.stderr.startswith("howfar: the program no-such-program was not found")
 
 
 def test_a_removed_current_directory(where: Path) -> None:
@@ -133,8 +142,8 @@ def test_a_directory_that_cannot_be_written(where: Path) -> None:
 
 
 def test_a_run_without_a_trial_is_shown(where: Path) -> None:
-    for form in ((), ("--html=x.html",)):
-        done = run_howfar("report", "empty.howfar", *form, cwd=where)
+    for form in ((), (f"--html={where}/x.html",)):
+        done = call_howfar("report", str(where / "empty.howfar"), *form)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
 
@@ -155,11 +164,11 @@ def test_a_closed_stream(where: Path, closed: int) -> None:
 def test_a_complete_run_is_not_resumed_even_with_closed_streams(where: Path) -> None:
     """The run file is not written to, even if it gets the descriptor of a closed stream."""
     before = (where / "good.howfar").read_bytes()
-    for closed in ((), (0, 1, 2)):
-        done = run_howfar("resume", "good.howfar", cwd=where, prefix=_closing(*closed))
-        assert done.returncode == (6 if closed else 0), done.stderr
-        assert ("Nothing to do: the run is complete" in done.stderr) == (not closed)
-        assert (where / "good.howfar").read_bytes() == before
+    done = call_howfar("resume", str(where / "good.howfar"))
+    assert done.returncode == 0 and "Nothing to do: the run is complete" in done.stderr
+    done = run_howfar("resume", "good.howfar", cwd=where, prefix=_closing(0, 1, 2))
+    assert done.returncode == 6 and not done.stderr
+    assert (where / "good.howfar").read_bytes() == before
 
 
 @pytest.mark.parametrize("arguments", [("plans",), ("--help",), ("report", "good.howfar")])
@@ -198,7 +207,11 @@ def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *argume
 @pytest.mark.parametrize("columns", rarely_but((60,), (60, 80)))
 @pytest.mark.parametrize(
     ("variables", "plain"),
-    [({"TERM": "dumb"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, True), ({"TERM": "xterm"}, False)],
+    [
+        pytest.param({"TERM": "dumb"}, True, marks=pytest.mark.thorough),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True),
+        ({"TERM": "xterm"}, False),
+    ],
 )
 def test_terminals(where: Path, columns: int, variables: dict[str, str], plain: bool) -> None:
     output = _on_a_terminal(columns, where, variables, "report", "good.howfar")

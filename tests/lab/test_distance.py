@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -22,10 +23,11 @@ from jsonschema import Draft202012Validator
 from howfar.distance.record import MAX_CONNECTS, MAX_REQUESTS, schema_text
 from howfar.lab.servers import DATABASE, USER
 from tests.lab import certificates
-from tests.lab.howfar_runs import PYTHON_HOWFAR, run_howfar
+from tests.lab.howfar_runs import PYTHON_HOWFAR, call_howfar, run_howfar
 from tests.lab.listeners import Handler, serve_tcp
 from tests.lab.local_servers import SERVERS, LocalServer, run_server
 from tests.lab.local_stores import free_port, run_memcached, run_redis
+from tests.rarely import rarely_but
 
 pytestmark = pytest.mark.lab
 TIMEOUT_S = 60
@@ -33,7 +35,7 @@ TIMEOUT_S = 60
 
 def measure(*words: str, **environment: str) -> dict[str, Any]:
     """The JSON of a successful measurement."""
-    done = run_howfar("--json", *words, env=environment)
+    done = call_howfar("--json", *words, env=environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["failure"] is None
@@ -42,7 +44,7 @@ def measure(*words: str, **environment: str) -> dict[str, Any]:
 
 def fail(code: int, *words: str) -> dict[str, str]:
     """The failure in the JSON of a measurement that ends with this exit code."""
-    done = run_howfar("--json", *words)
+    done = call_howfar("--json", *words)
     assert done.returncode == code, done.stderr
     failure: dict[str, str] = json.loads(done.stdout)["failure"]
     return failure
@@ -112,7 +114,7 @@ def test_the_record_has_all_parts(server: LocalServer) -> None:
 
 def test_a_wrong_password_is_tried_once_and_refused(server: LocalServer) -> None:
     before = read_counters(server)["Aborted_connects"]
-    done = run_howfar("--json", tcp_url(server), env={"HOWFAR_PASSWORD": "not-this-one"})
+    done = call_howfar("--json", tcp_url(server), env={"HOWFAR_PASSWORD": "not-this-one"})
     assert done.returncode == 11
     failure = json.loads(done.stdout)["failure"]
     assert failure["step"] == "login" and failure["advice"]
@@ -121,16 +123,16 @@ def test_a_wrong_password_is_tried_once_and_refused(server: LocalServer) -> None
 
 
 def test_a_violated_limit_has_its_own_exit_code(server: LocalServer) -> None:
-    assert run_howfar("--fail-if", "p50>0ms", tcp_url(server), env=password_of(server)).returncode == 9
-    assert run_howfar("--fail-if", "p50>10s", tcp_url(server), env=password_of(server)).returncode == 0
+    assert call_howfar("--fail-if", "p50>0ms", tcp_url(server), env=password_of(server)).returncode == 9
+    assert call_howfar("--fail-if", "p50>10s", tcp_url(server), env=password_of(server)).returncode == 0
 
 
 def test_a_limit_of_p99_is_measured_with_enough_requests(server: LocalServer) -> None:
     words = ("--strict", "--fail-if", "p99>10s", tcp_url(server))
-    done = run_howfar("--json", *words, env=password_of(server))
+    done = call_howfar("--json", *words, env=password_of(server))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["request"]["count"] == 368
-    few = run_howfar("--count", "100", *words, env=password_of(server))
+    few = call_howfar("--count", "100", *words, env=password_of(server))
     assert few.returncode == 2 and "--count 368" in few.stderr
 
 
@@ -143,12 +145,12 @@ def test_bandwidth_is_one_answer_of_8_mib(server: LocalServer) -> None:
 
 def test_a_watch_ends_after_its_count_with_a_summary(server: LocalServer) -> None:
     words = ("--watch", "--interval", "10ms", "--count", "20", tcp_url(server))
-    done = run_howfar(*words, env=password_of(server))
+    done = call_howfar(*words, env=password_of(server))
     assert done.returncode == 0, done.stderr
     # A busy machine may skip some requests, but loses none.
     summary = re.search(r"^20 requests: (\d+) answered, 0 lost, (\d+) skipped", done.stdout, re.MULTILINE)
     assert summary and int(summary[1]) + int(summary[2]) == 20, done.stdout
-    lines = run_howfar("--json", *words, env=password_of(server)).stdout.splitlines()
+    lines = call_howfar("--json", *words, env=password_of(server)).stdout.splitlines()
     assert 0 < len(lines) <= 20 and all(json.loads(line)["latency_ns"] > 0 for line in lines)
     assert {json.loads(line)["target"] for line in lines} == {tcp_url(server)}
     schema = Draft202012Validator(json.loads(schema_text()))
@@ -173,10 +175,10 @@ def test_redis_counts_the_documented_requests(tmp_path: Path) -> None:
 def test_a_redis_with_a_password_is_refused_without_and_measured_with_it(tmp_path: Path) -> None:
     with run_redis(tmp_path, "--requirepass", "sesame") as store:
         target = f"redis://127.0.0.1:{store.port}"
-        refused = run_howfar(target)
+        refused = call_howfar(target)
         assert refused.returncode == 11 and "NOAUTH" in refused.stderr
         assert measure(target, REDISCLI_AUTH="sesame")["request"]["refusal"] is None
-        done = run_howfar("--json", f"redis://:sesame@127.0.0.1:{store.port}")
+        done = call_howfar("--json", f"redis://:sesame@127.0.0.1:{store.port}")
         assert done.returncode == 0 and "sesame" not in done.stdout + done.stderr
 
 
@@ -188,7 +190,7 @@ def test_memcached(tmp_path: Path) -> None:
 
 def test_the_protocol_of_a_silent_port_is_found_by_asking(tmp_path: Path) -> None:
     with run_redis(tmp_path) as store:
-        done = run_howfar("--json", f"127.0.0.1:{store.port}")
+        done = call_howfar("--json", f"127.0.0.1:{store.port}")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["product"].startswith("Redis ") and "redis://" in done.stderr
 
@@ -226,13 +228,13 @@ def test_a_peer_that_is_not_a_server_is_left_within_the_timeout(scheme: str, han
     with serve_tcp(handle) as port:
         began = time.monotonic()
         account = "" if scheme == "memcached" else "u:pass-word@"
-        done = run_howfar("--json", "--timeout", "1s", f"{scheme}://{account}127.0.0.1:{port}")
+        done = call_howfar("--json", "--timeout", "300ms", f"{scheme}://{account}127.0.0.1:{port}")
         assert done.returncode in (10, 11), done.stderr
         failure = json.loads(done.stdout)["failure"]
         assert failure["message"] and failure["advice"]
         assert "pass-word" not in done.stdout + done.stderr
         assert "\x1b" not in done.stdout + done.stderr
-        # At most four steps have a second each; the limit allows for a busy machine.
+        # At most four steps have 300 ms each; the limit allows for a busy machine.
         assert time.monotonic() - began < 30
 
 
@@ -247,7 +249,7 @@ def test_a_peer_that_is_not_a_server_is_left_within_the_timeout(scheme: str, han
     ],
 )
 def test_the_error_of_an_unreachable_target_is_short(target: str, code: int, fragment: str) -> None:
-    done = run_howfar(target.format(port=free_port()))
+    done = call_howfar(target.format(port=free_port()))
     assert done.returncode == code, done.stderr
     assert fragment in done.stderr and "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 4
@@ -305,13 +307,17 @@ def start(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 
 _COM_QUIT = b"\1\0\0\0\1"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+_USUAL_SIGNALS = ((False, signal.SIGINT), (True, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGKILL))
+"""Whether the command watches, and the signal."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.parametrize("watch", [(), ("--watch", "--interval", "10ms")], ids=["once", "watch"])
+@pytest.mark.parametrize("case", rarely_but(_USUAL_SIGNALS, itertools.product((False, True), _SIGNALS)))
 def test_a_signal_during_a_request_ends_the_session_with_a_goodbye(
-    server: LocalServer, watch: tuple[str, ...], number: int
+    server: LocalServer, case: tuple[bool, signal.Signals]
 ) -> None:
+    watches, number = case
+    watch = ("--watch", "--interval", "10ms") if watches else ()
     before = read_counters(server)["Aborted_clients"]
     gate = Gate(server, max_queries=8)
     with serve_tcp(gate.handle) as port:
@@ -395,7 +401,7 @@ def serve_errors(error: bytes, after: int = 0) -> Iterator[int]:
 def test_error_replies_are_a_failure_and_not_measured(kind: str) -> None:
     error = ERRORS[kind].decode().strip().lstrip("-")
     with serve_errors(ERRORS[kind]) as port:
-        done = run_howfar(
+        done = call_howfar(
             "--json", "--fail-if", "p50>10s", f"{kind}://127.0.0.1:{port}" if kind else f"127.0.0.1:{port}"
         )
     found = json.loads(done.stdout)
@@ -406,11 +412,11 @@ def test_error_replies_are_a_failure_and_not_measured(kind: str) -> None:
 
 def test_errors_after_good_answers_are_noticed() -> None:
     with serve_errors(ERRORS["redis"], after=100) as port:
-        done = run_howfar(f"redis://127.0.0.1:{port}")
+        done = call_howfar(f"redis://127.0.0.1:{port}")
         assert done.returncode == 11 and "LOADING" in done.stderr
     with serve_errors(ERRORS["redis"], after=4) as port:
         words = ("--watch", "--interval", "10ms", "--count", "6", f"redis://127.0.0.1:{port}")
-        lines = [json.loads(line) for line in run_howfar("--json", *words).stdout.splitlines()]
+        lines = [json.loads(line) for line in call_howfar("--json", *words).stdout.splitlines()]
     *lines, outage = lines
     errors = [line["lost"] for line in lines if line["latency_ns"] is None]
     assert errors and all("LOADING" in error for error in errors) and len(errors) < len(lines)
@@ -493,7 +499,7 @@ def test_a_bare_address_without_a_listener_is_unreachable() -> None:
 @pytest.mark.parametrize("name", ["", "missing/x.prom"])
 def test_a_file_that_cannot_be_written_does_not_lose_the_measurement(name: str, tmp_path: Path) -> None:
     with run_redis(tmp_path) as store:
-        done = run_howfar("--json", "--prometheus", str(tmp_path / name), f"redis://127.0.0.1:{store.port}")
+        done = call_howfar("--json", "--prometheus", str(tmp_path / name), f"redis://127.0.0.1:{store.port}")
     assert done.returncode == 6 and "cannot be written" in done.stderr
     assert json.loads(done.stdout)["request"]["count"] > 0
 
@@ -501,7 +507,7 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_measurement(name: str, 
 @pytest.mark.parametrize(("handle", "code"), [(silence, "protocol"), (text, "other_protocol")])
 def test_a_bare_address_without_a_server_is_a_failure(handle: Handler, code: str) -> None:
     with serve_tcp(handle) as port:
-        done = run_howfar("--json", "--timeout", "300ms", f"127.0.0.1:{port}")
+        done = call_howfar("--json", "--timeout", "300ms", f"127.0.0.1:{port}")
     found = json.loads(done.stdout)
     assert (done.returncode, found["exit_code"], found["failure"]["code"]) == (10, 10, code), done.stderr
     assert found["target"] == f"127.0.0.1:{port}"
@@ -511,16 +517,16 @@ def test_a_bare_address_without_a_server_is_a_failure(handle: Handler, code: str
 def test_an_error_of_several_lines_is_printed_as_one_line(kind: str) -> None:
     forged = b"-ERR\thowever\x1b[2J\x85howfar: a line that\xe2\x80\xa8howfar: is no line\r\n"
     with serve_errors(forged) as port:
-        done = run_howfar(f"{kind}://127.0.0.1:{port}" if kind else f"127.0.0.1:{port}")
+        done = call_howfar(f"{kind}://127.0.0.1:{port}" if kind else f"127.0.0.1:{port}")
     assert done.returncode == 11 and re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028]", done.stderr) is None
     assert not any(line.startswith(("howfar: a", "howfar: is")) for line in done.stderr.splitlines())
 
 
 @pytest.mark.parametrize("words", [("--timeout", "1us"), ("--timeout", "9ms", "--watch")])
 def test_a_limit_shorter_than_a_handshake_is_refused(words: tuple[str, ...]) -> None:
-    done = run_howfar(*words, f"redis://127.0.0.1:{free_port()}")
+    done = call_howfar(*words, f"redis://127.0.0.1:{free_port()}")
     assert done.returncode == 2 and "10ms" in done.stderr and "firewall" not in done.stderr
 
 
 def test_two_formats_on_one_output_are_refused() -> None:
-    assert run_howfar("--json", "--csv", "redis://127.0.0.1:1").returncode == 2
+    assert call_howfar("--json", "--csv", "redis://127.0.0.1:1").returncode == 2

@@ -120,9 +120,9 @@ def test_two_hops_take_more_cpu_than_one(seen: Any) -> None:
 
 def _start_session(path: str, where: Path, cache: Path) -> Session:
     paths = ("remote" if PATHS[path].crosses_link else "socket", path)
-    plan = tiny_plan(paths, blocks=3, workload={**POINT_SELECT, "db_ps_mode": "disable"})
+    plan = tiny_plan(paths, blocks=2, workload={**POINT_SELECT, "db_ps_mode": "disable"})
     if _server(PATHS[path]) in STORES:
-        plan = tiny_plan(paths, blocks=3, workload={"kind": "key_value"}, contents={"keys": {"count": 500}})
+        plan = tiny_plan(paths, blocks=2, workload={"kind": "key_value"}, contents={"keys": {"count": 500}})
     (where / "hops.toml").write_text(plan)
     return Session(["run", "hops.toml", "--server", _server(PATHS[path]), "--out", "a.howfar"], cache, where)
 

@@ -17,7 +17,7 @@ from howfar.store.records import Run, StopReason, Trial
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import PATHS, assert_completed, good_trials, require, tiny_plan
 from tests.lab.local_servers import require_php, require_server
-from tests.lab.sandboxes import TIMEOUT_S, cache_variable
+from tests.lab.sandboxes import TIMEOUT_S, cache_variable, in_sandbox
 
 _MISSING = [
     reason
@@ -39,7 +39,7 @@ def run_on_hosts(
     request = json.dumps({"directory": str(directory), "hosts": hosts, **more})
     bin_directory = Path(sys.executable).parent
     return subprocess.run(
-        [sys.executable, "-m", "tests.lab.namespace_hosts", request, "bash", "-ec", script],
+        in_sandbox(sys.executable, "-m", "tests.lab.namespace_hosts", request, "bash", "-ec", script),
         capture_output=True,
         text=True,
         timeout=4 * TIMEOUT_S,
@@ -58,6 +58,7 @@ def skip_unless_installed(*programs: str) -> None:
         require_php() if program == "php" else require_server(program)
 
 
+_PLAN = tiny_plan(link=False, blocks=2)
 _LIFE = """
 howfar hosts up
 howfar hosts show --json >show.json
@@ -68,6 +69,7 @@ while kill -0 $bench 2>/dev/null; do
   sleep 0.2
 done
 wait $bench
+howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar 2>run.txt && echo 0 >run.code || echo $? >run.code
 ps -eo args >ps.txt
 ls /dev/shm >shm.txt
 howfar hosts down
@@ -84,8 +86,9 @@ def alive_lines(ps: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def hosts_life(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the output of `_LIFE`: two hosts are joined, shown and released."""
+    """A directory with the output of `_LIFE`: two hosts are joined, shown, used for a run and released."""
     directory = tmp_path_factory.mktemp("h")
+    (directory / "plan.toml").write_text(_PLAN)
     done = run_on_hosts(cache, directory, _LIFE)
     assert done.returncode == 0, done.stderr
     assert "are not up" in done.stderr.splitlines()[-2]
@@ -129,22 +132,11 @@ def test_no_process_remains_when_hosts_are_down(hosts_life: Path) -> None:
     assert not [line for line in alive_lines(shown) if "ray" in line or "howfar.fleet" in line]
 
 
-_PLAN = tiny_plan(link=False)
-
-
 @pytest.fixture(scope="module")
-def measured(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Four paths between two hosts, by a command that joins and releases them."""
-    directory = tmp_path_factory.mktemp("m")
-    (directory / "plan.toml").write_text(_PLAN)
-    done = run_on_hosts(
-        cache,
-        directory,
-        "howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar; ps -eo stat,args >ps.txt",
-    )
-    assert_completed(done.returncode, done.stderr)
-    assert not [line for line in (directory / "ps.txt").read_text().splitlines() if "raylet" in line and line[0] != "Z"]
-    return read_run(directory / "run.howfar")
+def measured(hosts_life: Path) -> Run:
+    """Four paths between two hosts."""
+    assert_completed(int((hosts_life / "run.code").read_text()), (hosts_life / "run.txt").read_text())
+    return read_run(hosts_life / "run.howfar")
 
 
 def test_four_paths_are_measured_between_two_hosts(measured: Run) -> None:
@@ -193,13 +185,16 @@ def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
 
 @pytest.mark.thorough
 def test_hosts_without_fixed_roles_swap_them_from_block_to_block(cache: Path, tmp_path: Path) -> None:
+    """The command joins the hosts and releases them."""
     (tmp_path / "plan.toml").write_text(tiny_plan(("tcp", "remote"), link=False))
     done = run_on_hosts(
         cache,
         tmp_path,
-        "howfar run plan.toml --on hosts.toml --out run.howfar; howfar report --md run.howfar >report.md",
+        "howfar run plan.toml --on hosts.toml --out run.howfar; ps -eo stat,args >ps.txt; "
+        "howfar report --md run.howfar >report.md",
     )
     assert_completed(done.returncode, done.stderr)
+    assert not [line for line in alive_lines((tmp_path / "ps.txt").read_text()) if "raylet" in line]
     run = read_run(tmp_path / "run.howfar")
     for trial in good_trials(run):
         server, client = ("b", "a") if trial.block % 2 == 0 else ("a", "b")

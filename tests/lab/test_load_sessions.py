@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +11,7 @@ import pytest
 
 from howfar.lab.servers import DATABASE, USER
 from tests.lab import certificates
-from tests.lab.load_scenario import HOWFAR_LOAD
+from tests.lab.howfar_runs import call_howfar
 from tests.lab.local_servers import ONE_TABLE, LocalServer
 
 EVENTS = 20
@@ -26,13 +24,7 @@ def load(server: LocalServer, **parameters: str) -> tuple[int, list[dict[str, An
     dsn = f"mysql://{USER}@{host}:{port}/{DATABASE}?{query}"
     tables = [f"--tables={ONE_TABLE.count}", f"--table-size={ONE_TABLE.size}"]
     options = [*tables, f"--events={EVENTS}", "--time=120", "--json"]
-    done = subprocess.run(
-        [*HOWFAR_LOAD, dsn, "oltp_read_only", *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "HOWFAR_PASSWORD": server.password},
-    )
+    done = call_howfar("load", dsn, "oltp_read_only", *options, env={"HOWFAR_PASSWORD": server.password})
     assert server.password not in done.stdout + done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 

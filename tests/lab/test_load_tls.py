@@ -19,8 +19,8 @@ import pytest
 
 from howfar.lab.servers import DATABASE, USER, CertificatePaths
 from tests.lab import accounts, certificates
+from tests.lab.howfar_runs import call_howfar
 from tests.lab.listeners import serve_tcp
-from tests.lab.load_scenario import HOWFAR_LOAD
 from tests.lab.local_servers import ONE_TABLE, LocalServer, require_server, run_server
 
 _SSL_REQUEST = struct.pack("!II", 8, 80_877_103)
@@ -163,12 +163,8 @@ def encrypted(
 
 def _load(dsn: str, password: str, user: str = USER) -> tuple[int, dict[str, Any]]:
     """The exit code and the last line."""
-    done = subprocess.run(
-        [*HOWFAR_LOAD, dsn, "oltp_point_select", *_OPTIONS],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "HOWFAR_PASSWORD": password, "HOME": "/nonexistent"},
+    done = call_howfar(
+        "load", dsn, "oltp_point_select", *_OPTIONS, env={"HOWFAR_PASSWORD": password, "HOME": "/nonexistent"}
     )
     lines = done.stdout.splitlines()
     return done.returncode, json.loads(lines[-1]) if lines else {"message": done.stderr}

@@ -13,6 +13,7 @@ from tests.lab.howfar_runs import PATHS
 from tests.lab.sandboxes import run_lab
 from tests.lab.scenario_programs import run_scenario
 from tests.lab.undisturbed import unexcused
+from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 _TABLES, _SIZE = 2, 1000
@@ -26,7 +27,7 @@ def seen(cache: Path) -> dict[str, Any]:
 
 def _trials(seen: dict[str, Any], path: str) -> list[dict[str, Any]]:
     found = [trial for trial in seen["trials"] if trial["path"] == path]
-    assert len(found) == 2
+    assert len(found) == 1 + (path == PATHS[0])
     return found
 
 
@@ -92,7 +93,7 @@ def test_a_second_start_uses_the_loaded_template(seen: dict[str, Any], cache: Pa
     assert not list(loaded.glob("building-*"))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", rarely_but(("tcp", "forwarded-socket"), PATHS))
 def test_a_program_without_howfar_finds_the_server(path: str, cache: Path) -> None:
     """A client without howfar connects by the variables and the password file."""
     script = (

@@ -39,7 +39,7 @@ CASES = {
         "lines",
     ),
     "mysql": ("tcp", "remote:1.3+per_page"),
-    "postgresql": ("socket", "tcp+per_page", "remote", "forwarded-socket+per_page"),
+    "postgresql": ("socket", "remote+per_page"),
 }
 SEEN_FROM = {"socket": "localhost", "tcp": "127.0.0.1", "remote": "10.77.0.1", "forwarded-socket": "localhost"}
 

@@ -20,6 +20,7 @@ from tests.lab.local_servers import make_short_directory, prepare_store
 from tests.lab.sandboxes import run_lab
 from tests.lab.scenario_programs import run_scenario
 from tests.lab.undisturbed import unexcused
+from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "postgresql")]
 _TABLES, _SIZE = 2, 1000
@@ -37,10 +38,10 @@ def seen(cache: Path) -> dict[str, Any]:
 
 
 def _trials(seen: dict[str, Any], **cell: str) -> list[dict[str, Any]]:
-    """The two trials of a cell."""
+    """The trials of a cell: two of the first one."""
     names = {"path", "tls", "connect", "kind"}
     found = [trial for trial in seen["trials"] if {name: trial[name] for name in names & set(trial)} == cell]
-    assert len(found) == 2
+    assert len(found) == 1 + (cell == {"path": PATHS[0]})
     return found
 
 
@@ -134,7 +135,7 @@ def test_a_load_whose_sessions_are_ended_repeatedly_is_failing(cache: Path) -> N
         "n.Connection(e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), database=e['HOWFAR_DATABASE'], "
         "unix_sock=e['HOWFAR_SOCKET']).run('ALTER ROLE CURRENT_USER SET idle_session_timeout = 20')"
     )
-    load = f"{HOWFAR} load --threads 1 --rate 4 --time 4 --tables 1 --table-size 10 --on-disconnect reconnect --json"
+    load = f"{HOWFAR} load --threads 1 --rate 8 --time 2 --tables 1 --table-size 10 --on-disconnect reconnect --json"
     script = f"{shlex.join([sys.executable, '-c', limit])} && {load} oltp_point_select"
     done = run_lab(*_SMALL, "--path", "socket", "--", "sh", "-c", script, cache=cache)
     *_, finished, summary = map(json.loads, done.stdout.splitlines())
@@ -142,7 +143,7 @@ def test_a_load_whose_sessions_are_ended_repeatedly_is_failing(cache: Path) -> N
     assert finished["reconnects"] > 0 and "57P05" in finished["lost"]["last"]["message"]
 
 
-@pytest.mark.parametrize("path", ["socket", "forwarded-socket"])
+@pytest.mark.parametrize("path", rarely_but(("forwarded-socket",), ("socket", "forwarded-socket")))
 def test_libpqs_variables_locate_the_server(cache: Path, path: str) -> None:
     script = (
         "import os; e = os.environ; print(e['PGHOST'], e['PGPORT'], e['PGUSER'], e['PGDATABASE'], "

@@ -25,7 +25,7 @@ def run_replication(server: str, cache: Path, *cases: dict[str, Any], **environm
     """Run the cases one after the other over the same links; returns each one's answer, checked to leave no server and no file."""
     program = str(find_server(server).path)  # the tests' cache has no private installs
     results = run_scenario(
-        "replication_scenario", program, str(RTT_NS), *map(json.dumps, cases), cache=cache, **environment
+        "replication_scenario", program, str(RTT_NS), *map(json.dumps, cases), cache=cache, env=environment
     )
     assert len(results) == len(cases)
     for answer in results:
@@ -112,7 +112,7 @@ def test_faults_before_the_start_are_reported(name: str, cache: Path) -> None:
     faults = [fault for fault in expected if fault not in rare]
     # Only a timeout finds the cut.
     results = run_replication(
-        name, cache, *({"fault": fault, "timeout_s": 5 if fault == "cut" else 60} for fault in faults)
+        name, cache, *({"fault": fault, "timeout_s": 2 if fault == "cut" else 60} for fault in faults)
     )
     for fault, answer in zip(faults, results, strict=True):
         kind, begin, fragment = expected[fault]

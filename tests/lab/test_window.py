@@ -110,6 +110,7 @@ def test_a_small_receive_buffer_shows_in_the_servers_record(cache: Path) -> None
     )
 
 
+@pytest.mark.thorough
 def test_the_link_stays_as_calibrated(cache: Path) -> None:
     """The link's threads stay on the receivers' CPUs even after bulk transfers: reassigning them made the RTT 10 to 25 % longer. Other
     programs can only make an RTT longer, also the calibrated one, so the shortest of several probes must not be longer."""

@@ -15,7 +15,7 @@ import pytest
 
 from howfar.lab.link.backends import backends
 from tests.lab.conftest import namespaces, nobodys_home  # noqa: F401 - fixtures
-from tests.lab.sandboxes import TIMEOUT_S, cache_variable, python_of_nobody
+from tests.lab.sandboxes import TIMEOUT_S, cache_variable, in_sandbox, python_of_nobody
 from tests.lab.undisturbed import OtherProgramsCpu, fail_or_skip
 from tests.physics.conformance_checks import CHECKS
 
@@ -31,7 +31,7 @@ def results(backend: str) -> dict[str, Any]:
     try:
         with OtherProgramsCpu() as others:
             done = subprocess.run(
-                [sys.executable, "-m", "tests.physics.conformance_run", backend],
+                in_sandbox(sys.executable, "-m", "tests.physics.conformance_run", backend),
                 capture_output=True,
                 text=True,
                 timeout=5 * TIMEOUT_S,

@@ -109,7 +109,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         replace(BUSY, emulator={SERVER_CPU_NUMBER: 0.35}),
         Resource.SERVER_CPU,
         "high",
-        "server 63 %, emulator 35 % & emulator (part of this measurement",
+        "server 63 %, howfar's emulator 35 % & emulator (part of this measurement",
     ),
     "an emulator with most of a CPU": (
         replace(BUSY, server_us=400, emulator={SERVER_CPU_NUMBER: 0.7}),

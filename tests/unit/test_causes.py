@@ -40,7 +40,8 @@ def test_the_cause_is_the_part_that_changed_most(
     assert [finding.id for finding in found] == ([] if cause is None else [cause])
     if found:
         assert found[0].parameters["part_ms"] == pytest.approx(part_ms)
-        assert found[0].parameters["change_ms"] == pytest.approx(sum(parts_ms) - 1.5)
+        times_ms = found[0].parameters["time_ms"], found[0].parameters["usual_ms"]
+        assert times_ms == pytest.approx((sum(parts_ms), 1.5))
 
 
 def test_what_is_no_difference_or_changed_otherwise_has_no_cause() -> None:
@@ -55,11 +56,11 @@ def test_what_is_no_difference_or_changed_otherwise_has_no_cause() -> None:
 def test_the_answer_has_its_cause_and_certainty() -> None:
     assert [cause.id for cause in SUMMARY.answer.causes] == ["longer-round-trips"]
     assert 0 < len(SUMMARY.answer.why.split()) <= MAX_WORDS
-    assert certainty(SUMMARY).startswith("8 blocks with ")
+    assert certainty(SUMMARY).startswith("Everything was measured 8 times; ")
     assert "doubtful" not in certainty(SUMMARY)
     disturbed = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)})
     assert certainty(disturbed).endswith("; doubtful because of other programs on this machine.")
     few = SUMMARY.model_copy(update={"complete_blocks": 5, "blocks": 5, "target_half_width": 0.001})
-    assert certainty(few).startswith("Only 5 blocks with ") and "not ±0.1 % as requested" in certainty(few)
+    assert certainty(few).startswith("Everything was measured only 5 times, so ") and "the target is ±0.1 %" in certainty(few)
     missing = SUMMARY.answer.model_copy(update={"findings": (not_yet(3),)})
     assert certainty(SUMMARY.model_copy(update={"answer": missing})) == ""

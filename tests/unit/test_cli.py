@@ -282,7 +282,7 @@ def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
     assert howfar("run", "--quick", "--out", "b.howfar", "--threads", "4")[0] == 0
     code, out, _ = howfar("compare", "a.howfar", "b.howfar")
     assert code == 0
-    assert out.startswith("Are these two runs the same?") and "0.50" in out
+    assert out.startswith("Do these two runs give the same result?") and "0.50" in out
     assert "other factor levels" in out and "time of a transaction" in out
     code, out, err = howfar("compare", "a.howfar", "a.howfar", "b.howfar")
     assert (code, "two files hold the same run" in err, "third run" in out) == (0, True, True)

@@ -260,7 +260,7 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
     floor = floors_text(summary.noise_floor, summary.link_noise_floor)
-    assert f"differences below {floor} may be chance" in certainty(summary)
+    assert f"differences in throughput below {floor} may be chance" in certainty(summary)
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
             assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"

@@ -291,7 +291,11 @@ def _advise_more_blocks(context: _RunContext) -> Advice | None:
     }
     unreachable = [arm for arm in blocks_by_arm if arm not in reachable]
     reasons: list[str] = []
-    parameters: Parameters = {"max_blocks": MAX_BLOCKS_ADVISED, "quick": int(context.table.run.info.quick)}
+    parameters: Parameters = {
+        "present": context.table.blocks,
+        "max_blocks": MAX_BLOCKS_ADVISED,
+        "quick": int(context.table.run.info.quick),
+    }
     if reachable and len(reachable) <= MAX_ARMS_NAMED:
         reasons.append("blocks")
         entries = [fill(texts.BLOCKS_OF_ARM, arm=arm, blocks=blocks) for arm, blocks in reachable.items()]

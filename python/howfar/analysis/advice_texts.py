@@ -61,9 +61,9 @@ REASONS: Texts = {
     "forwarded-slower": "the forwarded socket reaches {ratio} times the {unit} per second of plain TCP ({arm})",
     "forwarded-cpu": "each {one} costs {cpu_ratio} times the CPU through the forwarded socket",
     "no-intervals": "fewer blocks give no interval, and intervals can be trusted with {trusted} blocks or more",
-    "blocks": "if the differences are as large as measured, the number of blocks needed to tell them from the baseline is {blocks}",
-    "blocks-of-cells": "if the differences are as large as measured, the number of blocks needed to tell them from the baseline is "
-    "about {median} in the median of {cells} cells, {worst} at worst ({arm})",
+    "blocks": "if the differences are as large as measured, as many blocks show them: {blocks}; this run has {present}",
+    "blocks-of-cells": "if the differences are as large as measured, about {median} blocks show them in the median of {cells} cells, "
+    "{worst} at worst ({arm}); this run has {present}",
     "too-many-blocks": "with this scatter, more than {max_blocks} blocks are needed to resolve a difference as small as that of "
     "{unreachable}; CPU per query may need fewer",
     "narrow-blocks": "about {narrow} blocks would make the intervals as narrow as requested",

@@ -11,11 +11,11 @@ from howfar.model.resource import Resource
 from howfar.plan.factors import FACTORS, Level, level_of
 
 CAUSES: Texts = {
-    "longer-round-trips": "with {subject}, a transaction takes {change_ms:table} ms longer than with {baseline}, {part_ms:table} ms "
-    "of it for {turns:of round-trip} of {rtt_ms:table} ms",
-    "longer": "with {subject}, a transaction takes {change_ms:table} ms longer than with {baseline}, {part_ms:table} ms of it for "
+    "longer-round-trips": "with {subject}, a transaction takes {time_ms:table} ms instead of {usual_ms:table} ms: {part_ms:table} ms "
+    "go to {turns:of round-trip} of {rtt_ms:table} ms",
+    "longer": "with {subject}, a transaction takes {time_ms:table} ms instead of {usual_ms:table} ms: {part_ms:table} ms more go to "
     "{part}",
-    "shorter": "with {subject}, a transaction takes {change_ms:table} ms less than with {baseline}, {part_ms:table} ms of it for "
+    "shorter": "with {subject}, a transaction takes {time_ms:table} ms instead of {usual_ms:table} ms: {part_ms:table} ms less go to "
     "{part}",
     "limited": "{subject} {limit}",
 }
@@ -49,7 +49,8 @@ def _difference(cell: CellSummary, baseline: CellSummary, factor: str) -> Findin
         return None
     parameters: dict[str, str | int | float] = {
         "baseline": _label(baseline.factors, factor),
-        "change_ms": abs(change_us) / 1e3,
+        "time_ms": cell.cycle.us / 1e3,
+        "usual_ms": baseline.cycle.us / 1e3,
         "part_ms": min(changes_us[part], abs(change_us)) / 1e3,
         "part": part,
     }

@@ -6,8 +6,8 @@ from howfar.analysis.answer import NOT_YET
 from howfar.findings import Texts
 
 QUESTIONS: Texts = {
-    "two": "Are these two runs the same?",
-    "several": "Are these runs the same?",
+    "two": "Do these two runs give the same result?",
+    "several": "Do these runs give the same result?",
 }
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 ANSWERS: Texts = {
@@ -25,7 +25,7 @@ ANSWERS: Texts = {
     "given-rates": "no answer from throughput, because each shared arm has a given rate: compare the times of a transaction",
 }
 CAUSES: Texts = {
-    "path": "relative to the baseline of its own run, {subject} is {estimate:slower}",
+    "path": "not the machine as a whole: relative to the baseline of its own run, {subject} is {estimate:slower}",
     "path, next": "{subject} {estimate:slower}",
     "machine": "relative to the baseline of its own run, no arm differs, within {within:upper}: this points to the machine, "
     "not a path",
@@ -40,7 +40,7 @@ CERTAINTY: Texts = {
     "apart": "the runs were not interleaved, so a difference may come from the time between them",
 }
 ADVICE: Texts = {
-    "interleave": "For a firm answer, measure both as arms of one run.",
+    "interleave": "For a firm answer, measure both in one run: a plan with both as arms, as in `howfar plans paths`.",
     "because-interleave": "Arms of one run alternate, so that changes of the machine affect all of them alike.",
     "continue": "Measure more blocks of the shorter run: `howfar resume FILE --time-budget 10min`.",
 }

@@ -36,6 +36,7 @@ from howfar.analysis.diagnostics import (
     cpu_scatter,
     session_warnings,
 )
+from howfar.analysis.disturbance import Disturbance, find_disturbance
 from howfar.analysis.hosts import HostsSeen, summarise_hosts
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, saturated_arms
@@ -227,6 +228,8 @@ class Summary(Part):
     """Notes about hosts. None: the run was in the laboratory."""
     controls: tuple[Control, ...] = ()
     """Measurements whose true result is known. Empty: nothing crosses a link, or an older run file."""
+    disturbance: Disturbance | None = None
+    """Trials in which other programs used CPUs. None: no trial, or not recorded."""
     others_cpus: float | None
     """Median over trials of the CPUs that other programs kept busy. None: not recorded."""
     machine_cpus: int | None
@@ -381,6 +384,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         hosts=summarise_hosts(run, table),
         controls=run_controls,
         void_reasons=_count_void_reasons(plan_run, None),
+        disturbance=find_disturbance(table, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table),
         others_cpus=machine.others_cpus,
         machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),

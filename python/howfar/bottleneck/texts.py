@@ -11,7 +11,7 @@ LIMITS: Texts = {
     "full-link-of-small-packets": "the link {direction} is full{bursts:? in bursts}: {speed:.4g} MiB/s of small packets, which with "
     "their headers take {used:share} of its rate",
     "busy-load-generator": "the load generator's busiest thread was on a CPU for {share:share} of the time",
-    "full-cpu": "the CPU of the {host} is full: {users}",
+    "full-cpu": "the CPU on the {host}'s side is full: {users}",
     "full-cpus": "the CPUs of both hosts are full: {users}",
     "busy-thread": "one thread of the {role} was on a CPU for {share:share} of the time, while other CPUs had time left",
     "busy-thread-and-cpus": "one thread of the {role} was on a CPU for {share:share} of the time, and the other CPUs were full too",
@@ -137,7 +137,7 @@ NON_REMEDIES: Texts = {
 }
 
 DIRECTIONS = {"to_client": "to the client", "to_server": "to the server"}
-USERS = {"link": "emulator", "others": "other programs"}
+USERS = {"link": "howfar's emulator", "others": "other programs"}
 """Names of users of a CPU; that of any other is its role."""
 NO_USERS = "no known program"
 USER_SHARE, PART_SHARE = "{name} {share:share}", "{share:share} {name}"

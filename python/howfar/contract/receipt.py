@@ -594,6 +594,16 @@ class WritersReceipt(ReceiptPart):
     second: SecondWriter | None = None
 
 
+class ProgramUse(ReceiptPart):
+    """A program that is none of the trial's, and the CPUs that it used in the window."""
+
+    name: str
+    """As the kernel shortens it, without arguments."""
+    pid: int
+    """Outside the sandbox. Time of processes that it waited for is its own."""
+    cpus: float
+
+
 class TrialReceipt(ReceiptPart):
     """All parts of one trial's receipt; a path or testbed without a part does not set it."""
 
@@ -610,6 +620,8 @@ class TrialReceipt(ReceiptPart):
     link: LinkReceipt | None = None
     arrivals: ArrivalsReceipt | None = None
     writers: WritersReceipt | None = None
+    programs: tuple[ProgramUse, ...] | None = None
+    """The other programs that used the most CPU time in the window, the largest first. None: not looked for."""
 
     @property
     def replication_window(self) -> ReplicationWindow | None:

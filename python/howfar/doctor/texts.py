@@ -9,7 +9,7 @@ ANSWERS: Texts = {
     "avoidable": "{count:of cost} can be avoided: {subject}",
     "notes": "nothing has to change; worth knowing: {subject}",
     "nothing": "none: there is nothing to change at {servers:of server}",
-    "nothing-seen": "nothing to change in what could be seen, but {unseen:of thing} stayed unseen",
+    "nothing-seen": "nothing to change in what could be seen, but {unseen:of thing} could not be inspected",
     "none-found": "no server was found that can be reached from here",
 }
 COSTS: Texts = {
@@ -48,10 +48,13 @@ PER_CONNECT = frozenset({"authority-bundle", "connect-churn", "encrypted-socket"
 CERTAINTY: Texts = {
     "times": "times are medians of up to {rounds:of round} with 95 % intervals",
     "logins": "{logins} of {servers:of server} accepted a login",
-    "unseen": "{unseen:of thing} stayed unseen",
+    "unseen": "{unseen:of thing} could not be inspected",
 }
-SETTING = "{servers:of server} · watched for {seconds:.1f} s with {looks:of look} · load average {load:.1f} on {cpus:of CPU} · {when}"
-ADVICE = "Write the lines below each CHANGE above, then run `howfar doctor` again."
+SETTING = (
+    "{servers:of server} · watched for {seconds:.1f} s and sampled {looks:of time} "
+    "· load average {load:.1f} on {cpus:of CPU} · {when}"
+)
+ADVICE = "Of the lines below each CHANGE above, apply those for your application, then run `howfar doctor` again."
 WHERE_SEARCHED = "Looked for {programs} among the processes, and at their usual ports and sockets."
 LINES: Texts = {
     "change": "CHANGE: {says}. [{check}]",

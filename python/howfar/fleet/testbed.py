@@ -12,7 +12,15 @@ from typing import Any, cast
 
 from howfar.contract.environment import Capacity, HostFacts, HostRoles, RunEnvironment
 from howfar.contract.messages import Observed, Receipt
-from howfar.contract.receipt import HostReport, HostsReceipt, IdleReceipt, LinkReceipt, TcpSettings, TrialReceipt
+from howfar.contract.receipt import (
+    HostReport,
+    HostsReceipt,
+    IdleReceipt,
+    LinkReceipt,
+    ProgramUse,
+    TcpSettings,
+    TrialReceipt,
+)
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.distances import (
@@ -630,6 +638,8 @@ class _HostsLoad:
 
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
         """`machines`: identity of the machine, by host."""
+        self.programs: tuple[ProgramUse, ...] | None = None
+        """Not looked for on hosts."""
         self._machines = [machines[name] for name in hosts]
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from howfar.errors import LabError, MissingError, SandboxForbidden, shell_exit_code
 from howfar.lab.kernel import die_with_parent
+from howfar.lab.programs import OUTER_PROC, pass_outer_proc
 from howfar.stopping import is_repeated_request
 
 _MARK = "HOWFAR_SANDBOX"
@@ -178,12 +179,20 @@ def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> in
     command = list(argv) if argv is not None else [sys.executable, *sys.orig_argv[1:]]
     flags = namespace_flags(network=network)
     read_end, write_end = os.pipe()
-    environment = {**os.environ, _MARK: "1", _LIFELINE: str(read_end), TCP_MEMORY: _tcp_memory()}
+    outer_proc, outer_proc_text = pass_outer_proc()
+    descriptors = [read_end, *([outer_proc] if outer_proc >= 0 else [])]
+    environment = {
+        **os.environ,
+        _MARK: "1",
+        _LIFELINE: str(read_end),
+        TCP_MEMORY: _tcp_memory(),
+        OUTER_PROC: outer_proc_text,
+    }
     try:
-        return run_forwarding_signals(["unshare", *flags, "--", *command], environment, pass_fds=(read_end,))
+        return run_forwarding_signals(["unshare", *flags, "--", *command], environment, pass_fds=tuple(descriptors))
     finally:
-        os.close(read_end)
-        os.close(write_end)
+        for descriptor in (*descriptors, write_end):
+            os.close(descriptor)
 
 
 def run_forwarding_signals(

@@ -90,12 +90,14 @@ def _certainty(result: Result, found: Finding) -> str:
     if found.id in _NO_ANSWERS:
         return ""
     names = ["run", *(["doubtful"] if doubts else []), *([] if verdict.findings else ["valid"])]
+    names += ["errors"] if result.errors else []
     names += ["unknown"] if verdict.unknown else []
     return _clauses(
         names,
         seconds=result.seconds,
         transactions=result.finished.transactions,
         stamps=join(doubts),
+        errors=result.errors,
         unknown=len(verdict.unknown),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from howfar.findings import Texts
 
-QUESTION = "How much load does this server sustain?"
+QUESTION = "How fast is this server under this load?"
 QUESTION_OF_SEARCH = "How much load does this server sustain with {goal}?"
 ANSWERS: Texts = {
     "void": "no answer: the session is not the one that was requested",
@@ -34,6 +34,7 @@ CAUSES: Texts = {
 CERTAINTY: Texts = {
     "run": "one run of {seconds:.4g} s with {transactions:of transaction}",
     "valid": "no check found a problem",
+    "errors": "{errors:of error} counted",
     "doubtful": "doubtful, because it is {stamps}",
     "unknown": "{unknown:of check} could not be made",
     "trials": "{trials:of trial}, {repeats} of them at this rate",

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic
+from howfar.analysis.disturbance import Disturbance
 from howfar.analysis.summary import Summary
 from howfar.findings import Texts, fill, join, note
 from howfar.report.figures import floors_text, has_only_faults, widest_interval
 from howfar.stats.intervals import half_width_text
 
 TEXTS: Texts = {
-    "blocks": "{blocks:of block} with {trials:of trial}",
-    "few": "only {blocks:of block} with {trials:of trial}, so intervals may be too narrow",
-    "width": "95 % intervals within {width}",
-    "wide": "95 % intervals within {width}, not {wanted} as requested",
-    "very-wide": "95 % intervals wider than ±100 %",
-    "floor": "differences below {floor} may be chance",
-    "no-floor": "which differences may be chance is unknown",
+    "blocks": "everything was measured {blocks:of time}",
+    "few": "everything was measured only {blocks:of time}, so intervals may be too narrow",
+    "width": "95 % intervals of throughput ratios are within {width}",
+    "wide": "95 % intervals of throughput ratios are within {width}; the target is {wanted}",
+    "very-wide": "95 % intervals of throughput ratios are wider than ±100 %",
+    "floor": "differences in throughput below {floor} may be chance",
+    "no-floor": "which differences may be chance is unknown, because no path was measured twice",
+    "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
+    "disturbed-by": "other programs, mostly {program}, used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
+    "program": "{name} (pid {pid})",
+    "processes": "{processes} processes of {name}",
+    "quiet": "without the blocks of these trials, {arm} is {estimate:slower}",
     "doubtful": "doubtful because of {warnings}",
 }
 _DOUBTS = (
@@ -37,29 +45,51 @@ _DOUBT_NAMES = {
 }
 
 
-def certainty(summary: Summary) -> str:
-    """`8 blocks with 40 trials; 95 % intervals within ±4.0 %; differences below 6.6 % may be chance.` Empty: there is no answer."""
+def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[str] = ()) -> str:
+    """`Everything was measured 8 times; 95 % intervals of throughput ratios are within ±4.0 %; ...` Empty: there is no answer.
+
+    `is_about_ratios`: whether the answer compares throughputs. `proofs`: clauses of the experiment.
+    """
     if summary.answer.is_missing or not summary.good_trials:
         return ""
-    blocks = summary.complete_blocks or summary.blocks
-    present = {*summary.warnings, *(warning for cell in summary.cells for warning in cell.warnings)}
-    names = ["few" if blocks < FEW_BLOCKS else "blocks"]
-    width = None if has_only_faults(summary) else widest_interval(summary)
-    if width is not None:
-        names.append("very-wide" if width > 1 else "wide" if width > summary.target_half_width else "width")
-        names.append("no-floor" if summary.noise_floor is None else "floor")
-    doubts = [_DOUBT_NAMES[doubt] for doubt in _DOUBTS if doubt in present]
-    names += ["doubtful"] if doubts else []
-    clauses = (
-        fill(
-            TEXTS[name],
-            blocks=blocks,
-            trials=summary.good_trials,
-            width="" if width is None else half_width_text(width),
-            wanted=half_width_text(summary.target_half_width),
-            floor="" if summary.noise_floor is None else floors_text(summary.noise_floor, summary.link_noise_floor),
-            warnings=join(doubts),
-        )
-        for name in names
-    )
+    clauses = (*_precision(summary, is_about_ratios), *proofs, *_disturbance(summary.disturbance), *_doubts(summary))
     return note("{text}", text="; ".join(clauses))
+
+
+def _precision(summary: Summary, is_about_ratios: bool) -> Iterator[str]:
+    blocks = summary.complete_blocks or summary.blocks
+    yield fill(TEXTS["few" if blocks < FEW_BLOCKS else "blocks"], blocks=blocks)
+    if not is_about_ratios or has_only_faults(summary) or (width := widest_interval(summary)) is None:
+        return
+    target = summary.target_half_width
+    name = "very-wide" if width > 1 else "wide" if width > target else "width"
+    yield fill(TEXTS[name], width=half_width_text(width), wanted=half_width_text(target))
+    if summary.noise_floor is None:
+        yield TEXTS["no-floor"]
+    else:
+        yield fill(TEXTS["floor"], floor=floors_text(summary.noise_floor, summary.link_noise_floor))
+
+
+def _disturbance(disturbance: Disturbance | None) -> Iterator[str]:
+    if disturbance is None:
+        return
+    figures: dict[str, str | int | float] = {
+        "most": disturbance.max_cpus,
+        "cpus": disturbance.machine_cpus,
+        "disturbed": disturbance.trials,
+        "known": disturbance.of,
+    }
+    if disturbance.programs:
+        name, pids = disturbance.programs[0].name, disturbance.programs[0].pids
+        template = TEXTS["program" if len(pids) == 1 else "processes"]
+        figures["program"] = fill(template, name=name, pid=pids[0], processes=len(pids))
+    yield fill(TEXTS["disturbed-by" if disturbance.programs else "disturbed"], **figures)
+    for arm, ratio in disturbance.quiet_ratios.items():
+        yield fill(TEXTS["quiet"], arm=arm, estimate=ratio)
+
+
+def _doubts(summary: Summary) -> Iterator[str]:
+    present = {*summary.warnings, *(warning for cell in summary.cells for warning in cell.warnings)}
+    present -= {Diagnostic.BUSY_MACHINE} if summary.disturbance is not None else set()
+    if doubts := [_DOUBT_NAMES[doubt] for doubt in _DOUBTS if doubt in present]:
+        yield fill(TEXTS["doubtful"], warnings=join(doubts))

@@ -205,7 +205,12 @@ MAX_NAMES = 5
 
 def warning_lines(summary: Summary) -> list[str]:
     """Warnings of the session, then arms without figures, then warnings of arms. Arms with the same warning share a line."""
-    lines = [f"{warning.value}{_scatter_note(warning, summary)}: {MEANINGS[warning]}." for warning in summary.warnings]
+    said = {Diagnostic.BUSY_MACHINE} if summary.disturbance is not None and not summary.answer.is_missing else set()
+    lines = [
+        f"{warning.value}{_scatter_note(warning, summary)}: {MEANINGS[warning]}."
+        for warning in summary.warnings
+        if warning not in said
+    ]
     lines += [f"{line}." for line in host_note_lines(summary.hosts)] if summary.hosts is not None else []
     arms_by_text: dict[str, list[str]] = {}
     has_few_blocks = (summary.complete_blocks or summary.blocks) < FEW_BLOCKS
@@ -251,15 +256,19 @@ def frame(
     answer_charts: Sequence[Block] = (),
     more_blocks: Sequence[Block] = (),
     records: Sequence[Record] | None = None,
+    is_about_ratios: bool = True,
+    proofs: Sequence[str] = (),
 ) -> Document:
     """The document. The answer, `main_blocks` (such as the main table), warnings and advice form the first screen. `more_blocks`:
     charts and details of the experiment. Every report ends with method and receipts. `records`: by default those of the cells.
-    `cards` and `answer_charts` show the answer; without one they are left out."""
+    `cards` and `answer_charts` show the answer; without one they are left out. `is_about_ratios`, `proofs`: see `certainty`."""
     answered = not summary.answer.is_missing
     first_advice, other_advice = _split_advice(summary)
     warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
-        Answer(summary.verdict, cards if answered else (), summary.answer.why, certainty(summary)),
+        Answer(
+            summary.verdict, cards if answered else (), summary.answer.why, certainty(summary, is_about_ratios, proofs)
+        ),
         *(answer_charts if answered else ()),
         *main_blocks,
         *_context(summary),

@@ -278,12 +278,19 @@ class _Screen(Markdown):
         if text.count("\n") <= VISIBLE_LINES:
             return text
         answer, steps, others = _split_blocks(document.blocks)
-        last_paragraphs = [*self.paragraphs([*answer, *steps]), *commands]
+        asked = self.text(one_line(document.question), quiet=True) if document.question and answer else []
+
+        def last(blocks: Sequence[Block]) -> list[Lines]:
+            """The last paragraphs, with the question once more, because the first lines are out of sight."""
+            paragraphs = self.paragraphs(blocks)
+            return [[*asked, *paragraphs[0]], *paragraphs[1:], *commands] if paragraphs else commands
+
+        last_paragraphs = last([*answer, *steps])
         while _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES and self.max_reasons and not self.details:
             self.max_reasons -= 1
-            last_paragraphs = [*self.paragraphs([*answer, *steps]), *commands]
+            last_paragraphs = last([*answer, *steps])
         if _join_paragraphs(last_paragraphs).count("\n") > VISIBLE_LINES:
-            others, last_paragraphs = [*others, *steps], [*self.paragraphs(answer), *commands]
+            others, last_paragraphs = [*others, *steps], last(answer)
         return _join_paragraphs([*question, *self.paragraphs(others), *more_lines, *files, *last_paragraphs])
 
     def _opening(self, document: Document) -> list[Lines]:

@@ -14,7 +14,7 @@ from howfar.contract.messages import (
     LoadJob,
     Measuring,
 )
-from howfar.contract.receipt import ReplicationReceipt, TrialReceipt
+from howfar.contract.receipt import ProgramUse, ReplicationReceipt, TrialReceipt
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
@@ -44,6 +44,9 @@ MAX_REASON_CHARS = 500
 class Watch(Protocol):
     """Measures the machine's load from construction until `finish`."""
 
+    programs: tuple[ProgramUse, ...] | None
+    """Other programs that used CPU time. None: before `finish`, or not looked for."""
+
     def finish(self) -> MachineLoad: ...
 
 
@@ -66,6 +69,7 @@ class _TrialResults:
     measured: Measured | None = None
     receipt: TrialReceipt = field(default_factory=TrialReceipt)
     load: MachineLoad | None = None
+    programs: tuple[ProgramUse, ...] | None = None
     window: Window | None = None
     fault: CrashRecord | FallbackRecord | None = None
     void_reason: str | None = None
@@ -96,6 +100,8 @@ def run_trial(
                 _measure(load, environment, instruments, on_event, results)
     except (LabError, EngineError) as error:
         results.void_reason = error.message
+    if results.programs is not None:
+        results.receipt.programs = results.programs
     return Trial(
         number=number,
         block=slot.block,
@@ -131,7 +137,7 @@ def _measure_with_fault(
         if isinstance(event, Measuring):
             watch = instruments.watch()
         elif isinstance(event, Finished) and watch is not None:
-            results.load = watch.finish()
+            results.load, results.programs = watch.finish(), watch.programs
         on_event(event)
 
     assert isinstance(environment, Replicated) and environment.replica_set is not None, (
@@ -173,7 +179,7 @@ def _measure(
         if isinstance(event, Measuring):  # of the measured window only: starting a server is load too
             watch, window_watch = instruments.watch(), environment.watch(load.job.measure_ns)
         elif isinstance(event, Finished) and watch is not None:
-            results.load = watch.finish()
+            results.load, results.programs = watch.finish(), watch.programs
         on_event(event)
 
     try:

@@ -89,7 +89,7 @@ class ClusterExperiment(Experiment):
             main_table(cost, *notes, with_model=answered),
             *(third_table(cost) if answered else ()),
         )
-        return frame(summary, tables, more_blocks=below, records=records(cost))
+        return frame(summary, tables, more_blocks=below, records=records(cost), is_about_ratios=False)
 
 
 def _chart_title(cost: ClusterCost) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from howfar.analysis.answer import sentences
+from howfar.analysis.answer import clauses, sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash.analysis import (
     FAULTS,
@@ -255,7 +255,8 @@ class Crash(Experiment):
         crash = without_predictions(findings.crash) if summary.answer.is_missing else findings.crash
         tables = trade_tables(findings, summary)
         blocks = [*sections(crash), *mode_verdicts(findings, summary, tables[1:])]
-        return frame.document(summary, [dot_chart(crash), *tables[:1]], blocks, records(findings.crash))
+        proofs = [clauses([proof], TEXTS) for proof in _ruled_out(crash.losses)[-1:]]
+        return frame.document(summary, [dot_chart(crash), *tables[:1]], blocks, records(findings.crash), proofs)
 
 
 def without_predictions(crash: CrashFindings) -> CrashFindings:

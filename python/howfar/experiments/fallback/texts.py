@@ -6,11 +6,11 @@ from howfar.findings import Texts
 
 TEXTS: Texts = {
     # The answer.
-    "fell-back": "with {subject}, the primary stopped for {stall_s:table} s, then acknowledged {censored:?at least }{estimate:count} "
-    "commits that no replica had",
-    "waited": "with {subject}, the primary stopped for {stall_s:table} s, until its replica was back",
+    "fell-back": "with {subject}, commits stalled for {stall_s:table} s; then the primary acknowledged {censored:?at least }"
+    "{estimate:count} commits that no replica had",
+    "waited": "with {subject}, commits stalled for {stall_s:table} s, until the replica was back",
     "went-on": "with {subject} and {replicas:of replica}, the primary goes on: it never waits longer than {stall_s:table} s",
-    "fell-back, next": "with {subject} it stopped for {stall_s:table} s, then acknowledged {censored:?at least }{estimate:count}",
+    "fell-back, next": "with {subject} they stalled for {stall_s:table} s; then it acknowledged {censored:?at least }{estimate:count}",
     "waited, next": "with {subject} for {stall_s:table} s",
     # Notes of the table.
     "means": "means over {trials:of trial} for each mode; 95 % intervals in brackets, where there are enough trials",

@@ -151,8 +151,9 @@ class Hops(Experiment):
         costs = findings["hops"]
         if not isinstance(costs, HopCosts) or not costs.poolers:
             return super().explain(evidence, findings)
-        connect_us = costs.connect_us
-        return (connect_finding(connect_us, costs.baseline),) if connect_us and (connect_us.low or 0) > 0 else ()
+        pays = any(finding.id.startswith("pays") for finding in conclude(costs))
+        is_known = costs.connect_us is not None and (costs.connect_us.low or 0) > 0
+        return (connect_finding(costs.connect_us, costs.baseline),) if pays and costs.connect_us and is_known else ()
 
     def document(self, summary: Summary) -> Document:
         costs, latency = summary.require_findings(HopCosts), summary.find_findings(Latency)

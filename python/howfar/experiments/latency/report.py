@@ -52,6 +52,7 @@ class LatencyExperiment(Experiment):
             answer_charts=answer_chart(summary, latency),
             more_blocks=below,
             records=records(latency),
+            is_about_ratios=False,
         )
 
 
@@ -162,7 +163,8 @@ def _advice(latency: Latency) -> tuple[Advice, ...]:
             answered=_percent_text(overloaded.answered),
             capacity=with_limits(capacity),
         )
-        most_text = with_limits(most) if has_headroom else f"{overloaded.per_s:,g}"
+        cautious = most.value if most.low is None else most.low
+        most_text = figures.number(cautious) if has_headroom and cautious > 0 else f"{overloaded.per_s:,g}"
         because = fill(HEADROOM, reason=reason, share=MAX_CAPACITY_SHARE) if has_headroom else f"{reason}."
         advice.append(Advice(action=fill(KEEP_BELOW, path=path.name, most=most_text), because=because))
     return tuple(advice)

@@ -9,7 +9,7 @@ TEXTS: Texts = {
     "difference, next": "{subject} {estimate:slower}",
     "cpu": "per {unit}, {subject} costs {bound:?at least }{estimate:more} CPU",
     # One path under two names: what this machine can tell apart.
-    "equal": "two equal runs of {subject} agree; differences above {noise_floor:share} would show",
+    "equal": "two equal runs of {subject} show no difference; one below {noise_floor:share} would go unnoticed",
     "unequal": "two equal runs of {subject} differ by more than chance; trust only differences above {noise_floor:share}",
     "unknown-floor": "too few blocks to tell what this machine can resolve",
 }

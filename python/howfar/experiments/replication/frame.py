@@ -27,14 +27,27 @@ MEMORY_FSYNC_NS = 20_000
 
 
 def document(
-    summary: Summary, main: Sequence[Block], sections: Sequence[Block], by_arm: Mapping[str, Record]
+    summary: Summary,
+    main: Sequence[Block],
+    sections: Sequence[Block],
+    by_arm: Mapping[str, Record],
+    proofs: Sequence[str] = (),
 ) -> Document:
-    """The report. Lines for my.cnf come after the first screen, which stays short. `by_arm`: further columns of the records."""
+    """The report. Lines for my.cnf come after the first screen, which stays short. `by_arm`: further columns of the records; `proofs`:
+    what makes the answer sure."""
     shortened = summary.model_copy(
         update={"advice": tuple(advice.model_copy(update={"lines": ()}) for advice in summary.advice)}
     )
     below = [*_configuration(summary), *sections, *_evidence(summary)]
-    return frame(shortened, main, cards=cards(summary), more_blocks=below, records=_records(summary, by_arm))
+    return frame(
+        shortened,
+        main,
+        cards=cards(summary),
+        more_blocks=below,
+        records=_records(summary, by_arm),
+        is_about_ratios=False,
+        proofs=proofs,
+    )
 
 
 def _configuration(summary: Summary) -> list[Block]:

@@ -1,0 +1,116 @@
+"""CPU time of other programs on this machine, by name, also of those outside the sandbox, whose processes it cannot see.
+
+The process that starts the sandbox opens its /proc, which keeps showing the processes of the outer namespace, and passes it on. It is
+read at both ends of a window. The time of a process that ended meanwhile counts for its parent, which waited for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from howfar.contract.receipt import ProgramUse
+
+OUTER_PROC = "HOWFAR_OUTER_PROC"
+"""Variable with the descriptor of the outer /proc, and there the process whose descendants are howfar's own."""
+MIN_CPUS = 0.05
+"""CPUs below which a program is not named."""
+MAX_PROGRAMS = 3
+_KERNEL_THREADS = 2
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def pass_outer_proc() -> tuple[int, str]:
+    """A descriptor of /proc, to be passed on and closed, and the value of `OUTER_PROC`. -1: /proc cannot be read."""
+    try:
+        descriptor = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return -1, ""
+    return descriptor, f"{descriptor}:{os.getpid()}"
+
+
+class Process(NamedTuple):
+    name: str
+    parent: int
+    started: int
+    """Together with the PID, its identity."""
+    ticks: int
+    """CPU time of the process and of its children that it waited for."""
+
+
+class ProgramWatch:
+    """Names the programs that use CPU time from its construction until `finish`."""
+
+    def __init__(self) -> None:
+        self._descriptor, self._own = _outer_proc()
+        self._began_s, self._before = time.monotonic(), dict(self.processes())
+
+    def finish(self) -> tuple[ProgramUse, ...]:
+        """The other programs with the most CPU time, the largest first. Empty: none, or their processes cannot be seen."""
+        elapsed_s = max(time.monotonic() - self._began_s, 1e-6)
+        ticks = ticks_by_program(self._before, dict(self.processes()), self._own)
+        used = [
+            ProgramUse(name=name, pid=pid, cpus=count / _TICKS_PER_S / elapsed_s)
+            for (pid, name), count in sorted(ticks.items(), key=lambda item: -item[1])
+        ]
+        return tuple(program for program in used[:MAX_PROGRAMS] if program.cpus >= MIN_CPUS)
+
+    def processes(self) -> Iterator[tuple[int, Process]]:
+        """All processes now, by PID. Empty: they cannot be seen."""
+        if self._descriptor < 0:
+            return
+        with os.scandir(self._descriptor) as entries:
+            names = [entry.name for entry in entries if entry.name.isdigit()]
+        for name in names:
+            if (process := _read_process(f"{name}/stat", self._descriptor)) is not None:
+                yield int(name), process
+
+
+def _outer_proc() -> tuple[int, int]:
+    descriptor, _, pid = os.environ.get(OUTER_PROC, "").partition(":")
+    return (int(descriptor), int(pid)) if descriptor and pid else (-1, 0)
+
+
+def _read_process(path: str, folder: int) -> Process | None:
+    """None: the process has ended."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY, dir_fd=folder)
+        try:
+            text = os.read(descriptor, 1024).decode("utf-8", "replace")
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(name, int(fields[1]), int(fields[19]), sum(map(int, fields[11:15])))
+
+
+def ticks_by_program(
+    before: Mapping[int, Process], after: Mapping[int, Process], own: int
+) -> dict[tuple[int, str], int]:
+    """Ticks between two readings, by PID and name, without kernel threads, the process `own` and its descendants."""
+    parents = {pid: process.parent for pid, process in (*before.items(), *after.items())}
+    ended = {pid for pid, process in before.items() if pid not in after or after[pid].started != process.started}
+    ticks = {pid: process.ticks for pid, process in after.items()}
+    for pid, process in before.items():
+        # What a process that ended had used before is now its parent's, or that of the next ancestor that lives.
+        owner = next((each for each in _ancestry(pid, parents) if each not in ended), pid)
+        if owner in ticks:
+            ticks[owner] -= process.ticks
+    return {
+        (pid, after[pid].name): count
+        for pid, count in ticks.items()
+        if count > 0 and not {own, _KERNEL_THREADS}.intersection(_ancestry(pid, parents))
+    }
+
+
+def _ancestry(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """The process, its parent, and so on."""
+    seen: set[int] = set()
+    while pid not in seen:
+        yield pid
+        seen.add(pid)
+        pid = parents.get(pid, 0)

@@ -1,0 +1,50 @@
+"""The names of other programs, and their CPU time between two readings of /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from howfar.lab.programs import OUTER_PROC, Process, ProgramWatch, pass_outer_proc, ticks_by_program
+
+INIT = {1: Process("init", 0, 0, 5), 2: Process("kthreadd", 0, 0, 0), 9: Process("howfar", 1, 3, 40)}
+
+
+def test_time_counts_for_who_used_it_in_the_window() -> None:
+    before = {**INIT, 20: Process("cargo", 1, 7, 100), 21: Process("ksoftirqd", 2, 7, 10)}
+    after = {
+        **INIT, 9: Process("howfar", 1, 3, 90), 10: Process("engine", 9, 99, 70),
+        20: Process("cargo", 1, 7, 160), 21: Process("ksoftirqd", 2, 7, 30), 22: Process("rustc", 20, 98, 25),
+    }  # fmt: skip
+    assert ticks_by_program(before, after, own=9) == {(20, "cargo"): 60, (22, "rustc"): 25}
+
+
+def test_what_a_process_had_used_before_it_ended_in_the_window_is_not_its_parents() -> None:
+    """The kernel adds the whole time of a child that was waited for: 500 of make and its compiler, of which 40 in the window."""
+    before = {**INIT, 20: Process("sh", 1, 7, 10), 21: Process("make", 20, 8, 160), 22: Process("cc", 21, 9, 300)}
+    after = {**INIT, 20: Process("sh", 1, 7, 510)}
+    assert ticks_by_program(before, after, own=9) == {(20, "sh"): 40}
+
+
+def test_a_pid_that_is_used_again_is_another_program() -> None:
+    before, after = {**INIT, 20: Process("old", 1, 7, 400)}, {**INIT, 20: Process("new", 1, 99, 30)}
+    assert ticks_by_program(before, after, own=9) == {(20, "new"): 30}
+
+
+def test_a_busy_program_outside_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptor, text = pass_outer_proc()
+    with subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"]) as busy:
+        # Nothing is howfar's own here: this test is the parent of the program.
+        monkeypatch.setenv(OUTER_PROC, f"{text.partition(':')[0]}:-1")
+        watch = ProgramWatch()
+        before = dict(watch.processes())
+        assert before
+        busy.wait(30)
+    used = ticks_by_program(before, dict(watch.processes()), own=-1)
+    assert max(ticks for (pid, _), ticks in used.items() if pid == os.getpid()) >= 20, "0.3 s, in ticks of 10 ms"
+    os.close(descriptor)
+    monkeypatch.delenv(OUTER_PROC)
+    assert ProgramWatch().finish() == ()
