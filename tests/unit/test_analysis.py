@@ -416,7 +416,9 @@ def test_of_dozens_of_cells_one_figure_is_said_and_the_worst() -> None:
     many = tuple(PathModel("tcp", ArmRole.CONTENDER, 600 - n, 8.8, 26.0, name=f"cell {n}") for n in range(30))
     summary = summarise(synthetic_run(blocks=8, models=(*PATHS[:2], *many), scatter=0.5, samples=5, seed=5))
     sentence = summary.advice[-1].because
-    found = re.search(r"about (\d+) blocks show them in the median of (\d+) cells, (\d+) at worst \(cell \d+\)", sentence)
+    found = re.search(
+        r"about (\d+) blocks show them in the median of (\d+) cells, (\d+) at worst \(cell \d+\)", sentence
+    )
     assert found is not None, sentence
     assert 8 < int(found[1]) < int(found[3]) and int(found[2]) > 6
     assert sentence.count("cell ") == 1 and len(sentence) < 400

@@ -61,6 +61,8 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
     disturbed = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)})
     assert certainty(disturbed).endswith("; doubtful because of other programs on this machine.")
     few = SUMMARY.model_copy(update={"complete_blocks": 5, "blocks": 5, "target_half_width": 0.001})
-    assert certainty(few).startswith("Everything was measured only 5 times, so ") and "the target is ±0.1 %" in certainty(few)
+    assert certainty(few).startswith(
+        "Everything was measured only 5 times, so "
+    ) and "the target is ±0.1 %" in certainty(few)
     missing = SUMMARY.answer.model_copy(update={"findings": (not_yet(3),)})
     assert certainty(SUMMARY.model_copy(update={"answer": missing})) == ""

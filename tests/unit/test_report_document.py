@@ -108,8 +108,8 @@ def test_a_longer_document_ends_with_its_answer_and_what_to_do(details: bool) ->
     text = terminal.render(long, 80, details=details, surroundings=SURROUNDINGS)
     assert text.startswith("Which is faster?\n\nWarnings\n")
     assert text.endswith(
-        "Run file: a.howfar\n\nWhich is faster?\nThe socket is <faster> by 25 %.\n\nWhat to do\n1. First.\n   Because of 3 %.\n2. Second.\n"
-        "   Because.\n\nGo on with: howfar resume a.howfar\n"
+        "Run file: a.howfar\n\nWhich is faster?\nThe socket is <faster> by 25 %.\n\nWhat to do\n1. First.\n   Because of 3 %.\n"
+        "2. Second.\n   Because.\n\nGo on with: howfar resume a.howfar\n"
     )
 
 
