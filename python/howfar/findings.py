@@ -1,15 +1,18 @@
-"""Findings as data, and the templates that make text of them. Text is never composed elsewhere: JSON and tests use ids and figures."""
+"""Findings as data, and the templates that make text of them, so that JSON and tests use ids and figures. The modules that
+know the figures choose the templates; only `fill` puts figures into them."""
 
 from __future__ import annotations
 
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
 
+from howfar.paths import PATHS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
 from howfar.units import format_duration_ns, spoken_rate
@@ -38,7 +41,7 @@ def describe(finding: Finding, texts: Texts) -> str:
 
 
 def note(template: str, **figures: Any) -> str:
-    """A template with its figures as a sentence."""
+    """A sentence: a template with its figures, a capital letter and a full stop."""
     return f"{capital(fill(template, **figures))}."
 
 
@@ -47,9 +50,15 @@ def fill(template: str, **figures: Any) -> str:
     return _Formatter().format(template, **figures)
 
 
+def join_clauses(clauses: Iterable[str]) -> str:
+    """A sentence of clauses: `A; b; c.` Empty: no clauses."""
+    return f"{capital(text)}." if (text := "; ".join(clauses)) else ""
+
+
 def capital(text: str) -> str:
-    """The text with a capital first letter. A name like `synchronous_commit` stays as it is."""
-    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
+    """The text with a capital first letter. Names stay as they are: those of paths, such as `tcp`, and `synchronous_commit`."""
+    first_word = text.partition(" ")[0].strip(",:;.")
+    return text if "_" in first_word or first_word in PATHS else text[:1].upper() + text[1:]
 
 
 def join(names: Sequence[str], last: str = "and") -> str:
@@ -61,10 +70,10 @@ class _Formatter(string.Formatter):
     """Formats of figures in a sentence, which has no intervals.
 
     Of a ratio: `slower` (`2.7 times slower`, `16 % faster`), `fewer` of a number, `more` of a quantity. Of others: `n` two significant
-    digits or whole thousands, `table` the digits of a table, `count` these without decimals of a whole number, `share` per cent,
-    `upper` per cent of an upper limit, rounded up, `ms` and `us` with their unit, `time` nanoseconds as a duration, `rate` bits per
-    second, `of round-trip` a number of things, `of crash crashes` with a plural that is not regular. `{flag:?perhaps }` is that text
-    if the flag is set, else nothing.
+    digits or whole numbers from 100 on, `exact` four significant digits, `table` the digits of a table, `count` these without decimals
+    of a whole number, `share` per cent, `upper` per cent of an upper limit, rounded up, `ms` and `us` with their unit, `time`
+    nanoseconds as a duration, `rate` bits per second, `of round-trip` a number of things, `of crash crashes` with a plural that is not
+    regular. `{flag:?perhaps }` is that text if the flag is set, else nothing.
     """
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -78,8 +87,10 @@ class _Formatter(string.Formatter):
         return form(number) if form is not None else str(super().format_field(number, format_spec))
 
 
-def _change(ratio: float, less: str, more: str) -> str:
+def _change(ratio: float, less: str, more: str, same: str) -> str:
     """A ratio in words: a factor from 2 on, else per cent."""
+    if ratio == 1:
+        return same
     factor, word = (1 / ratio, less) if ratio < 1 else (ratio, more)
     if factor >= 2:
         return f"{factor:.{1 if factor < 10 else 0}f} times {word}"
@@ -90,7 +101,12 @@ def _number(value: float) -> str:
     """`0.43`, `8.8`, `12,000`: as many digits as a sentence needs."""
     if isinstance(value, int) or abs(value) >= 99.5:
         return f"{round(value):,}"
-    return f"{value:.2g}"
+    return _significant(value, 2)
+
+
+def _significant(value: float, digits: int) -> str:
+    """The value with so many significant digits and no exponent, thousands grouped."""
+    return f"{Decimal(f'{value:.{digits}g}'):,f}"
 
 
 def table_number(value: float) -> str:
@@ -98,14 +114,15 @@ def table_number(value: float) -> str:
     size = abs(value)
     if size >= 1 or size == 0:
         return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
-    return f"{value:.3g}"
+    return _significant(value, 3)
 
 
 _FORMATS = {
-    "slower": lambda ratio: _change(ratio, "slower", "faster"),
-    "fewer": lambda ratio: _change(ratio, "fewer", "more"),
-    "more": lambda ratio: _change(ratio, "less", "more"),
+    "slower": lambda ratio: _change(ratio, "slower", "faster", "as fast"),
+    "fewer": lambda ratio: _change(ratio, "fewer", "more", "as many"),
+    "more": lambda ratio: _change(ratio, "less", "more", "as much"),
     "n": _number,
+    "exact": lambda value: _significant(value, 4),
     "table": table_number,
     "count": lambda value: f"{value:,.0f}" if value == int(value) else table_number(value),
     "upper": lambda share: f"{math.ceil(round(share * 100, 6))} %",

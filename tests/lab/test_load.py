@@ -124,7 +124,7 @@ def test_files_for_other_programs(seen: dict[str, Any]) -> None:
 
 def test_an_option_file_locates_the_server(seen: dict[str, Any]) -> None:
     out = run_of(seen, "options_file")["out"]
-    assert out.startswith("How much load") and "Unix socket" in out and "no TLS; no compression" in out
+    assert out.startswith("How fast is this server") and "Unix socket" in out and "no TLS; no compression" in out
 
 
 def test_a_login_that_fails(seen: dict[str, Any]) -> None:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from howfar.doctor.checks import Context, run_checks
-from howfar.doctor.findings import Client, Finding, Kind, Listener, MinimumLatency, Rates, Server, SocketFile, Transport
+from howfar.doctor.findings import (
+    Client,
+    Finding,
+    IdleCost,
+    Kind,
+    Listener,
+    MinimumLatency,
+    Rates,
+    Server,
+    SocketFile,
+    Transport,
+)
 from howfar.doctor.minimum_latency import make_median
 
 SOCKET = Listener(
@@ -46,3 +57,11 @@ def looked(seen: Server, path: str = "/run/own/s.sock") -> tuple[Finding, ...]:
 
 def found(seen: Server) -> set[str]:
     return {finding.check for finding in looked(seen)}
+
+
+def idle(as_found_ns: float, polling_ns: float, noise_ns: float = 100) -> IdleCost:
+    rounds = [as_found_ns - polling_ns + noise_ns * (number % 5 - 2) for number in range(24)]
+    return IdleCost(
+        transport=Transport.SOCKET, as_found=make_median([as_found_ns] * 24), polling=make_median([polling_ns] * 24),
+        waking=make_median(rounds), driver="haltpoll", governor="haltpoll",
+    )  # fmt: skip

@@ -107,7 +107,7 @@ def test_its_findings_answer_and_advice_are_in_the_summary(summary: Summary) -> 
     assert experiment_of(summary).name == "detour"
     assert findings_of(summary, Detours).longer["socket"] == 1
     (finding,) = summary.answer.findings
-    assert (finding.id, finding.subject, len(summary.advice)) == ("longest", "remote", 1)
+    assert (finding.id, finding.subject, len(summary.advice)) == ("longest", "remote", 2)
 
 
 @pytest.mark.parametrize("form", ["terminal", "html", "md", "csv", "json"])

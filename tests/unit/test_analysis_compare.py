@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.made import with_environment
@@ -11,7 +12,15 @@ from tests.unit.fake_pages import HEAVY, LIGHT, page_run
 from tests.unit.rendered import GOLDEN, is_golden
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
-from howfar.analysis.compare import agreement, answer_comparison, compare, compare_with_first
+from howfar.analysis.compare import (
+    _collect_facts,
+    agreement,
+    answer_comparison,
+    certainty_of_comparison,
+    compare,
+    compare_with_first,
+)
+from howfar.analysis.compare_texts import FACTS
 from howfar.cli.compare import document
 from howfar.contract.environment import RunEnvironment
 from howfar.plan.factors import ORDINARY
@@ -22,10 +31,13 @@ from howfar.store.records import ArmRole, Run, Trial
 
 def test_the_same_thing_twice_is_not_called_different() -> None:
     found = compare(synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5))
-    assert found.comparable and found.differences == ()
+    assert found.differences == ()
     assert not any(arm.qps_differs for arm in found.arms)
     (same,) = answer_comparison([found]).findings
-    assert (same.id, same.parameters["arms"]) == ("same", 5) and float(same.parameters["within"]) < 0.3
+    assert same.id == "too-wide" and 0.1 < float(same.parameters["within"]) < 0.3
+    quiet = [synthetic_run(seed=seed, samples=5, blocks=60) for seed in (1, 2)]
+    (same,) = answer_comparison([compare(*quiet)]).findings
+    assert (same.id, same.parameters["arms"]) == ("same", 5) and float(same.parameters["within"]) <= 0.1
 
 
 def test_a_faster_path_is_found_and_set_against_its_own_baseline() -> None:
@@ -51,7 +63,6 @@ def test_other_ground_is_named() -> None:
     after = with_environment(after, kernel="6.12.1")
     info = after.info.model_copy(update={"server_version": "11.4"})
     found = compare(before, after.model_copy(update={"info": info}))
-    assert not found.comparable
     assert {difference.what for difference in found.differences} == {"server", "kernel"}
 
 
@@ -89,7 +100,6 @@ def test_factors_and_timing_that_differ_are_named_with_their_units() -> None:
         timing={"measure_ns": 20_000_000_000, "max_blocks": 99},
     )
     found = compare(before, after)
-    assert not found.comparable
     assert {(d.what, d.before, d.after) for d in found.differences} == {
         ("quick", "yes", "no"),
         ("factors: rtt", "0.2ms", "0.2ms, 10ms"),
@@ -120,18 +130,18 @@ def test_a_run_of_before_there_were_sessions_to_choose_is_of_the_same_cells() ->
     )
     arms = tuple(arm.model_copy(update={"factors": {**arm.factors, **ORDINARY}}) for arm in after.info.arms)
     found = compare(before, after.model_copy(update={"info": after.info.model_copy(update={"arms": arms})}))
-    assert found.comparable and found.differences == ()
+    assert found.differences == ()
     assert all(arm.same_cell for arm in found.arms)
     encrypted = tuple(arm.model_copy(update={"factors": {**arm.factors, "tls": "1.3"}}) for arm in after.info.arms)
     other = compare(before, after.model_copy(update={"info": after.info.model_copy(update={"arms": encrypted})}))
-    assert not other.comparable
+    assert other.differences
     assert not any(arm.same_cell for arm in other.arms)
 
 
 def test_runs_of_pages_are_compared_by_pages() -> None:
     """The engine counts the round trips of its pages, PHP does not; both are compared by pages."""
     found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
-    assert found.operation_unit == "pages"
+    assert found.units == ("pages", "pages")
     screen = render(
         document([Path("a"), Path("b")], [page_run(blocks=3, seed=1), page_run(blocks=3, seed=2)]), details=True
     )
@@ -285,7 +295,13 @@ FOUND: dict[str, tuple[Run, ...]] = {
         synthetic_run(seed=2, samples=1200, models=FASTER),
         with_environment(synthetic_run(seed=3, samples=900), kernel="6.12.1"),
     ),
-    "same": (synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5)),
+    "same": (synthetic_run(seed=1, samples=5, blocks=60), synthetic_run(seed=2, samples=5, blocks=60)),
+    "too-wide": (synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5)),
+    "other-unit": (synthetic_run(samples=5), page_run(blocks=5)),
+    "other-workload": (
+        synthetic_run(samples=5),
+        replanned(synthetic_run(samples=5, models=FASTER), workload={"kind": "oltp_read_write"}),
+    ),
     "nothing-shared": (synthetic_run(samples=5), on_hosts(synthetic_run(samples=5, models=REMOTE), 7_800)),
 }
 """Runs, by the id of what comparing them shows."""
@@ -306,13 +322,43 @@ def test_too_few_blocks_are_no_answer() -> None:
     assert answer_comparison([compare(few, run)]).is_missing
 
 
+def scaled(tps: float, scatter: float = 0.02, **settings: Any) -> Run:
+    """A run whose paths are all faster by this factor."""
+    models = tuple(replace(model, tps=tps * model.tps) for model in PATHS)
+    return synthetic_run(samples=5, models=models, scatter=scatter, **settings)
+
+
 def test_a_change_of_the_machine_is_told_from_one_of_a_path() -> None:
     """With every path twice as fast, the ratios to the baseline stay."""
-    twice = tuple(replace(model, tps=2 * model.tps) for model in PATHS)
-    before, after = synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5, models=twice)
+    before, after = scaled(1, seed=1), scaled(2, seed=2)
     assert [cause.id for cause in answer_comparison([compare(before, after)]).causes] == ["machine"]
+    noisy = answer_comparison([compare(scaled(1, 0.3, seed=1), scaled(2, 0.3, seed=2))])
+    assert [finding.id for finding in noisy.causes] == ["unclear"], "wide intervals are no evidence"
     cause, *_ = answer_comparison([compare(*FOUND["differs"])]).causes
     assert (cause.id, cause.subject) == ("path", "tcp")
+
+
+def test_of_several_runs_the_one_that_differs_most_comes_first_and_is_explained() -> None:
+    answer = answer_comparison(compare_with_first([scaled(tps, seed=seed) for seed, tps in enumerate((1, 1.5, 3))]))
+    assert [finding.parameters["run"] for finding in answer.findings] == ["third", "second"]
+    assert {cause.parameters["run"] for cause in answer.causes} == {"third"}
+
+
+def test_how_sure_counts_only_the_arms_that_are_compared() -> None:
+    before, after = synthetic_run(samples=5, blocks=60), synthetic_run(seed=2, samples=5, blocks=60)
+    arms = tuple(
+        arm.model_copy(update={"factors": {**arm.factors, "threads": 8}}) if arm.name == "tcp" else arm
+        for arm in after.info.arms
+    )
+    trials = tuple(trial for trial in after.trials if trial.arm != "tcp" or trial.block < 4)
+    info = after.info.model_copy(update={"arms": arms})
+    compared = [compare(before, after.model_copy(update={"info": info, "trials": trials}))]
+    assert certainty_of_comparison(answer_comparison(compared), compared).startswith("60 trials")
+
+
+def test_each_fact_that_may_differ_has_its_words() -> None:
+    every = _collect_facts(replanned(synthetic_run(samples=5), pages={"light": 1}, keys={"count": 1}))
+    assert {name.partition(":")[0] for name in every} == set(FACTS)
 
 
 @pytest.mark.parametrize("finding_id", ["differs", "differs-most"])

@@ -11,7 +11,7 @@ from tests.unit.test_frozen_reports import RUNS
 from howfar.analysis.answer import MAX_WORDS, NOT_YET, UNRESOLVED, not_yet, sentence
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import EXPERIMENTS, summarise
-from howfar.findings import Finding
+from howfar.findings import Finding, capital, fill, join_clauses
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS
 from howfar.store.run_file import read_run
@@ -50,22 +50,47 @@ def unresolved(subject: str) -> Finding:
     ],
 )
 def test_a_ratio_is_said_as_people_say_it(ratio: float, text: str) -> None:
-    assert sentence([less("tcp", ratio)], TEXTS) == f"Tcp is {text} than socket."
+    assert sentence([less("the path", ratio)], TEXTS) == f"The path is {text} than socket."
+
+
+@pytest.mark.parametrize(("form", "text"), [("slower", "as fast"), ("fewer", "as many"), ("more", "as much")])
+def test_a_ratio_of_one_is_no_difference(form: str, text: str) -> None:
+    assert fill(f"{{ratio:{form}}}", ratio=1.0) == text
+    assert fill("{ratio:slower}", ratio=1.004) == "0.4 % faster"
+
+
+@pytest.mark.parametrize("form", ["n", "table", "count", "exact"])
+@pytest.mark.parametrize("value", [4e-9, 4e-5, 0.0412, 0.9999, 1, 16.02, 99.96, 1234.5, 11_734.2, 5e7, 0.0, -2.5e-6])
+def test_no_number_has_an_exponent(form: str, value: float) -> None:
+    text = fill(f"{{value:{form}}}", value=value)
+    assert set(text) <= set("-0123456789.,")
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=0.05)
+
+
+def test_names_keep_their_small_letters_at_the_beginning_of_a_sentence() -> None:
+    assert capital("pgbouncer-tcp, 16 connections: slower") == "pgbouncer-tcp, 16 connections: slower"
+    assert capital("synchronous_commit is off") == "synchronous_commit is off"
+    assert capital("commits wait") == "Commits wait"
+
+
+def test_clauses_make_one_sentence() -> None:
+    assert join_clauses(iter(("commits wait", "locks do not"))) == "Commits wait; locks do not."
+    assert join_clauses(()) == ""
 
 
 def test_findings_of_one_kind_share_a_clause() -> None:
     findings = [less("remote", 0.25), less("ssh", 0.2), unresolved("tcp"), unresolved("haproxy")]
     assert (
         sentence(findings, TEXTS)
-        == "Remote is 4.0 times slower than socket, ssh 5.0 times slower; this run cannot tell tcp and haproxy from socket."
+        == "remote is 4.0 times slower than socket, ssh 5.0 times slower; this run cannot tell tcp and haproxy from socket."
     )
 
 
 def test_a_clause_may_depend_on_the_one_before() -> None:
     count = Finding(id="count", subject="tcp", parameters={"n": 8})
     same = Finding(id="same", subject="ssh")
-    assert sentence([count, same], TEXTS) == "Tcp serves 8 pages; ssh as many."
-    assert sentence([same, count], TEXTS) == "Ssh serves as many pages; tcp serves 8 pages."
+    assert sentence([count, same], TEXTS) == "tcp serves 8 pages; ssh as many."
+    assert sentence([same, count], TEXTS) == "ssh serves as many pages; tcp serves 8 pages."
 
 
 def test_a_sentence_ends_before_the_finding_that_would_make_it_too_long() -> None:
@@ -112,3 +137,13 @@ def test_without_an_answer_there_is_no_advice(name: str, tmp_path: Path) -> None
 def test_each_template_has_an_id_of_its_own_experiment() -> None:
     for experiment in EXPERIMENTS:
         assert not {UNRESOLVED, NOT_YET} & experiment.texts.keys(), "a common text has one wording"
+
+
+def test_subjects_that_do_not_fit_are_counted() -> None:
+    """A clause never ends as if it named all; and what follows it is not said instead of them."""
+    many = [Finding(id="slow", subject=f"the path called number {number}") for number in range(9)]
+    texts = {"slow": "slower are {subject}", "other": "{subject} is another matter"}
+    text = sentence([*many, Finding(id="other", subject="haproxy")], texts)
+    assert len(text.split()) <= MAX_WORDS
+    named = text.count("number")
+    assert 1 <= named < 9 and text.endswith(f"and {9 - named} more.")

@@ -109,7 +109,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         replace(BUSY, emulator={SERVER_CPU_NUMBER: 0.35}),
         Resource.SERVER_CPU,
         "high",
-        "server 63 %, howfar's emulator 35 % & emulator (part of this measurement",
+        "server 63 %, howfar's link emulator 35 % & emulator (part of this measurement",
     ),
     "an emulator with most of a CPU": (
         replace(BUSY, server_us=400, emulator={SERVER_CPU_NUMBER: 0.7}),
@@ -344,6 +344,34 @@ def test_a_real_link_is_never_called_full_for_what_one_connection_got() -> None:
     assert limit.resource is Resource.NOT_ESTABLISHED and limit.id == "perhaps-full-link"
     emulated = limit_of(replace(FULL, window=False))
     assert emulated.resource is Resource.LINK_TO_CLIENT
+
+
+def test_a_link_that_may_be_full_is_named_before_loss_on_it() -> None:
+    """The lost segments may be those that the link's queue dropped. At 92 % of the rate, the queue leaves time for loss."""
+    lost = replace(LOST, connections=16, retransmits=160, timeouts=160)
+    used = replace(lost, goodput_bps={"to_server": 10**9, "to_client": 22_100_000})
+    assert limit_of(used).id == "perhaps-full-link"
+    assert limit_of(replace(used, goodput_bps={"to_server": 10**9, "to_client": 40_000_000})).id == "loss"
+
+
+def test_loss_over_a_link_of_unknown_rate_says_nothing_about_its_use() -> None:
+    known, unknown = limit_of(LOST), limit_of(replace(LOST, rate_bps=None))
+    assert known.resource is unknown.resource is Resource.LOSS
+    assert (known.parameters["not_full"], unknown.parameters["not_full"]) == (1, 0)
+
+
+def test_each_attempt_fails_or_finishes() -> None:
+    """100 % is the limit: three failures for each finished transaction are 75 %."""
+    failing = replace(FAILING, errors={"1064": 3 * FAILING.transactions})
+    assert limit_of(failing).parameters["share"] == 0.75
+
+
+def test_a_busy_thread_of_the_server_is_not_a_forwarder_s() -> None:
+    """A single connection keeps its thread busy, while the other CPU has time left."""
+    busy = Case(tps=1000, round_trips=1, rtt_us=None, client_us=20, server_us=970, bytes_to_client=50, one_host=True)
+    limit = limit_of(busy)
+    assert limit.resource is Resource.ONE_THREAD and limit.parameters["role"] == "server"
+    assert REMEDIES["server-threads"] in limit.would_change and REMEDIES["no-forwarder"] not in limit.would_change
 
 
 def test_each_direction_of_a_real_link_has_its_own_rate_with_framing() -> None:

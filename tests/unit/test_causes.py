@@ -56,13 +56,17 @@ def test_what_is_no_difference_or_changed_otherwise_has_no_cause() -> None:
 def test_the_answer_has_its_cause_and_certainty() -> None:
     assert [cause.id for cause in SUMMARY.answer.causes] == ["longer-round-trips"]
     assert 0 < len(SUMMARY.answer.why.split()) <= MAX_WORDS
-    assert certainty(SUMMARY).startswith("Everything was measured 8 times; ")
+    assert certainty(SUMMARY).startswith("Firm: everything was measured 8 times; ")
     assert "doubtful" not in certainty(SUMMARY)
-    disturbed = SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)})
-    assert certainty(disturbed).endswith("; doubtful because of other programs on this machine.")
-    few = SUMMARY.model_copy(update={"complete_blocks": 5, "blocks": 5, "target_half_width": 0.001})
-    assert certainty(few).startswith(
-        "Everything was measured only 5 times, so "
-    ) and "the target is ±0.1 %" in certainty(few)
+    disturbed = certainty(SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)}))
+    assert disturbed.startswith("Poor: ") and disturbed.endswith(
+        "; doubtful because of other programs on this machine."
+    )
+    wide = certainty(SUMMARY.model_copy(update={"target_half_width": 0.001}))
+    assert wide.startswith("Fair: ") and "too few" not in wide
+    few = tuple(cell.model_copy(update={"trials": 5}) for cell in SUMMARY.cells)
+    assert certainty(SUMMARY.model_copy(update={"cells": few})).startswith(
+        "Fair: everything was measured 5 times, too few to "
+    )
     missing = SUMMARY.answer.model_copy(update={"findings": (not_yet(3),)})
     assert certainty(SUMMARY.model_copy(update={"answer": missing})) == ""

@@ -6,9 +6,9 @@ import random
 
 import pytest
 from tests.made import build_trial
-from tests.unit.synthetic_run import PATHS, arms, measured, receipt, run_of
+from tests.unit.synthetic_run import PATHS, arms, measured, receipt, run_of, synthetic_run
 
-from howfar.analysis.summary import Summary
+from howfar.analysis.summary import Summary, _all_advice
 from howfar.contract.receipt import ProgramUse
 from howfar.experiments.registry import render_in_terminal, summarise
 from howfar.report.certainty import certainty
@@ -17,12 +17,14 @@ from howfar.store.records import MachineLoad, StopReason, Trial
 BLOCKS, DISTURBED = 9, (2, 5)
 
 
-def disturbed_run(kept_by_remote: float, names: bool = True, others_cpus: float = 1.7) -> Summary:
+def disturbed_run(
+    kept_by_remote: float, names: bool = True, others_cpus: float = 1.7, disturbed: tuple[int, ...] = DISTURBED
+) -> Summary:
     """A run in which other programs kept CPUs busy in two of nine blocks: local arms kept a third of their throughput."""
     chance, trials = random.Random(1), list[Trial]()
     for block in range(BLOCKS):
         for position, model in enumerate(chance.sample(PATHS, len(PATHS))):
-            is_disturbed = block in DISTURBED
+            is_disturbed = block in disturbed
             kept = (kept_by_remote if model.link_us else 1 / 3) if is_disturbed else 1.0
             seen = measured(model, chance, kept * (1 + chance.gauss(0, 0.02)), samples=60)
             own_cpus = sum(cpu.cpu_ns for cpu in seen.cpu) / seen.elapsed_ns
@@ -75,3 +77,16 @@ def test_ratios_that_the_disturbance_changed_are_given_without_it_too() -> None:
     assert undisturbed is not None and reference is not None
     assert quiet.low is not None and quiet.high is not None and quiet.low <= reference.value <= quiet.high
     assert "without the blocks of these trials, remote is " in certainty(summary)
+
+
+def test_a_run_that_was_much_disturbed_is_to_be_repeated() -> None:
+    few, many = disturbed_run(1 / 3), disturbed_run(1 / 3, disturbed=(1, 2, 5, 7))
+    assert [advice.id for advice in few.advice].count("repeat-disturbed") == 0
+    assert many.advice[0].id == "repeat-disturbed" and "such as cargo" in many.advice[0].action
+    assert many.command in many.advice[0].action
+    assert certainty(few).startswith("Fair: ") and certainty(many).startswith("Poor: ")
+
+
+def test_a_quick_run_never_ends_without_advice() -> None:
+    summary = disturbed_run(1, others_cpus=0.1)
+    assert summary.advice and _all_advice(synthetic_run(blocks=8, samples=20), None, ())[0].id == "full-plan"

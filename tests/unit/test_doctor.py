@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.made_doctor import PORT, SOCKET, client, found, looked, server
-from tests.unit.rendered import GOLDEN, is_golden
+from tests.unit.made_doctor import PORT, SOCKET, client, found, idle, looked, server
 
 from howfar.cli.doctor import _target_from_dsn as named_server
 from howfar.doctor import procfs
@@ -34,7 +33,6 @@ from howfar.doctor.discovery import (
 from howfar.doctor.examine import _how_to_log_in, _watched_server
 from howfar.doctor.findings import (
     Client,
-    Examination,
     IdleCost,
     Kind,
     Median,
@@ -42,7 +40,6 @@ from howfar.doctor.findings import (
     Server,
     Severity,
     Transport,
-    Unseen,
     schema_text,
 )
 from howfar.doctor.kind import product_name
@@ -51,12 +48,8 @@ from howfar.doctor.procfs import Process
 from howfar.doctor.proposals import client_socket_changes, language_of, unique_socket_paths
 from howfar.doctor.protocols import PROTOCOLS, session
 from howfar.doctor.protocols.session import Counters, Endpoint, Greeting, NoValidAnswer, Owner, UnexpectedListener
-from howfar.doctor.report import answer, document
 from howfar.doctor.targets import Consent, Logins, TargetLogin
-from howfar.doctor.texts import COSTS
 from howfar.errors import UsageError
-from howfar.findings import Finding
-from howfar.report.terminal import render
 from howfar.services import SERVICES
 
 ROOT = Path(__file__).parents[2]
@@ -64,14 +57,6 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_schema_is_what_the_types_say() -> None:
     assert (ROOT / "schema" / "doctor.json").read_text() == schema_text(), "python -m howfar.doctor.findings"
-
-
-def idle(as_found_ns: float, polling_ns: float, noise_ns: float = 100) -> IdleCost:
-    rounds = [as_found_ns - polling_ns + noise_ns * (number % 5 - 2) for number in range(24)]
-    return IdleCost(
-        transport=Transport.SOCKET, as_found=make_median([as_found_ns] * 24), polling=make_median([polling_ns] * 24),
-        waking=make_median(rounds), driver="haltpoll", governor="haltpoll",
-    )  # fmt: skip
 
 
 def test_cpus_that_take_long_to_wake_are_a_note_with_its_price() -> None:
@@ -255,55 +240,6 @@ def test_all_addresses_of_a_port_are_watched(hosts: tuple[str, ...]) -> None:
     watching = _watched_server(0, IdentifiedServer(Kind.MYSQL, None, None, TargetLogin("", ""), listeners=listeners))
     everywhere = {"0.0.0.0", "::"} & {*hosts}
     assert watching.ports == {3306: frozenset() if everywhere else frozenset(hosts)}
-
-
-def _examined(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> Examination:
-    checked = tuple(seen.model_copy(update={"findings": looked(seen)}) for seen in servers)
-    return Examination(
-        format=1, howfar_version="1", unix_ns=1_700_000_000_000_000_000, watched_s=3, looks=120, load_average=0.2, cpus=2,
-        pure_floors=(), unseen=unseen, servers=checked,
-    )  # fmt: skip
-
-
-def test_no_name_moves_a_terminals_cursor() -> None:
-    screen = render(document(_examined(server(client(program="a\x1b[2Jb")))), 100, details=True)
-    assert "a?[2Jb" in screen and "\x1b" not in screen
-
-
-def test_a_screen() -> None:
-    others = (client(program="orders", compressed=True), client(local=False, address="192.0.2.1", tls=None))
-    hidden = Unseen(what="a process", why="no permission", how="root")
-    seen = _examined(server(client(), *others), unseen=(hidden,))
-    is_golden(GOLDEN / "doctor.txt", render(document(seen), 80, details=True))
-
-
-def _answered(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> Finding:
-    (finding,) = answer(_examined(*servers).servers, unseen).findings
-    return finding
-
-
-def test_an_all_clear_covers_only_what_was_examined() -> None:
-    """[doc-8] The answer reports how much the doctor could not see, and the next lines how many servers accepted its login."""
-    hidden = Unseen(what="its counters", why="no login", how="")
-    closed = server(unseen=(hidden,), logged_in=False)
-    assert (_answered(server()).id, _answered().id) == ("nothing", "none-found")
-    for answered in (_answered(server(), closed), _answered(server(), unseen=(hidden,))):
-        assert (answered.id, answered.parameters["unseen"]) == ("nothing-seen", 1)
-    assert "1 of 2 servers accepted a login" in render(document(_examined(server(), closed)), 120)
-
-
-def test_the_answer_is_a_short_sentence_whatever_is_found() -> None:
-    """Each check has its words, and a server with all findings at once is summed up in one sentence."""
-    assert {name for name, _ in CHECKS} == set(COSTS)
-    (finding,) = looked(server(client()))
-    all_findings = [finding.model_copy(update={"check": name}) for name in COSTS]
-    sick = [server().model_copy(update={"findings": (each,)}) for each in all_findings]
-    sick.append(server().model_copy(update={"findings": tuple(all_findings)}))
-    for seen in [*sick, server(), server(idle=idle(60e3, 25e3))]:
-        said = answer((seen,), ())
-        for text in filter(None, (said.sentence, said.why)):
-            assert len(text.split()) <= 25 and not set("()[]") & set(text), text
-    assert answer((sick[-1],), ()).findings[0].parameters["count"] == len(COSTS)
 
 
 def test_no_certificate_is_said_to_be_verified() -> None:

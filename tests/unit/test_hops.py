@@ -35,7 +35,7 @@ from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.certainty import certainty
-from howfar.report.figures import floors_text, resolution_text
+from howfar.report.figures import resolution_text
 from howfar.runner.observer import Observer
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import execute_run
@@ -259,8 +259,7 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
-    floor = floors_text(summary.noise_floor, summary.link_noise_floor)
-    assert f"differences in throughput below {floor} may be chance" in certainty(summary)
+    assert certainty(summary).startswith("Poor: ") and "beyond ±100 %" in certainty(summary)
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
             assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"

@@ -189,7 +189,9 @@ def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
 def test_the_report_answers_in_every_form(summary: Summary) -> None:
     text = reports.terminal.render(summary, 100, details=False)
     assert "queues" in text and len(text.splitlines()) <= 40
-    assert len(summary.advice) == 1, "for the only path that does not keep up"
+    assert [advice.id for advice in summary.advice] == ["repeat-disturbed", ""], (
+        "for the only path that does not keep up"
+    )
     page = reports.html.render(summary)
     assert page.index(f'aria-label="{summary.answer.sentence}"') < page.index("<table"), (
         "the picture is that of the answer"
@@ -250,7 +252,7 @@ def test_a_rate_that_was_not_offered_voids_the_trial(tmp_path: Path) -> None:
     with create(tmp_path / "a.howfar", head) as file:
         execute_run(file, laboratory, laboratory.clock(), replace(instruments, measure=half))
     voids = [trial for trial in read_run(tmp_path / "a.howfar").trials if trial.void_reason is not None]
-    assert voids and all("were due in the window where the rate makes" in str(trial.void_reason) for trial in voids)
+    assert voids and all("were due in the window instead of" in str(trial.void_reason) for trial in voids)
     assert all("closed loop" not in trial.arm for trial in voids)
 
 

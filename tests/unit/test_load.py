@@ -225,6 +225,11 @@ def test_nothing_holds() -> None:
     assert conclude_search(GOAL, found, is_client_short=False).answer.findings[0].id == "below"
 
 
+def test_a_search_without_a_finished_trial_has_no_advice() -> None:
+    conclusion = conclude_search(GOAL, summarize_search([]), is_client_short=False)
+    assert conclusion.answer.findings[0].id == "no-trial" and not conclusion.advice and not conclusion.certainty
+
+
 def test_a_lucky_best_is_not_the_answer() -> None:
     """The rate 1600 holds only the first time."""
     trials = run(lambda rate, number: rate <= 1000 or (rate == 1600 and number < 6))

@@ -18,10 +18,11 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 from tests.unit import fake_load
 
-from howfar.contract.messages import Finished, Pgbench, Session, Sysbench
+from howfar.contract.messages import Account, Finished, Measuring, Pgbench, Ready, Session, Sysbench
 from howfar.load import report_human
 from howfar.load.conclusion import conclude
 from howfar.load.report_human import (
+    interval_line,
     pgbench_first_line,
     pgbench_notes,
     pgbench_progress,
@@ -32,7 +33,9 @@ from howfar.load.report_human import (
     sysbench_report,
     sysbench_started,
 )
-from howfar.load.result import Result, format_latency, hdr_log, job_line, prometheus_text, summary_line
+from howfar.load.result import Result, format_latency, hdr_log, job_line, make_result, prometheus_text, summary_line
+from howfar.load.texts import ADVICE
+from howfar.load.verdict import Stamp
 from howfar.report.terminal import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -100,6 +103,59 @@ def test_golden(name: str) -> None:
     if os.environ.get("HOWFAR_GOLDEN") == "write":
         path.write_text(made)
     assert made == path.read_text()
+
+
+def open_loop(unanswered: int, slices: int = 10) -> Result:
+    """An open loop of 1000 requests; so few are unanswered, at most one for each of 200 connections, that it is not overloaded."""
+    account = Account(due=1000, answered=1000 - unanswered, unanswered=unanswered, failed=0, backlog_max=3)
+    return of_account(account, slices)
+
+
+def of_account(account: Account, slices: int = 10) -> Result:
+    kinds = {"transaction": account.due, "service": account.answered, "lateness": account.answered}
+    histograms = [fake_load.histogram(kind, [1_000_000] * count) for kind, count in kinds.items()]
+    job = fake_load.job(rate=100.0, connections=200)
+    done = fake_load.finished(histograms, account)
+    ready, measuring, *_ = fake_load.events(job)
+    assert isinstance(ready, Ready) and isinstance(measuring, Measuring)
+    return make_result(job, ready, measuring, tuple(fake_load.interval(n) for n in range(slices)), done, ())
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "slices", "finding_id"),
+    [(0, 10, "sustained"), (10, 10, "sustained"), (100, 10, "answered"), (0, 5, "answered")],
+)
+def test_a_load_is_sustained_only_if_it_was_answered_and_steady(unanswered: int, slices: int, finding_id: str) -> None:
+    result = open_loop(unanswered, slices)
+    assert not result.verdict.has_stamp(Stamp.OVERLOADED)
+    (found,) = conclude(result).answer.findings
+    assert found.id == finding_id
+    assert len(conclude(result).answer.sentence.split()) <= 25
+
+
+def test_a_window_in_which_nothing_was_due_is_no_answer() -> None:
+    """A transaction of the warm-up may end in it."""
+    nothing_due = of_account(Account(due=0, answered=0, unanswered=0, failed=0, backlog_max=0))
+    assert conclude(nothing_due).answer.findings[0].id == "none-due"
+
+
+def test_only_steadiness_needs_a_longer_run() -> None:
+    unknown_cpu = fake_load.result(done=fake_load.finished().model_copy(update={"cpu": ()}))
+    assert unknown_cpu.verdict.unknown and ADVICE["longer"] not in conclude(unknown_cpu).advice
+    assert conclude(open_loop(0, slices=5)).advice[0] == ADVICE["longer"]
+
+
+def test_a_long_load_has_no_exponents() -> None:
+    result = fake_load.result(fake_load.job(rate=2e6, measure_ns=36_000 * fake_load.SECOND), overlong())
+    assert "2,000,000 transactions/s" in (screen := human(result)) and "36,000 s" in screen
+    assert not re.search(r"\de\+", screen)
+    line = interval_line(fake_load.interval(35_999), open_loop=False)
+    assert line.lstrip().startswith("36,000 s")
+
+
+def overlong() -> Finished:
+    account = Account(due=1000, answered=1000, unanswered=0, failed=0, backlog_max=3)
+    return fake_load.finished(account=account).model_copy(update={"elapsed_ns": 36_000 * fake_load.SECOND})
 
 
 def test_a_unit_that_differs_from_sysbench_is_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,14 @@ from howfar.recording.facts import RecordingFacts
 from howfar.recording.page_costs import cost_pages
 from howfar.recording.path_session import present_tls, rhythm_of_recording
 from howfar.recording.predict import PRESENT_MISS_SHARE, PathPrediction, analyze, quantiles
-from howfar.recording.prediction_report import as_json, document
+from howfar.recording.prediction_report import MeasuredPage, Measurement, as_json, compare, document
 from howfar.recording.recording import Recording
 from howfar.recording.summary import document as summary_document
 from howfar.recording.summary import summarize
 from howfar.report import html, terminal
-from howfar.report.document import AdviceBlock, Answer, Document, Table
+from howfar.report.document import AdviceBlock, Answer, Chart, Details, Document, Table
 from howfar.report.terminal import VISIBLE_LINES
+from howfar.stats.estimate import Estimate
 
 NOW = costs(FLOOR_NS / 1e3)
 FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
@@ -75,7 +77,7 @@ def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording)
     found = analyze(recording, NOW, FAR, None, FLOOR_NS + 40_000)
     assert [page.name for page in found.missed] == ["front"]
     text = terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
-    assert "No answer for remote" in text and "howfar record" in text and "What to do" not in text
+    assert "has changed by too much" in text and "howfar record" in text and "What to do" not in text
     assert as_json(found, ())["pages"][0]["p50_ms"]["bottom_up"] is None  # type: ignore[index]
 
 
@@ -184,7 +186,12 @@ def test_a_slope_of_half_the_round_trips_does_not_explain(recording: Recording) 
     (page,) = found.pages
     assert page.is_explained is False
     assert page.residual_ms == pytest.approx(ADDED_MS / 2, rel=0.1)
-    assert "not explained" in terminal.render(document(found, (), cost_pages(recording, NOW, FAR)), 100, colour=False)
+    swapped = page.model_copy(update={"bottom_up": page.slope, "slope": page.bottom_up})
+    for shown in (found, found.model_copy(update={"pages": (swapped,)})):
+        text = " ".join(
+            terminal.render(document(shown, (), cost_pages(recording, NOW, FAR)), 100, colour=False).split()
+        )
+        assert "not explained" in text and f": {page.residual_ms:.1f} ms apart" in text
 
 
 def test_a_connect_costs_what_the_path_says(tmp_path: Path) -> None:
@@ -290,6 +297,7 @@ def test_a_miss_has_the_reason_that_is_large_enough(recording: Recording) -> Non
     (page,) = (found := analyze(dataclasses.replace(recording, pages=pages), NOW, FAR, None, FLOOR_NS + 12)).missed
     assert page.miss.beyond_ms > 100 * abs(page.miss.shift_ms)
     text = terminal.render(document(found, (), {}), 100, colour=False)
+    assert "No answer for remote, RTT 0.5ms: the times of this recording contradict" in " ".join(text.split())
     assert "longer together than the page" in " ".join(text.split())
     assert "a round trip without work" not in text.split("How it was predicted")[0]
 
@@ -322,6 +330,7 @@ def test_the_answer_is_short_and_there_is_none_from_too_few_blocks(recording: Re
     laid = cost_pages(lonely, NOW, FAR)
     found = predicted(lonely)
     answer = is_answer_first(document(found, find_changes(laid), laid))
+    assert answer.text.endswith("ms are predicted on remote, RTT 0.5ms.") and "times slower" not in answer.text
     assert "no interval, as fewer than 4 pages" in answer.certainty, "one page is an answer, but without an interval"
     few = found.model_copy(update={"cost_us": found.cost_us.model_copy(update={"n": 3})})
     report = document(few, find_changes(laid), laid)
@@ -330,6 +339,69 @@ def test_the_answer_is_short_and_there_is_none_from_too_few_blocks(recording: Re
         "No answer yet: 1 page in 3 blocks"
     )
     assert "--blocks 4" in str(report.blocks[-1])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "finding"),
+    [(None, None, "times"), (98, 103, "same"), (40, 170, "between"), (101, 103, "change"), (90, 99, "change")],
+)
+def test_only_a_narrow_interval_says_that_two_times_are_the_same(
+    low: float | None, high: float | None, finding: str
+) -> None:
+    assert compare(100, Estimate(value=100, low=low, high=high)) == finding
+
+
+def test_an_interval_too_wide_to_tell_is_the_answer(recording: Recording) -> None:
+    found = predicted(recording)
+    (page,) = found.pages
+    now_ms = page.now.p50_ms.value
+    wide = Estimate(value=now_ms * 1.01, low=now_ms - 15, high=now_ms + 60)
+    there = page.bottom_up.model_copy(update={"p50_ms": wide})
+    shown = found.model_copy(update={"pages": (page.model_copy(update={"bottom_up": there}),)})
+    answer = is_answer_first(document(shown, (), cost_pages(recording, NOW, FAR)))
+    assert f"between {now_ms - 15:.2f} and {now_ms + 60:.1f} ms" in answer.text
+
+
+def test_the_cause_adds_up_with_connects_and_a_broken_number_of_round_trips(tmp_path: Path) -> None:
+    """Two medians of 12 and 13 round trips; each page opens a connection, which takes 0.53 ms longer there."""
+    recording = made(tmp_path / "c.recording", [Step("login", keys=None, phase="connect"), *loop(12)], connect=True)
+    found, laid = predicted(recording), cost_pages(recording, NOW, FAR)
+    pages = [
+        dataclasses.replace(page, trips=page.trips[: 13 - number % 2]) for number, page in enumerate(laid["front"])
+    ]
+    (page,) = found.pages
+    assert page.median_added_connect_ms == pytest.approx(0.53)
+    mixed = page.model_copy(update={"median_round_trips": 12.4})
+    answer = is_answer_first(document(found.model_copy(update={"pages": (mixed,)}), (), {"front": pages}))
+    trips, each, connects, path = re.findall(r"[\d.]+", answer.why)[:4]
+    assert trips == "12.4" and "0.53 ms of longer connects" in answer.why
+    assert float(trips) * float(each) + float(connects) == pytest.approx(float(path), abs=0.01 * float(path))
+
+
+def test_a_measurement_is_compared_with_predictions_of_its_path_alone(recording: Recording) -> None:
+    found, laid = predicted(recording), cost_pages(recording, NOW, FAR)
+    (page,) = found.pages
+
+    def errors(target: str, rtt_ns: int) -> tuple[str, int]:
+        """The predicted time beside a measurement, and the number of points in the chart."""
+        times = MeasuredPage(name="front", p50_ms=page.bottom_up.p50_ms, p95_ms=page.bottom_up.p95_ms)
+        report = document(found, (), laid, [Measurement(target=target, rtt_ns=rtt_ns, pages=(times,))])
+        (details,) = (block for block in report.blocks if isinstance(block, Details))
+        (table,) = (one for one in details.blocks if isinstance(one, Table) and one.rows[0][0].text == target)
+        (chart,) = (one for one in details.blocks if isinstance(one, Chart) and one.name == "rtt-front")
+        return table.rows[0][2].text, len(chart.make.args[1])  # type: ignore[attr-defined]
+
+    assert errors("remote, RTT 0.5ms", 500_000) == (f"{page.bottom_up.p50_ms.value:.1f}", 1)
+    assert errors("remote, RTT 5ms", 5_000_000) == (f"{page.curve_ms[5_000_000]:.0f}", 1)
+    for other in ("remote, RTT 5ms, 1gbit", "remote, RTT 5ms, TLS 1.3", "ssh, RTT 5ms"):
+        assert errors(other, 5_000_000) == ("unknown", 0)
+
+
+def test_blocks_left_out_are_counted_by_reason(recording: Recording) -> None:
+    target = FAR.model_copy(update={"void": ("slow", "late", "slow", "a", "b", "c")})
+    found = predicted(recording, target)
+    text = " ".join(terminal.render(document(found, (), cost_pages(recording, NOW, target)), 100, colour=False).split())
+    assert "6 blocks left out: slow (2 blocks); late (1 block); a (1 block)." in text
 
 
 def test_a_replay_says_whether_the_prediction_was_right_and_which_end_was_late(recording: Recording) -> None:
@@ -345,6 +417,12 @@ def test_a_replay_says_whether_the_prediction_was_right_and_which_end_was_late(r
     assert "as predicted" in is_answer_first(replayed(75.5)).text
     assert "too long" in is_answer_first(replayed(50)).text
     assert "too short" in is_answer_first(replayed(90)).text
+    unsure = dict.fromkeys(("p50_ms", "p95_ms"), Estimate(value=50, low=20, high=100))
+    page = replay.ReplayedPage(
+        name="front", pages=6, **unsure, predicted=found.pages[0].bottom_up, client_late=0, server_late=0
+    )
+    wide = replay.Replay(target="remote", rtt_ns=500_000, blocks=6, pages=(page,))
+    assert "as predicted" not in is_answer_first(replay.document(wide)).text
     assert "a tool that fell behind" in is_answer_first(replayed(75.5, late_ns=9_000_000)).certainty
     first, *_, last = replayed(75.5, blocks=1).blocks
     assert isinstance(first, Answer) and first.text.startswith("No answer yet") and "--blocks 4" in str(last)

@@ -8,7 +8,15 @@ import sys
 
 import pytest
 
-from howfar.lab.programs import OUTER_PROC, Process, ProgramWatch, pass_outer_proc, ticks_by_program
+from howfar.lab import programs
+from howfar.lab.programs import (
+    OUTER_PROC,
+    Process,
+    ProgramWatch,
+    adopt_outer_proc,
+    pass_outer_proc,
+    ticks_by_program,
+)
 
 INIT = {1: Process("init", 0, 0, 5), 2: Process("kthreadd", 0, 0, 0), 9: Process("howfar", 1, 3, 40)}
 
@@ -34,17 +42,20 @@ def test_a_pid_that_is_used_again_is_another_program() -> None:
     assert ticks_by_program(before, after, own=9) == {(20, "new"): 30}
 
 
-def test_a_busy_program_outside_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_outside_are_seen_through_the_descriptor_that_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert ProgramWatch().finish() == (), "nothing was passed on"
     descriptor, text = pass_outer_proc()
+    monkeypatch.setattr(programs, "_outer_proc", (-1, 0))
+    monkeypatch.setenv(OUTER_PROC, text)
+    adopt_outer_proc()
+    assert OUTER_PROC not in os.environ and not os.get_inheritable(descriptor), "no child takes it for its own"
     with subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"]) as busy:
-        # Nothing is howfar's own here: this test is the parent of the program.
-        monkeypatch.setenv(OUTER_PROC, f"{text.partition(':')[0]}:-1")
         watch = ProgramWatch()
         before = dict(watch.processes())
-        assert before
         busy.wait(30)
     used = ticks_by_program(before, dict(watch.processes()), own=-1)
     assert max(ticks for (pid, _), ticks in used.items() if pid == os.getpid()) >= 20, "0.3 s, in ticks of 10 ms"
+    assert os.getpid() not in [program.pid for program in watch.finish()], "this process started what is watched"
     os.close(descriptor)
-    monkeypatch.delenv(OUTER_PROC)
-    assert ProgramWatch().finish() == ()

@@ -27,6 +27,7 @@ from howfar.recording.slope import Costs, Observation, Slope, SlopeRequest, Warm
 from howfar.recording.tap import Tap
 from howfar.report import terminal
 from howfar.report.document import AdviceBlock, Table
+from howfar.stats.estimate import Estimate
 
 DELAYS_NS = (0, 1_000_000, 2_000_000, 5_000_000)
 COSTS = Costs(tap_us=0, loopback_us=8, idle="polling")
@@ -151,6 +152,8 @@ def test_a_first_block_that_differs_from_the_last_is_said() -> None:
         (60, 0.3, "waits for 5"),
         (49.5, 9.0, "waits for all of its 50.5 round trips"),
         (47, 0.3, "each costs more than the delay"),
+        (49.5, 80.0, "of its 50.5 round trips; 0.5 ms more RTT adds"),
+        (5, 30.0, "each costs more than the delay"),
     ],
 )
 def test_no_more_round_trips_are_waited_for_than_were_counted(round_trips: float, noise_ms: float, said: str) -> None:
@@ -170,6 +173,25 @@ def test_each_answer_is_short_and_says_why_and_how_sure(
     found = analyze(seen, COSTS, WarmUp(400, still_falling))
     answer = is_answer_first(document(found, "page.php"))
     assert ("still falling" in answer.certainty) is still_falling
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "finding"),
+    [(0.5, 12, "unresolved"), (-1, 6, "unresolved"), (2, 8, "unresolved"), (9, 11, "all"), (4, 6, "some"), (11, 40, "dear"),
+     (-0.5, 0.5, "none")],
+)  # fmt: skip
+def test_a_wide_interval_does_not_say_how_many_round_trips_are_waited_for(
+    low: float, high: float, finding: str
+) -> None:
+    """The tap counted 10. Only an interval above all of them says more than that whatever its width."""
+    interval = Estimate(value=(low + high) / 2, low=low, high=high)
+    found = analyzed(observed()).model_copy(update={"slope": interval, "round_trips": 9.0, "connections": 1.0})
+    assert slope._finding(found) == finding
+    answer = is_answer_first(document(found, "page.php"))
+    assert (f"waits for {max(low, 0):.1f} to {min(high, 10):.1f} of its 10.0" in answer.text) is (
+        finding == "unresolved"
+    )
+    assert ("--blocks 32" in str(document(found, "page.php").blocks)) is (finding == "unresolved")
 
 
 def test_the_setting_names_server_duration_and_day() -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 from howfar.analysis import advice_texts as texts
 from howfar.analysis.cells import LINK, CellSummary, Metric, NoiseFloors, threads_of
 from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, Machine, is_machine_busy
+from howfar.analysis.disturbance import Disturbance
 from howfar.analysis.link_facts import link_facts
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import MIN_HELPFUL_GAIN, Limit
@@ -115,6 +116,27 @@ def advise(
     rules = (_advise_socket, _advise_round_trips, _advise_no_forwarding, _advise_more_blocks)
     general_advice = [advice for rule in rules if (advice := rule(context)) is not None]
     return (*(_advice_on_limits(cells) if limits else ()), *general_advice)
+
+
+def advise_on_run(disturbance: Disturbance | None, command: str) -> tuple[Advice, ...]:
+    """To repeat a run that other programs disturbed. Empty: they hardly did."""
+    if disturbance is None or not disturbance.is_much:
+        return ()
+    program = next(iter(disturbance.programs), None)
+    parameters: Parameters = {
+        "named": fill(texts.SUCH_AS, name=program.name) if program else "",
+        "command": command,
+        "most": disturbance.max_cpus,
+        "cpus": disturbance.machine_cpus,
+        "disturbed": disturbance.trials,
+        "known": disturbance.of,
+    }
+    return (_make_advice("repeat-disturbed", ["repeat-disturbed"], parameters),)
+
+
+def advise_full_plan(plan: str) -> Advice:
+    """For a quick run without any other advice."""
+    return _make_advice("full-plan", [], {"command": fill(texts.FULL_PLAN, plan=plan)})
 
 
 _MAX_LIMITS = 3

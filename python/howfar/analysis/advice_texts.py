@@ -10,7 +10,7 @@ ACTIONS: Texts = {
     "link-to-server": "send fewer bytes to the server, or use a faster link",
     "server-cpu": "give the server more CPU, or make its queries cheaper: a faster network would not help",
     "client-cpu": "give the load generator more CPU and measure again: these figures describe its own limit",
-    "instrument-cpu": "measure these links on a machine with spare CPUs for the link's emulator before drawing conclusions",
+    "instrument-cpu": "measure these links on a machine with spare CPUs for howfar's link emulator before drawing conclusions",
     "forwarder-cpu": "remove the forwarder",
     "one-thread": "spread that work over more threads",
     "receive-window": "enlarge the receive window, or use more connections",
@@ -20,13 +20,13 @@ ACTIONS: Texts = {
     "acknowledgement": "commit from more connections, or more rows at a time, or move the replica closer: commits wait for it",
     "lock": "hold locks for less time, with fewer round trips between the first write and the commit, or write to more rows",
     "server-wait": "check on the server what its sessions wait for during the load",
-    "latency": "use more connections: no resource is full",
+    "latency": "use more connections: no resource is known to be full",
     "latency-of-bytes": "send fewer bytes, or use a faster link or more connections: each waits for its own bytes, but no resource is "
-    "full",
-    "latency-of-round-trips": "use more connections or fewer round trips: no resource is full",
+    "known to be full",
+    "latency-of-round-trips": "use more connections or fewer round trips: no resource is known to be full",
     "errors": "remove the cause of the server's errors and measure again: these figures include them",
     "invalid": "repeat the run on an idle machine: these figures do not describe the path",
-    "divided-cpu": "measure again with separate CPUs for load, emulator and other programs before buying more",
+    "divided-cpu": "measure again with separate CPUs for load, howfar's link emulator and other programs before you buy CPUs",
     # About paths.
     "socket": "where application and server share a machine, connect through the socket: {how}",
     "fewer-round-trips": "with the server on another machine, make fewer round trips ({ways}) or move the application next to its data"
@@ -36,6 +36,8 @@ ACTIONS: Texts = {
     "less-cpu-time": "first reduce the time spent in CPU and server: round trips take less than half of the time",
     "no-forwarding": "do not forward the socket to another machine for speed: its traffic still crosses the network",
     # About the run.
+    "repeat-disturbed": "stop other programs{named} and run this again: {command}",
+    "full-plan": "for a firmer answer, run the full plan: {command}",
     "enough-blocks": "run longer: at least {needed} blocks are needed",
     "more-blocks": "run longer{quick:? (with --full)} or on a quieter machine to resolve more",
     "quieter-machine": "measure on a quieter machine to resolve more",
@@ -46,7 +48,11 @@ SOCKET = "use it as the host"
 SOCKET_OF_MYSQL = "write host=localhost, not 127.0.0.1"
 """MySQL's clients take `localhost` as the socket; others need its path, or that of its directory."""
 
+SUCH_AS = ", such as {name},"
+FULL_PLAN = "howfar run {plan} --full"
+
 REASONS: Texts = {
+    "repeat-disturbed": "they used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
     "limit": "{arm}: {says}. What would help: {would_change}.",
     "limit, would not": "{arm}: {says}. What would help: {would_change}. What would not: {would_not}.",
     "tcp-slower": "TCP on the same machine reaches {ratio} times the socket's {unit} per second",
@@ -61,13 +67,13 @@ REASONS: Texts = {
     "forwarded-slower": "the forwarded socket reaches {ratio} times the {unit} per second of plain TCP ({arm})",
     "forwarded-cpu": "each {one} costs {cpu_ratio} times the CPU through the forwarded socket",
     "no-intervals": "fewer blocks give no interval, and intervals can be trusted with {trusted} blocks or more",
-    "blocks": "if the differences are as large as measured, as many blocks show them: {blocks}; this run has {present}",
-    "blocks-of-cells": "if the differences are as large as measured, about {median} blocks show them in the median of {cells} cells, "
+    "blocks": "to resolve differences as small as these takes {blocks}; this run has {present}",
+    "blocks-of-cells": "to resolve differences as small as these takes about {median} blocks in the median of {cells} cells, "
     "{worst} at worst ({arm}); this run has {present}",
     "too-many-blocks": "with this scatter, more than {max_blocks} blocks are needed to resolve a difference as small as that of "
     "{unreachable}; CPU per query may need fewer",
     "narrow-blocks": "about {narrow} blocks would make the intervals as narrow as requested",
     "disturbed": "some blocks were disturbed",
 }
-BLOCKS_OF_ARM = "about {blocks} for {arm}"
+BLOCKS_OF_ARM = "about {blocks} blocks for {arm}"
 CELLS = "{count} cells"

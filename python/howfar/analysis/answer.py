@@ -46,6 +46,10 @@ COMMON_TEXTS: Texts = {
 }
 
 
+_MORE = "{count} more"
+"""Stands for the subjects of a clause that do not fit."""
+
+
 def not_yet(blocks: int) -> Finding:
     """The only finding of a run with too few blocks: figures so far are in the tables, because they look like an answer."""
     return Finding(id=NOT_YET, parameters={"blocks": blocks, "needed": MIN_BLOCKS})
@@ -65,19 +69,24 @@ def clauses(findings: Sequence[Finding], texts: Texts) -> str:
         template = templates.get(f"{finding.id}, {kind}", templates[finding.id])
         return fill(template, subject=subject, estimate=finding.estimate, **finding.parameters)
 
-    def extend(text: str, last_id: str, alike: Sequence[Finding]) -> str:
-        added = clause(alike[0], join([finding.subject for finding in alike]), last_id)
+    def extend(text: str, last_id: str, alike: Sequence[Finding], named: int) -> str:
+        subjects = [finding.subject for finding in alike[:named]]
+        subjects += [fill(_MORE, count=len(alike) - named)] if named < len(alike) else []
+        added = clause(alike[0], join(subjects), last_id)
         return f"{text}{', ' if alike[0].id == last_id else '; '}{added}" if text else added
 
     text, last_id = "", ""
     for _, group in groupby(findings, lambda finding: (finding.id, clause(finding, ""))):
         alike = list(group)
-        while len(alike) > 1 and len(extend(text, last_id, alike).split()) > MAX_WORDS:
-            alike.pop()
-        longer = extend(text, last_id, alike)
+        named = len(alike)
+        while named > 1 and len(extend(text, last_id, alike, named).split()) > MAX_WORDS:
+            named -= 1
+        longer = extend(text, last_id, alike, named)
         if text and len(longer.split()) > MAX_WORDS:
             break
         text, last_id = longer, alike[0].id
+        if named < len(alike):
+            break
     return text
 
 

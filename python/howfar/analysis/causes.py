@@ -6,24 +6,25 @@ from collections.abc import Iterable, Mapping
 
 from howfar.analysis.cells import CellSummary
 from howfar.bottleneck.cycle import PARTS, REST, ROUND_TRIPS, part_us
-from howfar.findings import Finding, Texts
-from howfar.model.resource import Resource
+from howfar.bottleneck.texts import LIMITS
+from howfar.findings import Finding, Texts, fill
+from howfar.model.resource import NOT_THE_PATH, Resource
 from howfar.plan.factors import FACTORS, Level, level_of
 
 CAUSES: Texts = {
-    "longer-round-trips": "with {subject}, a transaction takes {time_ms:table} ms instead of {usual_ms:table} ms: {part_ms:table} ms "
-    "go to {turns:of round-trip} of {rtt_ms:table} ms",
-    "longer": "with {subject}, a transaction takes {time_ms:table} ms instead of {usual_ms:table} ms: {part_ms:table} ms more go to "
-    "{part}",
-    "shorter": "with {subject}, a transaction takes {time_ms:table} ms instead of {usual_ms:table} ms: {part_ms:table} ms less go to "
-    "{part}",
+    "longer-round-trips": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
+    "{part_ms:table} ms are {turns:of round-trip} of {rtt_ms:table} ms",
+    "longer": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
+    "{part_ms:table} ms more go to {part}",
+    "shorter": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
+    "{part_ms:table} ms less go to {part}",
     "limited": "{subject} {limit}",
 }
 
 
 def explain_differences(cells: Iterable[CellSummary], baseline: CellSummary) -> tuple[Finding, ...]:
-    """For cells that differ from the baseline in one factor and in throughput, the part of a transaction's time that changed most. One
-    finding of each kind."""
+    """For cells that differ from the baseline in one factor and in throughput, the part of a transaction's time that changed most.
+    The first of each kind, in the order of the cells."""
     first_by_id: dict[str, Finding] = {}
     for cell in cells:
         # A path without a link has no levels of the factors of a link.
@@ -57,7 +58,8 @@ def _difference(cell: CellSummary, baseline: CellSummary, factor: str) -> Findin
     finding_id = "longer" if is_slower else "shorter"
     if part == ROUND_TRIPS and is_slower and cell.rest_rtt_ns:
         finding_id = "longer-round-trips"
-        parameters |= {"turns": round(cell.turns_per_txn), "rtt_ms": cell.rest_rtt_ns / 1e6}
+        whole_ms = part_us(cell.cycle, ROUND_TRIPS) / 1e3
+        parameters |= {"part_ms": whole_ms, "turns": round(cell.turns_per_txn), "rtt_ms": cell.rest_rtt_ns / 1e6}
     return Finding(id=finding_id, subject=_label(cell.factors, factor), parameters=parameters)
 
 
@@ -66,7 +68,10 @@ def _label(factors: Mapping[str, Level], name: str) -> str:
 
 
 def limit_cause(cell: CellSummary, where: str) -> Finding | None:
-    """The limit of a cell. `where`: `at 1 Gb/s`. None: none is established."""
-    if cell.limit is None or cell.limit.resource is Resource.NOT_ESTABLISHED:
+    """The limit of a cell. `where`: `at 1 Gb/s`. None: none is established, or it is not one of the path."""
+    limit = cell.limit
+    if limit is None or limit.resource in (Resource.NOT_ESTABLISHED, *NOT_THE_PATH):
         return None
-    return Finding(id="limited", subject=where, parameters={"limit": cell.limit.says.partition(";")[0]})
+    return Finding(
+        id="limited", subject=where, parameters={"limit": fill(LIMITS.get(limit.id, limit.says), **limit.parameters)}
+    )

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from howfar.analysis.answer import Answer, not_yet, sentence
-from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, HOSTS, ORDINALS, QUESTIONS
+from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, FACTS, HOSTS, ORDINALS, QUESTIONS
 from howfar.analysis.confirmation import TOLERANCE
-from howfar.findings import Finding, fill, note
+from howfar.findings import Finding, fill, join_clauses
 from howfar.plan.distances import EVEN
 from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, FactorLevels, node_rtts_ns, offered_per_s
 from howfar.plan.page import Keys
@@ -100,17 +100,16 @@ class ArmComparison:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """The result of `compare`. `comparable` is False if the runs had different plans or machines; figures are given nevertheless."""
+    """The result of `compare`. Figures are given even if the runs had different plans or machines."""
 
-    before: str
-    after: str
-    comparable: bool
     differences: tuple[Difference, ...]
     arms: tuple[ArmComparison, ...]
+    """Empty if the runs count different operations."""
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    operation_unit: Unit
-    """The operation that `qps` and `cpu_per_query` count."""
+    units: tuple[Unit, Unit]
+    """The operation that each run counts; `qps` and `cpu_per_query` are of operations."""
+    has_same_workload: bool
     hosts_note: str = ""
     """Sentences for the case that a run was between real hosts: how the two links differ and, if the other run was in the
     laboratory, how well the two agree. Empty: both were in the laboratory, or there is nothing to report."""
@@ -227,27 +226,27 @@ def compare(before: Run, after: Run) -> RunComparison:
     before, after = compared_part(before), compared_part(after)
     old, new = trial_table(before), trial_table(after)
     differences = _differences(before, after)
-    shared = [arm.name for arm in before.info.arms if old.measured(arm.name) and new.measured(arm.name)]
     old_names = {arm.name for arm in before.info.arms if old.measured(arm.name)}
     new_names = {arm.name for arm in after.info.arms if new.measured(arm.name)}
     is_measured = _on_hosts(before) or _on_hosts(after)
+    shared = [arm.name for arm in before.info.arms if arm.name in old_names & new_names and old.unit == new.unit]
     comparisons_by_arm = [_compare_arm(old, new, name, is_measured) for name in shared]
     comparisons = max(1, sum(not arm.has_given_rate for arm in comparisons_by_arm))
     arms = tuple(replace(arm, comparisons=comparisons) for arm in comparisons_by_arm)
     sentences = []
-    if is_measured:
+    if is_measured and arms:
         sentences = [_link_difference_sentence(before, after, arms), _incomparable_links_sentence(before, after, arms)]
-    if _on_hosts(before) != _on_hosts(after):
+    if _on_hosts(before) != _on_hosts(after) and old.unit == new.unit:
         sentences = [_agreement_sentence(arms), *sentences]
     return RunComparison(
-        before=before.info.run_id,
-        after=after.info.run_id,
-        comparable=not differences,
         differences=differences,
         arms=arms,
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
-        operation_unit=new.unit,
+        units=(old.unit, new.unit),
+        has_same_workload=all(
+            _plan_table(before, table) == _plan_table(after, table) for table in ("workload", "keys")
+        ),
         hosts_note=" ".join(filter(None, sentences)),
     )
 
@@ -407,19 +406,25 @@ def _fact_text(value: object) -> str:
 
 DIFFERS = ("differs", "differs-most")
 """Ids of findings that two runs differ."""
+_MAX_MACHINE_SHARE = 0.5
+"""Maximum difference that the ratios to the baseline may hide, as a share of the difference that a change of the machine is to
+explain."""
 
 
 def answer_comparison(comparisons: Sequence[RunComparison]) -> Answer:
     """Whether the runs are the same as the first one, and why not."""
+    assert 1 <= len(comparisons) < len(ORDINALS), "each run has an ordinal"
     findings = _find_differences(comparisons)
-    causes = _explain(next((each for each in comparisons if any(map(_differs, each.arms))), comparisons[0]))
-    has_cause = findings[0].id in DIFFERS
+    causes: tuple[Finding, ...] = ()
+    if findings[0].id in DIFFERS:
+        run = str(findings[0].parameters["run"])
+        causes = _explain(comparisons[ORDINALS.index(run) - 1], run)
     return Answer(
         question=QUESTIONS["two" if len(comparisons) == 1 else "several"],
         sentence=sentence(findings, ANSWERS),
         findings=findings,
-        why=sentence(causes, CAUSES) if has_cause else "",
-        causes=causes if has_cause else (),
+        why=sentence(causes, CAUSES),
+        causes=causes,
     )
 
 
@@ -427,47 +432,73 @@ def _differs(arm: ArmComparison) -> bool:
     return arm.is_judged and arm.qps_differs
 
 
+def _importance(arm: ArmComparison) -> float:
+    """How much an arm differs, by the logarithm of its ratio."""
+    return abs(math.log(arm.qps.value))
+
+
+def _with_interval(comparisons: Iterable[RunComparison]) -> list[ArmComparison]:
+    """The arms whose operations per second are compared."""
+    return [arm for each in comparisons for arm in each.arms if arm.is_judged and arm.qps.low]
+
+
 def _find_differences(comparisons: Sequence[RunComparison]) -> tuple[Finding, ...]:
     """What the runs show, most important first. Never empty."""
+    runs = ORDINALS[1 : len(comparisons) + 1]
+    for comparison, run in zip(comparisons, runs, strict=True):
+        unit, other = comparison.units
+        if unit != other:
+            return (Finding(id="other-unit", parameters={"run": run, "unit": unit, "other": other}),)
+        if not comparison.has_same_workload:
+            return (Finding(id="other-workload", parameters={"run": run}),)
     shared = [arm for each in comparisons for arm in each.arms if arm.same_cell]
     judged = [arm for arm in shared if arm.is_judged]
     if not judged:
         return (Finding(id="given-rates" if shared else "nothing-shared"),)
-    with_interval = [arm for arm in judged if arm.qps.low]
+    with_interval = _with_interval(comparisons)
     if not with_interval:
         return (not_yet(min(min(arm.trials) for arm in judged)),)
-    findings = []
-    for comparison, run in zip(comparisons, ORDINALS[1:], strict=False):
-        differing = sorted(filter(_differs, comparison.arms), key=lambda arm: -abs(math.log(arm.qps.value)))
-        for arm in differing if len(comparisons) == 1 else differing[:1]:
-            finding_id = "differs" if len(comparisons) == 1 else "differs-most"
-            subject = _without_brackets(arm.arm)
-            findings.append(Finding(id=finding_id, subject=subject, estimate=arm.qps, parameters={"run": run}))
-    if findings:
-        return tuple(findings)
+    differing = []
+    for comparison, run in zip(comparisons, runs, strict=True):
+        arms = sorted(filter(_differs, comparison.arms), key=_importance, reverse=True)
+        differing += [(arm, run) for arm in (arms if len(comparisons) == 1 else arms[:1])]
+    if differing:
+        return tuple(
+            Finding(
+                id="differs" if len(comparisons) == 1 else "differs-most",
+                subject=_without_brackets(arm.arm),
+                estimate=arm.qps,
+                parameters={"run": run},
+            )
+            for arm, run in sorted(differing, key=lambda item: -_importance(item[0]))
+        )
     within = _max_difference(simultaneous(arm.qps, arm.comparisons) for arm in with_interval)
-    if within >= 1:
+    if within > TOLERANCE:
         return (Finding(id="too-wide", parameters={"within": within}),)
     return (Finding(id="same", parameters={"within": within, "arms": len({arm.arm for arm in with_interval})}),)
 
 
-def _explain(comparison: RunComparison) -> tuple[Finding, ...]:
-    """Why two runs differ: whether paths or the machine changed, and the facts that differ."""
-    facts = tuple(Finding(id="facts", subject=difference.what) for difference in comparison.differences)
+def _explain(comparison: RunComparison, run: str) -> tuple[Finding, ...]:
+    """Why a run differs from the first one: whether paths or the machine changed, and the facts that differ. `run`: its ordinal."""
+    subjects = dict.fromkeys(FACTS[difference.what.partition(":")[0]] for difference in comparison.differences)
+    facts = tuple(Finding(id="facts", subject=subject, parameters={"run": run}) for subject in subjects)
     known = {
-        arm.arm: (arm, ratio)
+        arm.arm: simultaneous(ratio, arm.comparisons)
         for arm in comparison.arms
         if arm.same_cell and (ratio := arm.relative_to_baseline) is not None and ratio.low
     }
     if not known:
         return facts
     paths = tuple(
-        Finding(id="path", subject=_without_brackets(name), estimate=ratio)
-        for name, (arm, ratio) in known.items()
-        if excludes_one(simultaneous(ratio, arm.comparisons))
+        Finding(id="path", subject=_without_brackets(name), estimate=ratio, parameters={"run": run})
+        for name, ratio in sorted(known.items(), key=lambda item: -abs(math.log(item[1].value)))
+        if excludes_one(ratio)
     )
-    within = _max_difference(simultaneous(ratio, arm.comparisons) for arm, ratio in known.values())
-    return (*(paths or (Finding(id="machine", parameters={"within": within}),)), *facts)
+    within = _max_difference(known.values())
+    explained = min(_importance(arm) for arm in comparison.arms if _differs(arm))
+    is_machine = math.log1p(within) <= _MAX_MACHINE_SHARE * explained
+    other = Finding(id="machine" if is_machine else "unclear", parameters={"run": run, "within": within})
+    return (*(paths or (other,)), *facts)
 
 
 def _without_brackets(name: str) -> str:
@@ -483,12 +514,10 @@ def _max_difference(ratios: Iterable[Estimate]) -> float:
 
 def certainty_of_comparison(answer: Answer, comparisons: Sequence[RunComparison]) -> str:
     """How sure the answer is, in one line. Empty: there is none."""
-    arms = [arm for each in comparisons for arm in each.arms]
     if answer.findings[0].id not in (*DIFFERS, "same"):
         return ""
+    arms = _with_interval(comparisons)
     counts = [count for arm in arms for count in arm.trials]
-    widths = [width for arm in arms if arm.is_judged and (width := half_width(arm.qps)) is not None]
-    names = ["equal-trials" if min(counts) == max(counts) else "trials", *(["width"] if widths else []), "apart"]
-    widest = half_width_text(max(widths)) if widths else ""
-    clauses = (fill(CERTAINTY[name], fewest=min(counts), most=max(counts), width=widest) for name in names)
-    return note("{text}", text="; ".join(clauses))
+    widest = half_width_text(max(half_width(arm.qps) or 0 for arm in arms))
+    names = ("equal-trials" if min(counts) == max(counts) else "trials", "width", "apart")
+    return join_clauses([fill(CERTAINTY[name], fewest=min(counts), most=max(counts), width=widest) for name in names])

@@ -12,27 +12,52 @@ QUESTIONS: Texts = {
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 ANSWERS: Texts = {
     # Of two runs, each arm that differs.
-    "differs": "no: in the {run} run, {subject} is {estimate:slower}",
+    "differs": "probably not: in the {run} run, {subject} is {estimate:slower}",
     "differs, next": "{subject} {estimate:slower}",
     # Of several runs, the arm that differs most from the first run.
-    "differs-most": "no: compared with the first run, {subject} is {estimate:slower} in the {run} run",
+    "differs-most": "probably not: compared with the first run, {subject} is {estimate:slower} in the {run} run",
     "differs-most, next": "{subject} {estimate:slower} in the {run} one",
     "same": "yes, within {within:upper}: no difference in throughput is resolved for {arms:of arm}",
     # Without an answer.
     NOT_YET: "no answer yet: a run has {blocks:of block}, and an answer needs {needed}",
     "too-wide": "this cannot be told: throughput may differ by up to {within:upper}",
+    "other-unit": "no answer: the first run counts {unit}, and the {run} run {other}",
+    "other-workload": "no answer: the workload of the {run} run is not that of the first",
     "nothing-shared": "no answer: the runs share no arm with the same factor levels",
     "given-rates": "no answer from throughput, because each shared arm has a given rate: compare the times of a transaction",
 }
 CAUSES: Texts = {
-    "path": "not the machine as a whole: relative to the baseline of its own run, {subject} is {estimate:slower}",
+    "path": "not the machine as a whole: relative to each run's baseline, {subject} is {estimate:slower} in the {run} run",
     "path, next": "{subject} {estimate:slower}",
-    "machine": "relative to the baseline of its own run, no arm differs, within {within:upper}: this points to the machine, "
+    "machine": "relative to each run's baseline, no arm of the {run} run differs, within {within:upper}: this points to the machine, "
     "not a path",
-    "facts": "the runs differ in {subject}",
-    "facts, after path": "the runs also differ in {subject}",
-    "facts, after machine": "the runs also differ in {subject}",
+    "unclear": "whether a path or the machine changed in the {run} run is not resolved",
+    "facts": "the {run} run differs in {subject}",
+    "facts, after path": "that run also differs in {subject}",
+    "facts, after machine": "that run also differs in {subject}",
+    "facts, after unclear": "that run also differs in {subject}",
 }
+FACTS: Texts = {
+    "plan": "the plan",
+    "quick": "the option --quick",
+    "baseline": "the baseline",
+    "factors": "levels of factors",
+    "workload": "the workload",
+    "data": "the data",
+    "timing": "the length of trials",
+    "keys": "the keys",
+    "pages": "the pages",
+    "server": "the server",
+    "howfar": "the version of howfar",
+    "kernel": "the kernel",
+    "cpu_model": "the CPU model",
+    "cpu_count": "the number of CPUs",
+    "governor": "the CPU governor",
+    "placement": "the placement on CPUs",
+    "congestion_control_default": "congestion control",
+    "virtual_machine": "the virtual machine",
+}
+"""Facts that may differ, by the first part of their name."""
 CERTAINTY: Texts = {
     "trials": "{fewest} to {most} trials of each arm",
     "equal-trials": "{most:of trial} of each arm",
@@ -42,7 +67,7 @@ CERTAINTY: Texts = {
 ADVICE: Texts = {
     "interleave": "For a firm answer, measure both in one run: a plan with both as arms, as in `howfar plans paths`.",
     "because-interleave": "Arms of one run alternate, so that changes of the machine affect all of them alike.",
-    "continue": "Measure more blocks of the shorter run: `howfar resume FILE --time-budget 10min`.",
+    "continue": "Measure more blocks: `howfar resume FILE --time-budget 10min`.",
 }
 VERDICTS: Texts = {
     "other-levels": "other factor levels",

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, PlainSerializer, SerializeAsAny
 
 from howfar.analysis import causes
 from howfar.analysis import cells as cell_figures
-from howfar.analysis.advice import Advice, advise
+from howfar.analysis.advice import Advice, advise, advise_full_plan, advise_on_run
 from howfar.analysis.answer import Answer, not_yet, sentence
 from howfar.analysis.cells import CellSummary, Metric, NoiseFloors, threads_of
 from howfar.analysis.confirmation import (
@@ -352,8 +352,11 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     answer = _answer(evidence, findings, experiments)
     advice_by_experiment = (experiment.advice(evidence, findings) for experiment in experiments)
     advice = next((advice for advice in advice_by_experiment if advice is not None), None)
+    if advice is None:
+        advice = advise(remove_refuted_limits(cells, confirmation_results), table, floors)
     voids = sum(trial.status is TrialStatus.VOID for trial in plan_run.trials)
     machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table))
+    disturbance = find_disturbance(table, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table)
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -384,20 +387,14 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         hosts=summarise_hosts(run, table),
         controls=run_controls,
         void_reasons=_count_void_reasons(plan_run, None),
-        disturbance=find_disturbance(table, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table),
+        disturbance=disturbance,
         others_cpus=machine.others_cpus,
         machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),
         cpu_scatter=machine.cpu_scatter,
         answer=answer,
         verdict=answer.sentence,
-        advice=(
-            ()
-            if answer.is_missing
-            else advise(remove_refuted_limits(cells, confirmation_results), table, floors)
-            if advice is None
-            else advice
-        ),
+        advice=() if answer.is_missing else _all_advice(run, disturbance, advice),
         cells=mark_refuted_limits(cells, confirmation_results),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
         trials=_trial_points(table),
@@ -407,6 +404,12 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
     )
+
+
+def _all_advice(run: Run, disturbance: Disturbance | None, advice: Sequence[Advice]) -> tuple[Advice, ...]:
+    """The advice of the experiment, after that to repeat a disturbed run. A quick run never ends without advice."""
+    found = (*advise_on_run(disturbance, shlex.join(run.info.command)), *advice)
+    return found or ((advise_full_plan(run.info.plan_name),) if run.info.quick else ())
 
 
 def _answer(evidence: RunEvidence, findings: Findings, experiments: Sequence[Analysis]) -> Answer:

@@ -13,7 +13,7 @@ from typing import Literal
 from howfar.bottleneck.traffic import CarriedTraffic, link_direction
 from howfar.contract.receipt import TrialReceipt
 from howfar.contract.receipt_messages import Receipt
-from howfar.plan.factors import ORDINARY, Level
+from howfar.plan.factors import CONNECT, Level
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.trials import others_cpus_in_trial
 from howfar.store.records import Measured, TcpRecord, Trial
@@ -105,7 +105,7 @@ class Evidence:
     round_trips: float
     """Round trips per transaction, with those of opening its connection if it opens one."""
     errors_share: float
-    """Errors per transaction, other than lock conflicts."""
+    """Share of failed transactions in those that finished or failed. Lock conflicts do not count as failures."""
     roles: dict[str, Role]
     server_cpus: CpuSet
     client_cpus: CpuSet
@@ -189,6 +189,7 @@ def gather_evidence(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
     round_trips = sum(m.turns for m in good) / transactions + connect_round_trips(
         [t.receipt for t in trials], setting.factors
     )
+    failed = sum(n for m in good for code, n in m.errors.items() if code not in LOCK_CONFLICTS)
     retransmits = _retransmits_per_transaction(trials)
     to_client = link_direction(trials, setting.factors, "to_client")
     to_server = link_direction(trials, setting.factors, "to_server")
@@ -198,7 +199,7 @@ def gather_evidence(trials: Sequence[Trial], setting: ArmSetting) -> Evidence:
         elapsed_s=elapsed_s,
         transactions=transactions,
         round_trips=round_trips,
-        errors_share=sum(n for m in good for code, n in m.errors.items() if code not in LOCK_CONFLICTS) / transactions,
+        errors_share=failed / (transactions + failed),
         roles=roles,
         server_cpus=_cpu_set("server", trials, setting),
         client_cpus=_cpu_set("client", trials, setting),
@@ -356,7 +357,7 @@ _PLAIN_ROUND_TRIPS = 4
 
 
 def connects_each_time(factors: Mapping[str, Level]) -> bool:
-    return factors.get("connect", ORDINARY["connect"]) == "per-transaction"
+    return CONNECT.level_in(factors) == "per-transaction"
 
 
 def connect_round_trips(receipts: Sequence[TrialReceipt], factors: Mapping[str, Level]) -> float:

@@ -318,15 +318,18 @@ _REMEDIES: dict[Resource, tuple[Remedy, ...]] = {
     Resource.NOT_ESTABLISHED: (_unbounded("one-change"),),
 }
 """Changes that help against each limit, the most important first."""
+_BUSY_SERVER_THREAD = (Remedy("server-threads"),)
+"""Changes that help if `Resource.ONE_THREAD` is one of the server, not of a forwarder."""
 _MAX_NEGLIGIBLE_GAIN = 1.02
 
 
-def describe_remedies(resource: Resource, sample: Sample) -> str:
+def describe_remedies(finding: RuleFinding, sample: Sample) -> str:
     """The changes that would increase throughput, with bounds and intervals, and a note if it is not resolved which of the best two
     helps more."""
     emulator_share = sample.evidence.server_cpus.owners.get("link", 0.0)
-    clauses, gains = [], []
-    for remedy in _REMEDIES[resource]:
+    resource, clauses, gains = finding.resource, [], []
+    is_server_thread = resource is Resource.ONE_THREAD and finding.limit.parameters["role"] == "server"
+    for remedy in _BUSY_SERVER_THREAD if is_server_thread else _REMEDIES[resource]:
         rule = remedy.gain or partial(gain, resource)
         estimate = sample.gain(rule, remedy.max_factor)
         if _is_applicable(remedy, estimate, sample):
@@ -427,7 +430,7 @@ def find_limit(trials: Sequence[Trial], setting: ArmSetting) -> tuple[Evidence, 
     faster_link = (
         None if gain_of_any_rate(sample.evidence, sample.cycle) is None else sample.gain(_gain_of_much_faster_link)
     )
-    changes = texts.REMEDIES["separate-cpus"] if finding.divided else describe_remedies(finding.resource, sample)
+    changes = texts.REMEDIES["separate-cpus"] if finding.divided else describe_remedies(finding, sample)
     limit = Limit(
         resource=finding.resource,
         says=_limit_text(finding),

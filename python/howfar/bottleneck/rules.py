@@ -413,7 +413,7 @@ def _window_fact(evidence: Evidence) -> Finding:
 
 
 def loss(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
-    """Rule: segments were retransmitted although no resource was full."""
+    """Rule: segments were retransmitted, and no resource was seen to be full."""
     share = evidence.retransmit_share
     if (
         share is None
@@ -421,7 +421,9 @@ def loss(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
         or part_us(cycle, cycles.LOSS) <= LOSS_MATTERS_SHARE * cycle.us
     ):
         return None
-    limit = make_finding("loss", share=share)
+    uses = [link.used for link in evidence.directions]
+    not_full = bool(uses) and all(used is not None and used < FULL_SHARE for used in uses)
+    limit = make_finding("loss", share=share, not_full=int(not_full))
     retransmits = make_finding("retransmits", count=evidence.retransmits or 0.0, limit=cycles.LOSS_COUNTS_SHARE)
     if evidence.timeouts is None:
         return RuleFinding(Resource.LOSS, limit, (retransmits, make_finding("unknown-timeouts")), "low")
@@ -438,13 +440,13 @@ RULES: tuple[Rule, ...] = (
     cpu_queue,
     waiting_client,
     limiting_windows,
+    possibly_full_link,
     loss,
     acknowledgements,
     commits,
     locks,
     server_wait,
     latency,
-    possibly_full_link,
     one_at_a_time,
     busy_machine,
 )

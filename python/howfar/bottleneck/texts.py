@@ -7,29 +7,30 @@ from howfar.model.resource import Resource
 
 LIMITS: Texts = {
     "errors": "{share:share} of the transactions got an error from the server",
-    "full-link": "the link {direction} is full{bursts:? in bursts}: {speed:.4g} of {ceiling:.4g} MiB/s",
-    "full-link-of-small-packets": "the link {direction} is full{bursts:? in bursts}: {speed:.4g} MiB/s of small packets, which with "
+    "full-link": "the link {direction} is full{bursts:? in bursts}: {speed:exact} of {ceiling:exact} MiB/s",
+    "full-link-of-small-packets": "the link {direction} is full{bursts:? in bursts}: {speed:exact} MiB/s of small packets, which with "
     "their headers take {used:share} of its rate",
     "busy-load-generator": "the load generator's busiest thread was on a CPU for {share:share} of the time",
     "full-cpu": "the CPU on the {host}'s side is full: {users}",
     "full-cpus": "the CPUs of both hosts are full: {users}",
     "busy-thread": "one thread of the {role} was on a CPU for {share:share} of the time, while other CPUs had time left",
     "busy-thread-and-cpus": "one thread of the {role} was on a CPU for {share:share} of the time, and the other CPUs were full too",
-    "busy-emulator": "one thread of the link's emulator was on a CPU for {share:share} of the time",
+    "busy-emulator": "one thread of howfar's link emulator was on a CPU for {share:share} of the time",
     "waiting-server": "the server waits for a CPU for {share:share} of the time of a transaction: {users}",
     "waiting-load-generator": "the load generator waited for a CPU for {share:share} of the time: {users}",
     "receive-window": "the {receiver}'s receive window holds the {sender} back for {share:share} of its sending time",
     "send-buffer": "the {sender}'s send buffer holds it back for {share:share} of its sending time",
-    "loss": "segments are lost: {share:share} were sent again, although the link is not full",
+    "loss": "segments are lost: {share:share} were sent again{not_full:?, although the link is not full}",
     "acknowledgement": "commits wait for a replica for {share:share} of the time of a transaction, in round trips of {wait_ns:time}",
     "commit": "commits wait for the disk for {share:share} of the time of a transaction, {write_ns:time} for each durable write",
     "lock": "transactions wait for each other's row locks for {share:share} of their time",
-    "server-wait": "statements wait inside the server, and no counter explains {share:share} of the time of a transaction",
-    "round-trips": "round trips take {share:share} of the time of a transaction: {round_trips:.3g} of {rtt_ns:time}",
-    "one-at-a-time": "no resource is full: a connection waits for its own transaction, {share:share} of the time for {part}",
+    "server-wait": "statements seem to wait inside the server, and no counter explains {share:share} of the time of a transaction",
+    "round-trips": "round trips take {share:share} of the time of a transaction: {round_trips:n} of {rtt_ns:time}",
+    "one-at-a-time": "no resource is known to be full: a connection waits for its own transaction, {share:share} of the time for "
+    "{part}",
     "crowded-machine": "other programs occupy the machine, and no counter explains {share:share} of the time of a transaction",
     # No limit is named.
-    "perhaps-full-link": "the limit is unknown: the link {direction} carries {speed:.4g} MiB/s, at least {share:share} of what one "
+    "perhaps-full-link": "the limit is unknown: the link {direction} carries {speed:exact} MiB/s, at least {share:share} of what one "
     "connection got before the run, and may be full",
     "unknown": "the limit is unknown: no counter shows a full resource, and the time of a transaction is {parts}",
     "differing-trials": "the limit is unknown: the {trials} trials differ, and together resemble none of them: {counts}",
@@ -37,7 +38,7 @@ LIMITS: Texts = {
 
 NOTES: dict[Resource, str] = {
     Resource.CLIENT_CPU: "these figures describe the load generator",
-    Resource.INSTRUMENT_CPU: "the link's emulator is part of this measurement, not of your network",
+    Resource.INSTRUMENT_CPU: "howfar's link emulator is part of this measurement, not of your network",
     Resource.INVALID: "these figures describe the other programs on this machine",
 }
 """What follows the text of a limit that is none of the path."""
@@ -45,30 +46,31 @@ DIVIDED = "no single program uses most of it"
 """What follows the text of full CPUs without a dominant user."""
 
 FACTS: Texts = {
-    "failures": "{share:share} of the transactions failed, and {limit:share} make another workload",
+    "failures": "{share:share} of the transactions failed (from {limit:share} on, this is another workload)",
     "wire-use": "the link {direction} carries {used:share} of its rate, with all headers",
     "longer-round-trips": "round trips take {ratio:.1f} times as long as the shortest",
-    "dropping-queue": "{speed:.4g} MiB/s were sent into it, and its queue drops what does not fit",
+    "dropping-queue": "{speed:exact} MiB/s were sent into it, and its queue drops what does not fit",
     "queue": "up to {kb:.0f} kB wait in its queue",
-    "thread-time": "the busiest thread was on a CPU for {share:share} of the time, and {limit:share} count as always",
+    "thread-time": "the busiest thread was on a CPU for {share:share} of the time (from {limit:share} on, a thread counts as "
+    "always busy)",
     "cpu-use": "{used:share} of the CPU of the {host} is in use: {users}",
     "cpu-time": "transactions spend {share:share} of their time on these CPUs or waiting for them",
-    "waiting": "the {role} waited for a CPU for {share:share} of the time, and {limit:share} hold it back",
+    "waiting": "the {role} waited for a CPU for {share:share} of the time (more than {limit:share} holds it back)",
     "sending-time": "the {sender} has data to send for {share:share} of the time",
     "window": "one window passes in each round trip of {rtt_ns:time}",
     "window-without-link": "there is no link, so that round trips are short",
-    "retransmits": "segments sent again per transaction: {count:.2g} (up to {limit:share} of all segments cost almost nothing)",
-    "timeouts": "retransmission timeouts per transaction, of 200 ms each: {count:.2g}",
+    "retransmits": "segments sent again per transaction: {count:n} (up to {limit:share} of all segments cost almost nothing)",
+    "timeouts": "retransmission timeouts per transaction, of 200 ms each: {count:n}",
     "unknown-timeouts": "retransmission timeouts were not counted, so that the cost is an upper bound",
     "primary-wait": "the primary measured waits of {wait_ns:time} each",
     "unknown-primary-wait": "the primary's own measure of these waits was not read",
-    "writes": "durable writes per transaction: {count:.2g}",
+    "writes": "durable writes per transaction: {count:n}",
     "writes-in-turn": "one after the other, they take {share:share} of the time",
-    "lock-waits": "waits for row locks per transaction: {count:.2g}",
+    "lock-waits": "waits for row locks per transaction: {count:n}",
     "lock-time": "these waits take at most {ms:.2f} ms of a transaction",
     "statements": "{running:.0f} of {connections} connections had a statement in progress at the end",
     "transaction": "a transaction takes {transaction_ns:time}",
-    # What is in use, if nothing is full.
+    # What is in use, if nothing is known to be full.
     "load-cpu-use": "this load uses {used:share} of the CPU of the {host}",
     "link-use": "{bound:?at most }{used:share} of the link {direction} is in use",
     "unknown-windows": "windows and send buffers are unknown, because connections come and go",
@@ -84,11 +86,12 @@ REMEDIES: Texts = {
     "fewer-bytes-to-client": "fewer bytes to the client, with compression or fewer columns and rows",
     "fewer-bytes-to-server": "fewer bytes to the server, with compression",
     "server-cpu": "twice the CPU for the server",
-    "emulator-apart": "separate CPUs for the link's emulator (part of this measurement, not of your network), which used "
+    "emulator-apart": "separate CPUs for howfar's link emulator (part of this measurement, not of your network), which used "
     "{emulator:share} of the server's",
     "client-cpu": "more CPU for the load generator, or a second load generator",
-    "emulator-cpu": "a machine with spare CPUs for the link's emulator",
+    "emulator-cpu": "a machine with spare CPUs for howfar's link emulator",
     "no-forwarder": "plain TCP instead of a forwarder, or more connections where one thread serves each",
+    "server-threads": "more threads of the server for this work, or more connections where one thread serves each",
     "receive-window": "a larger receive window (net.ipv4.tcp_rmem of the receiver)",
     "send-buffer": "a larger send buffer (net.ipv4.tcp_wmem of the sender)",
     "more-windows": "more connections, each with its own",
@@ -137,7 +140,7 @@ NON_REMEDIES: Texts = {
 }
 
 DIRECTIONS = {"to_client": "to the client", "to_server": "to the server"}
-USERS = {"link": "howfar's emulator", "others": "other programs"}
+USERS = {"link": "howfar's link emulator", "others": "other programs"}
 """Names of users of a CPU; that of any other is its role."""
 NO_USERS = "no known program"
 USER_SHARE, PART_SHARE = "{name} {share:share}", "{share:share} {name}"

@@ -73,7 +73,7 @@ def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
         *(Text(text) for number, each in enumerate(comparisons, start=1) for text in _unshared_arms(number, each)),
         _facts_table(comparisons),
     ]
-    if answer.is_missing:
+    if answer.is_missing or answer.findings[0].id == "too-wide":
         blocks += [Heading("What to do"), AdviceBlock(ADVICE["continue"], "")]
     elif answer.findings[0].id in DIFFERS:
         blocks += [Heading("What to do"), AdviceBlock(ADVICE["interleave"], ADVICE["because-interleave"])]
@@ -86,13 +86,13 @@ def _setting_line(paths: Sequence[Path], runs: Sequence[Run]) -> str:
     shown = names if len(set(names)) == len(names) else [str(path) for path in paths]
     return " · ".join(
         f"{ordinal} {name}, {run.info.plan_name}, {format_utc(run.info.created_unix_ns)}"
-        for ordinal, name, run in zip(ORDINALS, shown, runs, strict=False)
+        for ordinal, name, run in zip(ORDINALS[: len(runs)], shown, runs, strict=True)
     )
 
 
 def _throughput_table(comparisons: Sequence[RunComparison]) -> Table:
     """A row for each arm: operations per second of the first run, and for each other run the ratio and its verdict."""
-    unit = comparisons[0].operation_unit
+    unit = comparisons[0].units[0]
     arms = {arm.arm: arm for comparison in comparisons for arm in comparison.arms}
     arms_by_run = [{arm.arm: arm for arm in comparison.arms} for comparison in comparisons]
 
@@ -113,7 +113,7 @@ def _throughput_table(comparisons: Sequence[RunComparison]) -> Table:
 
 def _ratios_table(number: int, comparison: RunComparison) -> Table:
     """The other ratios of a run to the first one."""
-    unit = comparison.operation_unit
+    unit = comparison.units[0]
     fields: Fields[ArmComparison] = {
         "arm": lambda arm: arm.arm,
         "throughput\nvs. baseline": lambda arm: _ratio_cell(arm.relative_to_baseline),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Literal
 
 from howfar.doctor import clusters
 from howfar.doctor.findings import (
@@ -41,6 +42,8 @@ from howfar.doctor.proposals import (
     language_of,
     recreate_socket,
 )
+from howfar.doctor.texts import TRANSPORTS
+from howfar.findings import fill, table_number
 from howfar.services import SERVICES
 
 _SERVERS = (
@@ -147,6 +150,7 @@ def estimate_socket_gain(context: Context, clients: Sequence[Client]) -> Gain:
         says=_saving_text(context, socket, tcp),
         basis=f"{basis}: {len(tcp.round_trips_ns)} rounds of {tcp.pings_per_round} pings",
         saves_ns=median_saving(tcp.round_trips_ns, socket.round_trips_ns),
+        per="round trip",
     )
 
 
@@ -164,7 +168,9 @@ def _saving_text(context: Context, socket: MinimumLatency, tcp: MinimumLatency) 
         # PostgreSQL counts transactions, which take several round trips, so this bound does not apply to it.
         if rates is not None and rates.statements >= 1 and context.server.kind.counts == "statements":
             total = format_time(rates.statements * round_trip.value)
-            parts.append(f"at most {total} per second at the {rates.statements:.3g} statements/s of all its clients")
+            parts.append(
+                f"at most {total} per second at the {table_number(rates.statements)} statements/s of all its clients"
+            )
     if connect is not None and is_resolved(connect) and tcp.connect_ns is not None:
         parts.append(f"{connect.text} of each connect's {format_time(tcp.connect_ns.value)}")
     return "; ".join(parts)
@@ -295,12 +301,6 @@ _MAX_STATEMENTS = 100
 MIN_BUNDLE_SAMPLES = 2
 """Minimum number of samples in which a program had the bundle open: in a single sample the program may just be starting."""
 _MIN_BUNDLE_CONNECTS = 2
-_TRANSPORT_NAMES = {
-    Transport.SOCKET: "the socket",
-    Transport.TCP: "TCP",
-    Transport.TLS: "TLS",
-    Transport.SOCKET_TLS: "TLS in the socket",
-}
 
 
 def check_connect_churn(context: Context) -> list[Draft]:
@@ -315,14 +315,15 @@ def check_connect_churn(context: Context) -> list[Draft]:
     clients = _reconnecting_clients(context, rates)
     identified = [client for client in clients if client.program != NOT_CAUGHT]
     subject = format_subject(identified, "opens", "open") if identified else "clients open"
-    rate_text = f"{rates.statements:.3g} {context.server.kind.counts}/s"
-    cost_text = f"{latency.connect_ns.text} per connect over {_TRANSPORT_NAMES[latency.transport]}"
+    rate_text = f"{table_number(rates.statements)} {context.server.kind.counts}/s"
+    cost_text = f"{TRANSPORTS[latency.transport]}: {latency.connect_ns.text} per connect"
     gain = Gain(
-        says=f"handshakes take about {share * 100:.2g} % of one CPU or of a client's waiting time",
+        says=fill("handshakes take about {share:share} of one CPU or of a client's waiting time", share=share),
         basis=f"{cost_text} with howfar's own client, without a network",
         saves_ns=latency.connect_ns,
+        per="connect",
     )
-    sentence = f"{subject} a new connection for each use: {rates.connects:.3g} connects/s and {rate_text}"
+    sentence = f"{subject} a new connection for each use: {table_number(rates.connects)} connects/s and {rate_text}"
     return [Draft(sentence, connection_reuse_changes(context.server.kind, identified), gain)]
 
 
@@ -379,10 +380,12 @@ def _bundle_draft(context: Context, clients: list[Client], is_for_this_server: b
     max_samples = min(max(client.bundle_looks for client in clients), context.samples)
     subject = format_subject(clients, "was", "were")
     sentence = f"{subject} reading the system's CA bundle at {max_samples} of {context.samples} looks"
+    per: Literal["connect", "reading"] = "connect" if is_for_this_server else "reading"
     gain = Gain(
-        says=f"{read_time.text} of client CPU per {'connect' if is_for_this_server else 'reading'}",
+        says=f"{read_time.text} of client CPU per {per}",
         basis="reading that bundle here, six times",
         saves_ns=read_time,
+        per=per,
     )
     if not is_for_this_server:
         return Draft(f"{sentence}; whether for this server is unknown", (), gain, Severity.NOTE)
@@ -432,7 +435,9 @@ def check_encrypted_local(context: Context) -> list[Draft]:
     compare_transports, gain = context.compare_transports(Transport.TLS, Transport.TCP), None
     if compare_transports is not None:
         round_trip, _, text = compare_transports
-        gain = Gain(says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=round_trip)
+        gain = Gain(
+            says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=round_trip, per="round trip"
+        )
     sentence = f"{format_subject(clients, 'encrypts', 'encrypt')} traffic that never leaves this machine"
     if (server.socket() is not None or server.kind is Kind.MEMCACHED) and not all(map(needs_tcp, clients)):
         return [Draft(f"{sentence}; over the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
@@ -459,7 +464,9 @@ def check_encrypted_socket(context: Context) -> list[Draft]:
     compare_transports, gain = context.compare_transports(Transport.SOCKET_TLS, Transport.SOCKET), None
     if compare_transports is not None:
         _, connect, text = compare_transports
-        gain = Gain(says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect)
+        gain = Gain(
+            says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect, per="connect"
+        )
     changes = command_option_changes("ssl", clients)
     sentence = f"{format_subject(clients, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
     return [Draft(sentence, changes, gain, Severity.CHANGE if changes else Severity.NOTE)]
@@ -585,8 +592,9 @@ def check_idle_states(context: Context) -> list[Draft]:
     ).replace("%", " %", 1)
     gain = Gain(
         says=f"{cost.waking.text} per round trip; the price: CPUs that never sleep use the power of busy ones",
-        basis=f"pings over {cost.transport.value}, alternately with 0 held in /dev/cpu_dma_latency",
+        basis=f"{TRANSPORTS[cost.transport]}: pings, alternately with 0 held in /dev/cpu_dma_latency",
         saves_ns=cost.waking,
+        per="round trip",
     )
     return [Draft(sentence, _IDLE_STATE_CHANGES, gain, Severity.NOTE)]
 

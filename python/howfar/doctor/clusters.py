@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from howfar.doctor.findings import Change, Cluster, Draft, Gain, Server, Severity
+from howfar.doctor.findings import Change, Cluster, Draft, Gain, Server, Severity, format_time
 from howfar.doctor.proposals import config_file_of
+from howfar.findings import fill
 from howfar.plan.agreement import PACKET, WINDOW, GaleraMessages, provider_options
 
 GALERA, GROUP = "Galera", "Group Replication"
@@ -170,7 +171,7 @@ def check_reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
     ]
     gain = None
     if means_ms:
-        sentence = f"{sum(means_ms):.3g} ms of each such transaction"
+        sentence = f"{format_time(sum(means_ms) * 1e6)} of each such transaction"
         gain = Gain(
             says=sentence, basis="Gr_transactions_consistency_…_time_sum, the mean since the start", saves_ns=None
         )
@@ -188,7 +189,7 @@ def check_single_leader(server: Server, cluster: Cluster) -> list[Draft]:
     mean_ms = _mean_ms(cluster, "data_messages_sent", "roundtrip_time")
     gain = None
     if mean_ms is not None:
-        sentence = f"the part of {mean_ms:.3g} ms that is not a round trip to a majority"
+        sentence = f"the part of {format_time(mean_ms * 1e6)} that is not a round trip to a majority"
         basis = "Gr_data_messages_sent_roundtrip_time_sum, the mean since the start"
         gain = Gain(says=sentence, basis=basis, saves_ns=None)
     name = "group_replication_paxos_single_leader"
@@ -207,7 +208,7 @@ def check_timeouts(server: Server, cluster: Cluster) -> list[Draft]:
         sentence = (
             f"a node that is silent for evs.suspect_timeout = {settings['evs.suspect_timeout']} (evs.inactive_timeout = "
             f"{settings['evs.inactive_timeout']}) is taken for dead; two keepalives and {_TIMEOUT_FACTOR} of the slowest messages "
-            f"seen take {min_timeout_s:.3g} s"
+            f"seen take {format_time(min_timeout_s * 1e9)}"
         )
         gain = Gain(says="no node is lost to a late answer", basis="wsrep_evs_repl_latency", saves_ns=None)
         return [Draft(sentence, _provider_change(server, cluster), gain)]
@@ -261,7 +262,10 @@ def check_flow_control(server: Server, cluster: Cluster) -> list[Draft]:
         paused_share = cluster.counted.get("wsrep_flow_control_paused", 0.0)
         if paused_share < PAUSED_SHARE:
             return []
-        share_text, limit = f"{paused_share * 100:.2g} % of the time", cluster.settings.get("gcs.fc_limit", "unknown")
+        share_text, limit = (
+            fill("{share:share} of the time", share=paused_share),
+            cluster.settings.get("gcs.fc_limit", "unknown"),
+        )
         gain = Gain(says=f"up to {share_text}", basis="wsrep_flow_control_paused, since FLUSH STATUS", saves_ns=None)
         sentence = f"all commits stood still for {share_text}, because a node had more to apply than gcs.fc_limit = {limit} allows"
         if not _longer_queue_options(cluster):
@@ -306,17 +310,17 @@ def check_send_window(server: Server, cluster: Cluster) -> list[Draft]:
     note, because messages in flight also burden a struggling node."""
     if not _wider_window_options(cluster):
         return []
-    fastest_ms, window = (
-        cluster.counted["fastest_message_s"] * 1e3,
+    fastest_ns, window = (
+        cluster.counted["fastest_message_s"] * 1e9,
         _integer_setting(cluster, WINDOW, _RECOMMENDED_WINDOW),
     )
     window_bytes = window * _integer_setting(cluster, PACKET, GaleraMessages().packet_bytes)
     sentence = (
         f"a node has {window} messages under way ({WINDOW}), {window_bytes / 1e3:,.0f} kB at most, and the fastest took "
-        f"{fastest_ms:.3g} ms: large transactions, and many connections, wait for their turn"
+        f"{format_time(fastest_ns)}: large transactions, and many connections, wait for their turn"
     )
     gain = Gain(
-        says=f"up to {fastest_ms:.3g} ms for each {window_bytes / 1e3:,.0f} kB of a transaction",
+        says=f"up to {format_time(fastest_ns)} for each {window_bytes / 1e3:,.0f} kB of a transaction",
         basis="wsrep_evs_repl_latency",
         saves_ns=None,
     )

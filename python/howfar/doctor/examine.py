@@ -44,6 +44,7 @@ from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NoValidAnswer, SelfReport, ServerRefused
 from howfar.doctor.report import answer
 from howfar.doctor.targets import DoctorTarget, Logins, TargetLogin
+from howfar.doctor.texts import TRANSPORTS
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.idle import polling_obstacle
 
@@ -313,7 +314,7 @@ def _idle_cost(server: IdentifiedServer, measured: Sequence[Transport]) -> IdleC
             )
         except (HowfarError, ServerRefused, NoValidAnswer, OSError) as error:
             why = str(error)
-    server.unseen.append(Unseen(what="what waking idle CPUs costs", why=why, how="root, on the machine itself"))
+    server.unseen.append(Unseen(what="what waking idle CPUs costs", why=why, how="run as root, on the machine itself"))
     return None
 
 
@@ -383,5 +384,5 @@ def _unseen(state: _ServerState, reasons: Mapping[Transport, tuple[str, str]]) -
         how = _how_to_log_in(server) if server.remedy is None else server.remedy
         hidden.insert(0, ("its counters, its sessions and its floor", why, how))
     else:
-        hidden = [(f"the floor of {transport.value}", *reason) for transport, reason in reasons.items()] + hidden
+        hidden = [(f"the floor of {TRANSPORTS[transport]}", *reason) for transport, reason in reasons.items()] + hidden
     return [Unseen(what=what, why=why, how=how) for what, why, how in hidden]

@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from howfar.address.server_address import format_host_port
 from howfar.doctor.kind import Kind as Kind
@@ -197,7 +197,14 @@ class Gain(_Value):
     says: str
     basis: str
     saves_ns: Median | None
-    """Saving per round trip or connect; None if it was not measured."""
+    """None if it was not measured."""
+    per: Literal["round trip", "connect", "reading"] | None = None
+    """What `saves_ns` is saved by; None without it."""
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> Self:
+        assert self.saves_ns is None or self.per is not None, "a saving has a unit"
+        return self
 
 
 class Finding(_Value):

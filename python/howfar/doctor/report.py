@@ -8,8 +8,8 @@ from howfar.analysis.answer import Answer, sentence
 from howfar.doctor import findings, texts
 from howfar.doctor.candidates import PROGRAMS
 from howfar.doctor.findings import Client, Examination, Listener, Median, Server, Severity, Unseen, format_time
-from howfar.doctor.texts import ANSWERS, CAUSES, CERTAINTY, COSTS, LINES, PER_CONNECT
-from howfar.findings import Finding, fill, note
+from howfar.doctor.texts import ANSWERS, CAUSES, CERTAINTY, LINES, PROBLEMS, TRANSPORTS
+from howfar.findings import Finding, fill, join, join_clauses
 from howfar.report import document as blocks
 from howfar.report.document import AdviceBlock, Block, Bullets, Cell, Code, Column, Document, Heading, Table, Text
 from howfar.units import counted, format_utc
@@ -21,27 +21,30 @@ _STATE = {
     "elsewhere": ", path belongs to another process",
     "unseen": ", cannot be checked",
 }
-_TRANSPORTS = {"socket": "socket", "tcp": "TCP", "tls": "TLS", "socket-tls": "socket with TLS"}
+_MAX_NAMED = 3
+"""Maximum number of problems that the answer names."""
 
 
 def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
     """What can be avoided at these servers. `unseen`: what could not be seen of the machine itself."""
     shown = [finding for server in servers for finding in server.findings]
     changes = [finding for finding in shown if finding.severity is Severity.CHANGE]
-    costs = list(dict.fromkeys(COSTS[finding.check] for finding in changes or shown))
-    found = [
-        Finding(id="avoidable" if changes else "notes", subject=cost, parameters={"count": len(costs)})
-        for cost in costs
-    ]
-    if not found:
+    problems = list(dict.fromkeys(PROBLEMS[finding.check] for finding in changes or shown))
+    if problems:
+        others = len(problems) - _MAX_NAMED
+        named = [*problems[:_MAX_NAMED], *([fill(texts.MORE, count=others)] if others > 0 else [])]
+        found = Finding(
+            id="avoidable" if changes else "notes", subject=join(named), parameters={"count": len(problems)}
+        )
+    else:
         hidden = _count_unseen(servers, unseen)
         finding_id = "none-found" if not servers else "nothing-seen" if hidden else "nothing"
-        found = [Finding(id=finding_id, parameters={"servers": len(servers), "unseen": hidden})]
+        found = Finding(id=finding_id, parameters={"servers": len(servers), "unseen": hidden})
     causes = _largest_savings(changes or shown)
     return Answer(
         question=texts.QUESTION,
-        sentence=sentence(found, ANSWERS),
-        findings=tuple(found),
+        sentence=sentence([found], ANSWERS),
+        findings=(found,),
         why=sentence(causes, CAUSES),
         causes=causes,
     )
@@ -49,18 +52,16 @@ def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
 
 def _largest_savings(shown: Iterable[findings.Finding]) -> tuple[Finding, ...]:
     """The measured savings, the largest of each check, in descending order."""
-    savings_ns: dict[str, float] = {}
+    savings_ns: dict[tuple[str, str], float] = {}
     for finding in shown:
-        saving = finding.gain.saves_ns if finding.gain is not None else None
-        if saving is not None and saving.low is not None and saving.low > 0:
-            savings_ns[finding.check] = max(saving.value, savings_ns.get(finding.check, 0))
+        gain = finding.gain
+        saving = gain.saves_ns if gain is not None else None
+        if gain is not None and gain.per and saving is not None and saving.low is not None and saving.low > 0:
+            key = finding.check, gain.per
+            savings_ns[key] = max(saving.value, savings_ns.get(key, 0))
     return tuple(
-        Finding(
-            id="per-connect" if check in PER_CONNECT else "per-round-trip",
-            subject=COSTS[check],
-            parameters={"time": format_time(ns)},
-        )
-        for check, ns in sorted(savings_ns.items(), key=lambda item: -item[1])
+        Finding(id="saving", subject=PROBLEMS[check], parameters={"time": format_time(ns), "per": per})
+        for (check, per), ns in sorted(savings_ns.items(), key=lambda item: -item[1])
     )
 
 
@@ -72,7 +73,7 @@ def document(examination: Examination) -> Document:
     """The examination as a document."""
     servers = examination.servers
     found = answer(servers, examination.unseen)
-    parts: list[Block] = [blocks.Answer(found.sentence, why=found.why, certainty=_certainty(examination))]
+    parts: list[Block] = [blocks.Answer(found.sentence, why=found.why, certainty=_certainty(examination, found))]
     if not servers:
         parts.append(Text(fill(texts.WHERE_SEARCHED, programs=", ".join(PROGRAMS))))
     parts.append(_times_table(servers))
@@ -94,19 +95,27 @@ def document(examination: Examination) -> Document:
     return Document("howfar doctor", tuple(parts), question=found.question, setting=setting)
 
 
-def _certainty(examination: Examination) -> str:
+def _certainty(examination: Examination, found: Answer) -> str:
     """How sure the answer is, in one line. Empty: no server was found."""
     servers = examination.servers
     if not servers:
         return ""
-    rounds = max((len(times.round_trips_ns) for server in servers for times in server.floors), default=0)
-    unseen = _count_unseen(servers, examination.unseen)
-    names = [*(["times"] if rounds else []), "logins", *(["unseen"] if unseen else [])]
-    logins = sum(server.logged_in for server in servers)
-    clauses = (
-        fill(CERTAINTY[name], rounds=rounds, logins=logins, servers=len(servers), unseen=unseen) for name in names
-    )
-    return note("{text}", text="; ".join(clauses))
+    floors = [times for server in servers for times in server.floors]
+    idle = sum(server.rates is not None and not server.rates.connects + server.rates.statements for server in servers)
+    figures = {
+        "rounds": max((len(times.round_trips_ns) for times in floors), default=0),
+        "intervals": any(times.round_trip_ns.low is not None for times in floors),
+        "logins": sum(server.logged_in for server in servers),
+        "servers": len(servers),
+        "idle": idle,
+        "unseen": _count_unseen(servers, examination.unseen),
+    }
+    names = [*(["times"] if floors else []), "logins"]
+    if idle and examination.to_change:
+        names.append("idle" if len(servers) == 1 else "idle-some")
+    if figures["unseen"] and found.findings[0].id != "nothing-seen":  # the answer says it
+        names.append("unseen")
+    return join_clauses(fill(CERTAINTY[name], **figures) for name in names)
 
 
 def _times_table(servers: Sequence[Server]) -> Table:
@@ -120,7 +129,7 @@ def _times_table(servers: Sequence[Server]) -> Table:
     rows = tuple(
         (
             Cell(server.name),
-            Cell(_TRANSPORTS[times.transport]),
+            Cell(TRANSPORTS[times.transport]),
             *map(_time_cell, (times.round_trip_ns, times.connect_ns)),
         )
         for server in servers

@@ -6,48 +6,44 @@ from howfar.findings import Texts
 
 QUESTION = "Which costs of the path to a database can you avoid here?"
 ANSWERS: Texts = {
-    "avoidable": "{count:of cost} can be avoided: {subject}",
+    "avoidable": "{count:of problem} can be avoided: {subject}",
     "notes": "nothing has to change; worth knowing: {subject}",
     "nothing": "none: there is nothing to change at {servers:of server}",
     "nothing-seen": "nothing to change in what could be seen, but {unseen:of thing} could not be inspected",
     "none-found": "no server was found that can be reached from here",
 }
-COSTS: Texts = {
+PROBLEMS: Texts = {
     "socket-gone": "a socket that is gone",
-    "authority-bundle": "the CA bundle, read for each connect",
+    "authority-bundle": "reading the CA bundle",
     "loopback-tcp": "TCP where a socket works",
-    "socket-off": "TCP for lack of a socket",
-    "socket-out-of-reach": "TCP because a socket is out of reach",
-    "forwarder": "TCP from a proxy to its server",
-    "connect-churn": "a new connection for each use",
+    "socket-off": "TCP without a socket",
+    "socket-out-of-reach": "a socket out of reach",
+    "forwarder": "TCP from a proxy",
+    "connect-churn": "a connection for each use",
     "compressed-local": "compression within one machine",
     "encrypted-local": "TLS within one machine",
-    "encrypted-socket": "TLS inside a socket",
+    "encrypted-socket": "TLS in a socket",
     "pooler-missing": "idle sessions without a pooler",
     "pooler-mode": "idle sessions behind a pooler",
     "statement-by-statement": "waiting between statements",
     "options-ignored": "options without effect",
-    "cluster-reads": "reads that wait for other nodes",
-    "cluster-turns": "commits that wait for idle members",
-    "cluster-timeouts": "timeouts that do not fit the network",
-    "cluster-flow-control": "commits that stop for a slow node",
+    "cluster-reads": "reads waiting for other nodes",
+    "cluster-turns": "commits waiting for idle members",
+    "cluster-timeouts": "timeouts unlike the network",
+    "cluster-flow-control": "commits stopped by slow nodes",
     "cluster-quorum": "writes without a majority",
-    "cluster-text": "texts of statements sent between nodes",
+    "cluster-text": "statement texts between nodes",
     "cluster-window": "a small window between nodes",
     "idle-states": "waking idle CPUs",
 }
-"""What each check finds, as the subject of an answer."""
-CAUSES: Texts = {
-    "per-round-trip": "{subject} costs {time} per round trip",
-    "per-round-trip, next": "{subject} {time}",
-    "per-connect": "{subject} costs {time} per connect",
-    "per-connect, next": "{subject} {time}",
-}
-PER_CONNECT = frozenset({"authority-bundle", "connect-churn", "encrypted-socket"})
-"""Checks whose saving is per connect, not per round trip."""
+"""What each check finds, in at most five words: three of them fit an answer."""
+TRANSPORTS: Texts = {"socket": "socket", "tcp": "TCP", "tls": "TLS", "socket-tls": "TLS in a socket"}
+CAUSES: Texts = {"saving": "{subject}: {time} per {per}"}
 CERTAINTY: Texts = {
-    "times": "times are medians of up to {rounds:of round} with 95 % intervals",
+    "times": "times are medians of up to {rounds:of round}{intervals:? with 95 % intervals}",
     "logins": "{logins} of {servers:of server} accepted a login",
+    "idle": "the server was idle while watched",
+    "idle-some": "idle while watched: {idle} of {servers:of server}",
     "unseen": "{unseen:of thing} could not be inspected",
 }
 SETTING = (
@@ -55,6 +51,7 @@ SETTING = (
     "· load average {load:.1f} on {cpus:of CPU} · {when}"
 )
 ADVICE = "Of the lines below each CHANGE above, apply those for your application, then run `howfar doctor` again."
+MORE = "{count} more"
 WHERE_SEARCHED = "Looked for {programs} among the processes, and at their usual ports and sockets."
 LINES: Texts = {
     "change": "CHANGE: {says}. [{check}]",
@@ -70,8 +67,8 @@ LINES: Texts = {
     "socket-clients": "{connections:of connection} over the socket",
     "no-clients": "No clients seen",
     "no-listener": "No clients: it does not listen",
-    "rates": "Per second: {connects:.3g} connects, {statements:.3g} {counted}",
-    "handshakes": ", {handshakes:.3g} TLS handshakes",
+    "rates": "Per second: {connects:count} connects, {statements:count} {counted}",
+    "handshakes": ", {handshakes:count} TLS handshakes",
     "unseen": "{what}: {why}",
     "unseen-how": "{what}: {why}. To see it: {how}",
     "of-server": "Not seen: {text}",

@@ -17,7 +17,6 @@ from howfar.contract.receipt import (
     HostsReceipt,
     IdleReceipt,
     LinkReceipt,
-    ProgramUse,
     TcpSettings,
     TrialReceipt,
 )
@@ -76,7 +75,7 @@ from howfar.plan.factors import Level
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import MachineLoad, Window
 from howfar.store.server_metrics import server_metrics
-from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, WindowWatch
+from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, WatchResult, WindowWatch
 
 _PINGS = 50
 _LOAD_METRICS = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
@@ -634,16 +633,15 @@ def _stop_server(server: RemoteServer) -> None:
 
 
 class _HostsLoad:
-    """Observes all hosts during a trial; see `runner.trial.Watch`. The result is the worst host's, with all machines' busy CPUs."""
+    """Observes all hosts during a trial; see `runner.trial.Watch`. The load is the worst host's, with all machines' busy CPUs.
+    Programs are not looked for."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
         """`machines`: identity of the machine, by host."""
-        self.programs: tuple[ProgramUse, ...] | None = None
-        """Not looked for on hosts."""
         self._machines = [machines[name] for name in hosts]
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
-    def finish(self) -> MachineLoad:
+    def finish(self) -> WatchResult:
         loads: list[MachineLoad] = [watch.call("finish") for watch in self._held]
         for watch in self._held:
             watch.drop()
@@ -651,7 +649,7 @@ class _HostsLoad:
             name: max((v for load in loads if (v := getattr(load, name)) is not None), default=None)
             for name in _LOAD_METRICS
         }
-        return MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, loads))
+        return WatchResult(MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, loads)))
 
 
 def total_busy_cpus(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from howfar.contract.environment import MachineFacts
-from howfar.contract.receipt import ProgramUse, QuantilesNs
+from howfar.contract.receipt import QuantilesNs
 from howfar.errors import LabError
 from howfar.lab.network import Host, Network
 from howfar.lab.programs import ProgramWatch
 from howfar.store.records import MachineLoad
+from howfar.testbed import WatchResult
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _US_PER_S = 1_000_000
@@ -103,19 +104,16 @@ def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: 
 
 
 class LoadWatch:
-    """Measures the machine's load during a trial, from its construction until `finish()`, which returns it."""
+    """Measures the machine's load from its construction until `finish()`, which returns it."""
 
     def __init__(self) -> None:
-        self.programs: tuple[ProgramUse, ...] | None = None
-        """Other programs that used CPU time. None: before `finish`."""
-        self._programs, self._start = ProgramWatch(), time.monotonic()
+        self._start = time.monotonic()
         self._cpu, self._io = _pressure_us("cpu"), _pressure_us("io")
         self._ticks = cpu_ticks(_read_text("/proc/stat"))
 
     def finish(self) -> MachineLoad:
         elapsed_s = max(time.monotonic() - self._start, 1e-6)
         ticks = cpu_ticks(_read_text("/proc/stat"))
-        self.programs = self._programs.finish()
 
         def share(before: int | None, after: int | None, units_per_s: float) -> float | None:
             return None if before is None or after is None else (after - before) / units_per_s / elapsed_s
@@ -129,6 +127,16 @@ class LoadWatch:
             load_average_1m=os.getloadavg()[0],
             busy_cpus=busy,
         )
+
+
+class MachineWatch:
+    """Measures the machine's load during a trial, and the programs that cause it; see `runner.trial.Watch`."""
+
+    def __init__(self) -> None:
+        self._programs, self._load = ProgramWatch(), LoadWatch()
+
+    def finish(self) -> WatchResult:
+        return WatchResult(self._load.finish(), self._programs.finish())
 
 
 WRITE_SIZES = (512, 16_384)

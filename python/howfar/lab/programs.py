@@ -18,7 +18,8 @@ OUTER_PROC = "HOWFAR_OUTER_PROC"
 MIN_CPUS = 0.05
 """CPUs below which a program is not named."""
 MAX_PROGRAMS = 3
-_KERNEL_THREADS = 2
+_KERNEL_THREADS = "kthreadd"
+"""Name of the parent of all kernel threads."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -44,7 +45,7 @@ class ProgramWatch:
     """Names the programs that use CPU time from its construction until `finish`."""
 
     def __init__(self) -> None:
-        self._descriptor, self._own = _outer_proc()
+        self._descriptor, self._own = _outer_proc
         self._began_s, self._before = time.monotonic(), dict(self.processes())
 
     def finish(self) -> tuple[ProgramUse, ...]:
@@ -68,9 +69,17 @@ class ProgramWatch:
                 yield int(name), process
 
 
-def _outer_proc() -> tuple[int, int]:
-    descriptor, _, pid = os.environ.get(OUTER_PROC, "").partition(":")
-    return (int(descriptor), int(pid)) if descriptor and pid else (-1, 0)
+_outer_proc = -1, 0
+"""The descriptor of the outer /proc (-1: none), and the process whose descendants are howfar's own."""
+
+
+def adopt_outer_proc() -> None:
+    """Take the descriptor from the environment, so that no child takes a descriptor of its own for it. Called once in the sandbox."""
+    global _outer_proc
+    descriptor, _, pid = os.environ.pop(OUTER_PROC, "").partition(":")
+    if descriptor.isdigit() and pid.isdigit():
+        os.set_inheritable(int(descriptor), False)
+        _outer_proc = int(descriptor), int(pid)
 
 
 def _read_process(path: str, folder: int) -> Process | None:
@@ -100,10 +109,11 @@ def ticks_by_program(
         owner = next((each for each in _ancestry(pid, parents) if each not in ended), pid)
         if owner in ticks:
             ticks[owner] -= process.ticks
+    roots = {own, *(pid for pid, process in after.items() if process.name == _KERNEL_THREADS and not process.parent)}
     return {
         (pid, after[pid].name): count
         for pid, count in ticks.items()
-        if count > 0 and not {own, _KERNEL_THREADS}.intersection(_ancestry(pid, parents))
+        if count > 0 and not roots.intersection(_ancestry(pid, parents))
     }
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from howfar.errors import LabError, MissingError, SandboxForbidden, shell_exit_code
 from howfar.lab.kernel import die_with_parent
-from howfar.lab.programs import OUTER_PROC, pass_outer_proc
+from howfar.lab.programs import OUTER_PROC, adopt_outer_proc, pass_outer_proc
 from howfar.stopping import is_repeated_request
 
 _MARK = "HOWFAR_SANDBOX"
@@ -72,6 +72,7 @@ def _set_up_inside() -> None:
         if _is_lifeline_cut(descriptor, 0):
             os._exit(1)
         threading.Thread(target=_watch_lifeline, args=(descriptor,), name="lifeline", daemon=True).start()
+    adopt_outer_proc()
     # The first process of a PID namespace receives only signals for which it has a handler: without this, SIGTERM would be lost.
     install_signal_handlers()
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from howfar.analysis.answer import Answer, sentence
-from howfar.findings import Finding, fill, join, note
+from howfar.findings import Finding, fill, join, join_clauses
 from howfar.load.result import PercentileBounds, Result, format_latency
 from howfar.load.search import Goal, SearchResult
 from howfar.load.texts import ADVICE, ANSWERS, CAUSES, CERTAINTY, P99, QUESTION, QUESTION_OF_SEARCH
-from howfar.load.verdict import Stamp
+from howfar.load.verdict import STEADINESS, UNANSWERED_SHARE, Stamp
 
 _NO_ANSWERS = (Stamp.VOID, Stamp.FAILING)
 """Stamps of results that do not answer the question."""
@@ -42,7 +42,9 @@ def _conclude(
 def conclude(result: Result) -> Conclusion:
     """The conclusion of one load."""
     found, verdict = _find_load(result), result.verdict
-    advice = [finding.advice for finding in verdict.findings] or [ADVICE["longer" if verdict.unknown else "repeat"]]
+    advice = [finding.advice for finding in verdict.findings] or [
+        ADVICE["longer" if STEADINESS in verdict.unknown else "repeat"]
+    ]
     if not verdict.findings and not result.open_loop:
         advice.append(fill(ADVICE["rate"], rate=result.per_second(result.finished.transactions)))
     return _conclude(QUESTION, found, (_find_cause(result, found),), _certainty(result, found), advice)
@@ -56,10 +58,16 @@ def _find_load(result: Result) -> Finding:
             return Finding(id=stamp)
     rate, p99 = result.per_second(result.finished.transactions), _p99_text(result.transaction.percentile(0.99))
     if arrivals is not None:
-        if requests is not None and verdict.has_stamp(Stamp.OVERLOADED):
-            share = requests.unanswered / requests.due
+        assert requests is not None, "an open loop has an account of its requests"
+        if not requests.due:
+            return Finding(id="none-due")
+        share = requests.unanswered / requests.due
+        if verdict.has_stamp(Stamp.OVERLOADED):
             return Finding(id=Stamp.OVERLOADED, parameters={"due": arrivals.rate_per_s, "unanswered": share})
-        return Finding(id="open", parameters={"due": arrivals.rate_per_s, "p99": p99})
+        if share > UNANSWERED_SHARE or not verdict.is_steady:
+            answered = requests.answered / requests.due
+            return Finding(id="answered", parameters={"due": arrivals.rate_per_s, "answered": answered, "p99": p99})
+        return Finding(id="sustained", parameters={"due": arrivals.rate_per_s, "p99": p99})
     if verdict.has_stamp(Stamp.CLIENT_LIMITED):
         return Finding(id=Stamp.CLIENT_LIMITED, parameters={"rate": rate})
     return Finding(id="closed", parameters={"rate": rate, "connections": result.job.connections, "p99": p99})
@@ -89,10 +97,13 @@ def _certainty(result: Result, found: Finding) -> str:
     doubts = [finding.stamp for finding in verdict.findings if finding.stamp != found.id]
     if found.id in _NO_ANSWERS:
         return ""
-    names = ["run", *(["doubtful"] if doubts else []), *([] if verdict.findings else ["valid"])]
-    names += ["errors"] if result.errors else []
+    names = [
+        "run",
+        *(["doubtful"] if doubts else []),
+        *([] if verdict.findings else ["errors" if result.errors else "valid"]),
+    ]
     names += ["unknown"] if verdict.unknown else []
-    return _clauses(
+    return _certainty_text(
         names,
         seconds=result.seconds,
         transactions=result.finished.transactions,
@@ -109,15 +120,13 @@ def conclude_search(goal: Goal, found: SearchResult, is_client_short: bool) -> C
     parameters = {name: value for name, value in figures.items() if value is not None}
     causes = (Finding(id="repeated", parameters=parameters),) if found.kind == "found" else ()
     names = ["trials" if found.repeats else "only-trials", *(["client"] if is_client_short else [])]
-    sure = "" if is_without_trial else _clauses(names, trials=found.trials, repeats=found.repeats)
-    return _conclude(
-        fill(QUESTION_OF_SEARCH, goal=goal),
-        Finding(id="no-trial" if is_without_trial else found.kind, parameters=parameters),
-        causes,
-        sure,
-        [ADVICE[found.kind]] if found.kind in ADVICE else [],
+    sure = (
+        "" if is_without_trial else _certainty_text(names, trials=found.trials, repeats=found.repeats, rate=found.rate)
     )
+    finding = Finding(id="no-trial" if is_without_trial else found.kind, parameters=parameters)
+    advice = [ADVICE[finding.id]] if finding.id in ADVICE else []
+    return _conclude(fill(QUESTION_OF_SEARCH, goal=goal), finding, causes, sure, advice)
 
 
-def _clauses(names: Iterable[str], **figures: object) -> str:
-    return note("{text}", text="; ".join(fill(CERTAINTY[name], **figures) for name in names))
+def _certainty_text(names: Iterable[str], **figures: object) -> str:
+    return join_clauses(fill(CERTAINTY[name], **figures) for name in names)

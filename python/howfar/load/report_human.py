@@ -50,7 +50,7 @@ def document(result: Result, workload: str, conclusion: Conclusion | None = None
     conclusion = conclusion or conclude(result)
     verdict, requests = result.verdict, result.finished.open_loop
     warnings = [fill(LINES["stamp"], stamp=finding.stamp, because=finding.because) for finding in verdict.findings]
-    warnings += [fill(LINES["unknown"], reason=reason) for reason in verdict.unknown]
+    warnings += [fill(LINES["unknown"], check=check, reason=reason) for check, reason in verdict.unknown.items()]
     return conclusion_document(
         conclusion,
         _setting_line(result, workload),
@@ -243,14 +243,16 @@ def partial_report(intervals: Sequence[Interval], reason: str = "interrupted") -
         for name in ("transactions", "queries", "errors")
     )
     totals = f"{', '.join(sums)} in the whole intervals until then"
-    return [f"Partial     {reason} after {seconds:.4g} s of the window: not a result", f"{'':12}{totals}"]
+    partial = fill("{reason} after {seconds:count} s of the window: not a result", reason=reason, seconds=seconds)
+    return [f"Partial     {partial}", f"{'':12}{totals}"]
 
 
 def interval_line(interval: Interval, open_loop: bool) -> str:
     """The line of an interval, shown while the load runs."""
     seconds = interval.length_ns / 1e9 or 1.0
+    elapsed = fill("{seconds:count}", seconds=(interval.start_ns + interval.length_ns) / 1e9)
     return (
-        f"{(interval.start_ns + interval.length_ns) / 1e9:>7.4g} s  {interval.transactions / seconds:>11,.1f} transactions/s  "
+        f"{elapsed:>7} s  {interval.transactions / seconds:>11,.1f} transactions/s  "
         f"{interval.queries / seconds:>11,.1f} queries/s  "
         f"p50 {_format_if_any(interval, interval.p50_ns):>7}  p99 {_format_if_any(interval, interval.p99_ns):>7}"
         + (f"  queued {interval.backlog:,}" if open_loop else "")

@@ -313,7 +313,7 @@ def summary(result: Result, answer: Answer) -> dict[str, object]:
             {"stamp": str(finding.stamp), "because": finding.because, "advice": finding.advice}
             for finding in result.verdict.findings
         ],
-        "not_judged": list(result.verdict.unknown),
+        "not_judged": [f"{check}: {reason}" for check, reason in result.verdict.unknown.items()],
         "mismatches": list(result.mismatches),
         "notes": list(result.notes),
         "loop": "open" if result.open_loop else "closed",

@@ -9,10 +9,12 @@ QUESTION_OF_SEARCH = "How much load does this server sustain with {goal}?"
 ANSWERS: Texts = {
     "void": "no answer: the session is not the one that was requested",
     "failing": "no answer: the load did not do its work",
-    "overloaded": "less than {due:table} transactions/s: {unanswered:share} of the requests due had no answer",
+    "overloaded": "less than {due:count} transactions/s: {unanswered:share} of the requests due had no answer",
     "closed": "{rate:table} transactions/s in a closed loop over {connections:of connection}, with {p99}",
     "client-limited": "at least {rate:table} transactions/s: this client was at its limit",
-    "open": "it sustains {due:table} transactions/s, with {p99}",
+    "none-due": "no answer: no request was due in the window",
+    "sustained": "it sustains {due:count} transactions/s, with {p99}",
+    "answered": "{answered:share} of the requests due at {due:count} transactions/s were answered in the window, with {p99}",
     # Of a search.
     "found": "{rate:table} transactions/s is the highest rate that met {goal}",
     "at_least": "at least {rate:table} transactions/s: no rate up to that missed {goal}",
@@ -26,18 +28,18 @@ P99: Texts = {
     "unknown": "an unknown p99",
 }
 CAUSES: Texts = {
-    "waits": "each connection waits for its answer, {mean} on average, before it sends again",
+    "waits": "each connection runs one transaction at a time, which takes {mean} on average",
     "answered": "{answered:,} of {due:,} requests due were answered; at most {queued:,} were queued",
     "stamp": "{because}",
-    "repeated": "it met the goal {repeats} of {repeats} times, while {failed:table} transactions/s failed",
+    "repeated": "it met the goal all {repeats} times, while {failed:table} transactions/s failed",
 }
 CERTAINTY: Texts = {
-    "run": "one run of {seconds:.4g} s with {transactions:of transaction}",
+    "run": "one run of {seconds:count} s with {transactions:of transaction}",
     "valid": "no check found a problem",
-    "errors": "{errors:of error} counted",
-    "doubtful": "doubtful, because it is {stamps}",
+    "errors": "{errors:of error} counted, and no other problem found",
+    "doubtful": "the load was {stamps}",
     "unknown": "{unknown:of check} could not be made",
-    "trials": "{trials:of trial}, {repeats} of them at this rate",
+    "trials": "{trials:of trial}, {repeats} of them at {rate:table} transactions/s",
     "only-trials": "{trials:of trial}",
     "client": "in trials that failed this client was short of CPU, so the server may sustain more",
 }
@@ -51,15 +53,15 @@ ADVICE: Texts = {
 }
 LOOPS: Texts = {
     "closed": "closed loop",
-    "poisson": "open loop, {due:,.6g} transactions/s due, Poisson",
-    "constant": "open loop, {due:,.6g} transactions/s due, evenly spaced",
-    "bursts": "open loop, {due:,.6g} transactions/s due, bursts of {burst}",
+    "poisson": "open loop, {due:count} transactions/s due, Poisson",
+    "constant": "open loop, {due:count} transactions/s due, evenly spaced",
+    "bursts": "open loop, {due:count} transactions/s due, bursts of {burst}",
 }
 SETTING: Texts = {
     "connections": "{connections:of connection}",
     "with-idle": "{connections:of connection} and {idle:,} idle ones",
-    "window": "{seconds:.4g} s, no warm-up",
-    "window-warm": "{seconds:.4g} s after {warmup:.3g} s of warm-up",
+    "window": "{seconds:count} s, no warm-up",
+    "window-warm": "{seconds:count} s after {warmup:count} s of warm-up",
     "seed": "seed {seed}",
 }
 LATENCY_NOTES: Texts = {
@@ -72,7 +74,7 @@ LATENCY_NOTES: Texts = {
 }
 LINES: Texts = {
     "stamp": "{stamp}: {because}.",
-    "unknown": "not judged: {reason}.",
+    "unknown": "not judged: {check}: {reason}.",
     "requests": "{due:,} requests due: {answered:,} answered, {unanswered:,} not{failed}; at most {queued:,} queued.",
     "failed": ", {failed:,} failed",
     "errors": "Errors: {errors}",

@@ -1,17 +1,18 @@
 """Whether a load's figures can be trusted: a closed set of stamps, each with the figures behind it. No I/O.
 
-A check that cannot be made is listed in `unknown`; it does not count as passed.
+A check that cannot be made is in `unknown`; it does not count as passed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean, median, variance
 
 from howfar.contract.messages import Finished, Interval, Pgbench, Sysbench, Workload
+from howfar.findings import fill
 from howfar.units import counted
 
 THREAD_BUSY_SHARE = 0.85
@@ -33,6 +34,8 @@ STALL_SIGMAS = 3.0
 """In an open loop, where arrivals are random: a stall is this many standard deviations of a Poisson count below the median."""
 IN_FLIGHT_P99_RATIO = 10
 IN_FLIGHT_MIN_NS = 100_000_000
+STEADINESS = "steadiness"
+"""Key of that check in `LoadVerdict.unknown`."""
 
 
 class Stamp(StrEnum):
@@ -61,7 +64,7 @@ class LoadVerdict:
     """All stamps except `valid`; no finding means valid."""
 
     findings: tuple[StampFinding, ...]
-    unknown: tuple[str, ...]
+    unknown: Mapping[str, str]
     """Checks that could not be made, with the reasons."""
 
     @property
@@ -70,6 +73,11 @@ class LoadVerdict:
 
     def has_stamp(self, stamp: Stamp) -> bool:
         return stamp in self.stamps
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether steadiness was checked and found."""
+        return STEADINESS not in self.unknown and not self.has_stamp(Stamp.NOT_STEADY)
 
 
 ADVICE = {
@@ -101,7 +109,7 @@ def judge(
     workload: Workload | None = None,
 ) -> LoadVerdict:
     """Run all checks on a finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time."""
-    unknown: list[str] = []
+    unknown: dict[str, str] = {}
     missing = "" if workload is None else missing_rows(workload, finished)
     reasons = {
         Stamp.VOID: "; ".join(mismatches),
@@ -117,7 +125,7 @@ def judge(
         ),
     }
     findings = tuple(StampFinding(stamp, because, ADVICE[stamp]) for stamp, because in reasons.items() if because)
-    return LoadVerdict(findings, tuple(unknown))
+    return LoadVerdict(findings, unknown)
 
 
 def _failure_reasons(finished: Finished, connections: int) -> list[str]:
@@ -152,10 +160,10 @@ def _overload_reason(finished: Finished, connections: int) -> str:
     )
 
 
-def _client_limit_reasons(finished: Finished, unknown: list[str]) -> list[str]:
+def _client_limit_reasons(finished: Finished, unknown: dict[str, str]) -> list[str]:
     client = next((use for use in finished.cpu if use.role == "client"), None)
     if client is None or finished.elapsed_ns <= 0:
-        unknown.append("client-limited: the engine's CPU time is unknown")
+        unknown[Stamp.CLIENT_LIMITED] = "the engine's CPU time is unknown"
         return []
     busy_share = client.busiest_thread_ns / finished.elapsed_ns
     needed_ns = client.cpu_ns + client.runnable_wait_ns
@@ -174,23 +182,25 @@ def _client_limit_reasons(finished: Finished, unknown: list[str]) -> list[str]:
 
 
 def _lateness_reason(
-    finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int | None, unknown: list[str]
+    finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int | None, unknown: dict[str, str]
 ) -> str:
     if finished.open_loop is None:
         return ""
     if lateness_p99_ns is None or service_p50_ns is None:
-        unknown.append("late: the engine reported no lateness")
+        unknown[Stamp.LATE] = "the engine reported no lateness"
         return ""
     limit = max(LATE_NS, LATE_SHARE * service_p50_ns)
     if lateness_p99_ns <= limit:
         return ""
-    return (
-        f"one request in a hundred was sent {lateness_p99_ns / 1e6:.3g} ms or more after it was due, "
-        f"although a connection was free (limit here {limit / 1e6:.3g} ms)"
+    return fill(
+        "one request in a hundred was sent {lateness:time} or more after it was due, although a connection was free "
+        "(limit here {limit:time})",
+        lateness=lateness_p99_ns,
+        limit=limit,
     )
 
 
-def _unsteadiness_reasons(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
+def _unsteadiness_reasons(intervals: Sequence[Interval], burst: int | None, unknown: dict[str, str]) -> list[str]:
     """Reasons by drift and stalls, from complete intervals.
 
     In an open loop the rate is given, so drift is that of the median response time. `burst`: number of requests due at once; None in
@@ -199,8 +209,8 @@ def _unsteadiness_reasons(intervals: Sequence[Interval], burst: int | None, unkn
     longest = max((interval.length_ns for interval in intervals), default=0)
     complete = [interval for interval in intervals if interval.length_ns >= 0.9 * longest > 0]
     if len(complete) < MIN_INTERVALS:
-        unknown.append(
-            f"steadiness: {counted(len(complete), 'whole interval')}, and {MIN_INTERVALS} are needed "
+        unknown[STEADINESS] = (
+            f"{counted(len(complete), 'whole interval')}, and {MIN_INTERVALS} are needed "
             "(use a longer --time, or a shorter --interval)"
         )
         return []
@@ -218,8 +228,8 @@ def _stuck_reasons(in_flight_max_ns: int | None, answered_p99_ns: int | None) ->
     if in_flight_max_ns <= max(IN_FLIGHT_P99_RATIO * answered_p99_ns, IN_FLIGHT_MIN_NS):
         return []
     times = in_flight_max_ns / max(answered_p99_ns, 1)
-    age = f"{in_flight_max_ns / 1e9:.3g} s, {times:,.0f} times the p99 of finished ones"
-    return [f"at the end a transaction had been in flight for {age}"]
+    template = "at the end a transaction had been in flight for {age:time}, {times:n} times the p99 of finished ones"
+    return [fill(template, age=in_flight_max_ns, times=times)]
 
 
 def _drift_reasons(values: Sequence[float], figure: str) -> list[str]:

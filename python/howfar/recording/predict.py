@@ -28,7 +28,8 @@ PRESENT_MISS_SHARE = 0.05
 """No prediction is given if the time on the present path has changed since the recording by more than this share of the prediction."""
 SMALL_WINDOW = 1 << 14
 """A small receive buffer, in bytes, such as some applications set."""
-_RESAMPLES = 2000
+RESAMPLES = 2000
+"""Number of resamples behind an interval."""
 _SEED = 20_261
 _NORMAL = 1.96
 _CURVE_RTTS_NS = tuple(1000 * us for us in (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000))
@@ -46,7 +47,8 @@ class Parts(Part):
 
     application_ms: float
     path_ms: float
-    """Path time, including connects."""
+    """Path time. Of connects it includes only how much longer they take than on the present path; the rest is in the application's
+    time."""
     server_ms: float
 
 
@@ -88,6 +90,10 @@ class PagePrediction(Part):
     parts_now: Parts
     parts: Parts
     """Parts on the target path."""
+    median_round_trips: float
+    """Number of round trips of the pages that `parts` describes: the page of median time on the target path, or the mean of two."""
+    median_added_connect_ms: float
+    """The part of `parts.path_ms` by which the connects of these pages take longer than on the present path."""
     miss: Miss
     clipped: float
     """Share of round trips that took less than the path costs now."""
@@ -173,7 +179,7 @@ class PathPrediction(Part):
         return tuple(page for page in self.pages if page.is_missed)
 
 
-def quantiles(times_ns: np.ndarray, draws: int = _RESAMPLES, prediction_interval: bool = False) -> Quantiles:
+def quantiles(times_ns: np.ndarray, draws: int = RESAMPLES, prediction_interval: bool = False) -> Quantiles:
     """Quantiles of times, an array of shape (pages, blocks of costs). Intervals need four pages and four blocks. They are confidence
     intervals for the mean of blocks or, with `prediction_interval`, cover the result of as many pages in one more block."""
     mean = times_ns.mean(axis=1)
@@ -360,6 +366,7 @@ def _predict_page(
             _predict_by_slope(quantiles(recorded_ns, prediction_interval=True), pages, slope, costs)
         )
     round_trips = float(np.mean([len(page.trips) for page in pages]))
+    median = median_pages(pages, lambda page: float(page.predicted_ns.mean()))
     return PagePrediction(
         name=name,
         pages=len(pages),
@@ -376,6 +383,8 @@ def _predict_page(
         serial_share=None if slope is None else slope.slope.value / (slope.round_trips or round_trips),
         parts_now=_split_time(pages, lambda page: page.took_ns),
         parts=_split_time(pages, lambda page: float(page.predicted_ns.mean())),
+        median_round_trips=float(np.mean([len(page.trips) for page in median])),
+        median_added_connect_ms=float(np.mean([page.added_connect_ns for page in median])) / 1e6,
         miss=_explain_miss(pages, shift_ns),
         clipped=float(np.mean([page.clipped for page in pages])),
         small_window_ms=_small_window_ms(pages, predicted, target),

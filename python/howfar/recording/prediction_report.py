@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from howfar.findings import capital
 from howfar.recording.changes import PossibleChange
 from howfar.recording.page_costs import CostedPage, median_pages
-from howfar.recording.predict import SMALL_WINDOW, PagePrediction, PathPrediction
-from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, setting, utc, what_to_do
+from howfar.recording.predict import RESAMPLES, SMALL_WINDOW, PagePrediction, PathPrediction
+from howfar.recording.texts import (
+    advise,
+    certainty,
+    format_ms,
+    interval,
+    next_step,
+    phrase,
+    rounded_count,
+    setting,
+    what_to_do,
+)
 from howfar.report import palette
 from howfar.report.charts import Drawable, Rows, axis, by_style, data, layer, legend, styles, vconcat
 from howfar.report.document import (
@@ -40,8 +52,10 @@ _MAX_CHANGES = 12
 _MAX_DIGEST = 90
 _NOTABLE_FACTOR = 1.2
 """A warning mentions a small receive buffer if it makes a page take more than this many times as long."""
-_MAX_FAILING = 3
-"""Maximum number of failing statements that a page's warnings name."""
+_MAX_NAMED = 3
+"""Maximum number of failing statements, or of reasons for blocks left out, that warnings name."""
+SAME_SHARE = 0.05
+"""Times are called the same if the interval of one lies within this share of the other."""
 _MIN_SHARE = 0.002
 """A change that saves less than this share of its page's time is left out."""
 _NOTABLE_CLIPPED_SHARE = 0.1
@@ -110,11 +124,10 @@ def document(
 
 def _setting(prediction: PathPrediction) -> str:
     pages = sum(page.pages for page in prediction.pages)
-    when = utc(prediction.recorded_unix_ns)
     return setting(
         phrase("predict/counts", pages=pages, blocks=prediction.cost_us.n or 0),
         phrase("predict/paths", present=prediction.present, target=prediction.target),
-        when and phrase("recorded", when=when),
+        unix_ns=prediction.recorded_unix_ns,
     )
 
 
@@ -122,7 +135,9 @@ def _missing_answer(prediction: PathPrediction, shown: Sequence[PagePrediction])
     """That there is no answer, why, and the command that gets one."""
     blocks = prediction.cost_us.n or 0
     pages = max((page.pages for page in shown), default=0)
-    name = "missed" if prediction.pages else "contested" if prediction.contested else "empty"
+    name = "contested" if prediction.contested else "empty"
+    if prediction.missed:
+        name = "contradictory" if all(_miss_cause(page) == "beyond" for page in prediction.missed) else "changed"
     name = "few" if shown else name
     step = "blocks" if shown else name
     figures = {"target": prediction.target, "present": prediction.present, "needed": MIN_BLOCKS}
@@ -139,13 +154,14 @@ def _answer(
         text = phrase("predict/answer/unexplained", page=page.name, target=prediction.target)
         return [Answer(text), *next_step("predict/next/unexplained")]
     now_ms, there = page.now.p50_ms.value, page.bottom_up.p50_ms
-    is_same = there.low is not None and there.high is not None and there.low <= now_ms <= there.high
     text = phrase(
-        f"predict/answer/{'same' if is_same else 'change'}",
+        f"predict/answer/{compare(now_ms, there)}",
         page=page.name,
         target=prediction.target,
         now=format_ms(now_ms),
         there=format_ms(there.value),
+        low=format_ms(there.low or 0.0),
+        high=format_ms(there.high or 0.0),
         ratio=now_ms / there.value,
     )
     first = _first_change(page, changes)
@@ -156,14 +172,27 @@ def _answer(
     return [answer, *what_to_do(_advice(page, first))]
 
 
+def compare(then_ms: float, time: Estimate) -> Literal["times", "change", "same", "between"]:
+    """What the interval of a time shows about an earlier one. `times`: there is no interval; `between`: it is too wide to tell."""
+    if time.low is None or time.high is None:
+        return "times"
+    if not time.low <= then_ms <= time.high:
+        return "change"
+    is_narrow = max(then_ms - time.low, time.high - then_ms) <= SAME_SHARE * then_ms
+    return "same" if is_narrow else "between"
+
+
 def _cause(page: PagePrediction, first: PossibleChange | None) -> str:
     """What its round trips cost, and which of them the first change concerns. Empty: it waits for none."""
-    if not page.round_trips:
+    if not page.median_round_trips:
         return ""
+    connects_ms = page.median_added_connect_ms
+    connects, took = f"predict/why/{'longer' if connects_ms > 0 else 'shorter'}", format_ms(abs(connects_ms))
     text = phrase(
         "predict/why",
-        trips=page.round_trips,
-        each=format_ms(page.parts.path_ms / page.round_trips),
+        trips=rounded_count(page.median_round_trips),
+        each=format_ms(max(page.parts.path_ms - connects_ms, 0.0) / page.median_round_trips),
+        connects=phrase(connects, took=took) if connects_ms else "",
         path=format_ms(page.parts.path_ms),
         total=format_ms(page.bottom_up.p50_ms.value),
         path_now=format_ms(page.parts_now.path_ms),
@@ -173,9 +202,9 @@ def _cause(page: PagePrediction, first: PossibleChange | None) -> str:
         return text
     reason = phrase(
         f"predict/why/{first.kind}",
-        count=first.count,
-        looped=first.gone + 1,
-        trips=page.round_trips,
+        count=rounded_count(first.count),
+        looped=rounded_count(first.gone + 1),
+        trips=rounded_count(page.round_trips),
         low=format_ms(first.low_ms),
         high=format_ms(first.high_ms),
     )
@@ -195,7 +224,7 @@ def _first_change(page: PagePrediction, changes: Sequence[PossibleChange]) -> Po
 def _advice(page: PagePrediction, first: PossibleChange | None) -> Iterator[AdviceBlock]:
     if first is not None:
         saved = {"low": format_ms(first.low_ms), "high": format_ms(first.high_ms), "page": page.name}
-        yield advise("predict/do", advice=capital(advice(first)), statement=_shorten(first.digest), **saved)
+        yield advise("predict/do", change=capital(describe_change(first)), statement=_shorten(first.digest), **saved)
 
 
 def _doubts(page: PagePrediction, prediction: PathPrediction) -> Iterator[str]:
@@ -217,8 +246,8 @@ def _doubts(page: PagePrediction, prediction: PathPrediction) -> Iterator[str]:
             yield phrase(f"predict/doubt/{name}", pages=pages.get(name, 0), blocks=void)
 
 
-def advice(change: PossibleChange) -> str:
-    """Short advice for a change; docs/predict.md explains each."""
+def describe_change(change: PossibleChange) -> str:
+    """A change in a few words; docs/predict.md explains each."""
     return phrase(f"change/{change.kind}")
 
 
@@ -228,7 +257,10 @@ def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple
             page.name,
             f"{format_ms(page.now.p50_ms.value)} → {format_ms(page.bottom_up.p50_ms.value)} ms",
             phrase("predict/limits-on", limits=format_limits(page.bottom_up.p50_ms), target=prediction.target).strip(),
-            (phrase("predict/trips", trips=page.round_trips), f"p95 {format_estimate(page.bottom_up.p95_ms)}"),
+            (
+                phrase("predict/trips", trips=rounded_count(page.round_trips)),
+                f"p95 {format_estimate(page.bottom_up.p95_ms)}",
+            ),
         )
         for page in sorted(pages, key=lambda page: -page.bottom_up.p50_ms.value)[:4]
         if page.is_explained is not False
@@ -236,7 +268,7 @@ def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple
 
 
 def _missed_warning(page: PagePrediction, prediction: PathPrediction) -> str:
-    if page.later is not None and abs(page.later_error or 0.0) > abs(page.present_error):
+    if (cause := _miss_cause(page)) == "later" and page.later is not None:
         return phrase(
             "predict/missed/later",
             page=page.name,
@@ -250,16 +282,26 @@ def _missed_warning(page: PagePrediction, prediction: PathPrediction) -> str:
         now=format_ms(page.now.p50_ms.value),
         present=format_ms(page.present.p50_ms.value),
         error=page.present_error,
-        reason=_miss_reason(page, prediction),
+        reason=_miss_reason(page, prediction, cause),
     )
 
 
-def _miss_reason(page: PagePrediction, prediction: PathPrediction) -> str:
-    """The main cause of the wrong prediction for the present path, and what to do."""
-    miss, floor_us = page.miss, prediction.floor_us
+def _miss_cause(page: PagePrediction) -> Literal["later", "beyond", "clipped", "shift"]:
+    """The main reason for which a page is not predicted. `beyond`: its recording contradicts itself."""
+    miss = page.miss
+    if abs(page.later_error or 0.0) > abs(page.present_error):
+        return "later"
     if miss.beyond_ms >= max(miss.clipped_ms, abs(miss.shift_ms)):
-        return phrase("predict/missed/beyond", beyond=format_ms(miss.beyond_ms))
-    if miss.clipped_ms >= abs(miss.shift_ms):
+        return "beyond"
+    return "clipped" if miss.clipped_ms >= abs(miss.shift_ms) else "shift"
+
+
+def _miss_reason(page: PagePrediction, prediction: PathPrediction, cause: str) -> str:
+    """The main cause of the wrong prediction for the present path, and what to do."""
+    floor_us = prediction.floor_us
+    if cause == "beyond":
+        return phrase("predict/missed/beyond", beyond=format_ms(page.miss.beyond_ms))
+    if cause == "clipped":
         when = "now" if floor_us is None else "then"
         idle = phrase(f"predict/idle/{when}", us=prediction.cost_now_us.value if floor_us is None else floor_us)
         return phrase("predict/missed/clipped", share=page.clipped, idle=idle)
@@ -279,7 +321,7 @@ def _times_table(shown: Sequence[PagePrediction], prediction: PathPrediction) ->
         shown,
         {
             "page": lambda page: Cell(page.name, counted(page.pages, "page")),
-            "round trips": lambda page: Cell(f"{page.round_trips:.0f}", connects(page)),
+            "round trips": lambda page: Cell(f"{rounded_count(page.round_trips):,}", connects(page)),
             "now\nms": lambda page: estimate_cell(page.now.p50_ms),
             "present path\npredicted": lambda page: Cell(
                 format_ms(page.present.p50_ms.value), f"{page.present_error:+.1%}"
@@ -311,7 +353,9 @@ def _warnings(shown: Sequence[PagePrediction], prediction: PathPrediction) -> li
     for page in shown:
         lines += _page_warnings(page)
     if prediction.void:
-        lines.append(phrase("predict/void", blocks=len(prediction.void), reason=prediction.void[-1]))
+        counts = Counter(prediction.void).most_common(_MAX_NAMED)
+        reasons = "; ".join(phrase("predict/void/reason", reason=reason, blocks=blocks) for reason, blocks in counts)
+        lines.append(phrase("predict/void", blocks=len(prediction.void), reasons=reasons))
     if prediction.encrypted:
         lines.append(phrase("predict/tls"))
     if prediction.unplaced:
@@ -326,10 +370,10 @@ def _page_warnings(page: PagePrediction) -> Iterator[str]:
             page=page.name,
             bottom_up=format_estimate(page.bottom_up.p50_ms),
             slope=format_estimate(page.slope.p50_ms),
-            residual=format_ms(page.residual_ms or 0),
+            residual=format_ms(abs(page.residual_ms or 0.0)),
         )
     yield from filter(None, (page.unsure, page.cold))
-    for text, (failed, runs) in list(page.failing.items())[:_MAX_FAILING]:
+    for text, (failed, runs) in list(page.failing.items())[:_MAX_NAMED]:
         yield phrase("predict/failing", page=page.name, failed=failed, runs=runs, statement=_shorten(text))
     if page.small_window_ms and page.small_window_ms > _NOTABLE_FACTOR * page.bottom_up.p50_ms.value:
         yield phrase("predict/window", page=page.name, kib=SMALL_WINDOW >> 10, took=format_ms(page.small_window_ms))
@@ -338,7 +382,7 @@ def _page_warnings(page: PagePrediction) -> Iterator[str]:
     if page.clipped > _NOTABLE_CLIPPED_SHARE:
         yield phrase("predict/clipped", page=page.name, share=page.clipped)
     if page.overlapped >= 0.5:
-        yield phrase("predict/overlapped", page=page.name, trips=page.overlapped)
+        yield phrase("predict/overlapped", page=page.name, trips=rounded_count(page.overlapped))
 
 
 def _changes_blocks(changes: Sequence[PossibleChange]) -> list[Block]:
@@ -357,10 +401,10 @@ def _changes_table(changes: Sequence[PossibleChange], notes: tuple[str, ...]) ->
         "",
         changes,
         {
-            Column("what", left_aligned=True): advice,
+            Column("what", left_aligned=True): describe_change,
             Column("where", left_aligned=True, can_be_shortened=True): lambda change: _shorten(change.digest),
             Column("saves", "ms per page"): lambda change: f"{format_ms(change.low_ms)} to {format_ms(change.high_ms)}",
-            Column("times", "per page"): lambda change: f"{change.count:.0f}",
+            Column("times", "per page"): lambda change: f"{rounded_count(change.count):,}",
             Column("page", left_aligned=True, can_be_shortened=True): lambda change: change.page,
         },
         notes,
@@ -409,7 +453,11 @@ def _page_blocks(
         rows = tuple(
             (Cell(format_duration_ns(rtt_ns)), Cell(format_ms(time))) for rtt_ns, time in page.curve_ms.items()
         )
-        points = [(measurement.rtt_ns, measured_page.p50_ms) for measurement, measured_page in measurements]
+        points = [
+            (measurement.rtt_ns, measured_page.p50_ms)
+            for measurement, measured_page in measurements
+            if _without_rtt(measurement.target) == _without_rtt(prediction.target)
+        ]
         blocks.append(
             Chart(
                 f"rtt-{page.name}",
@@ -420,6 +468,11 @@ def _page_blocks(
             )
         )
     return [Details(phrase("predict/page", page=page.name), tuple(blocks), open=True)]
+
+
+def _without_rtt(label: str) -> list[str]:
+    """The parts of a path's label but its RTT. The predicted curve is of paths that differ in nothing else."""
+    return [part for part in label.split(", ") if not part.startswith("RTT ")]
 
 
 def _errors_table(
@@ -433,8 +486,9 @@ def _errors_table(
     )
     rows = []
     for measurement, measured_page in measurements:
+        curve_ms = page.curve_ms if _without_rtt(measurement.target) == _without_rtt(prediction.target) else {}
         is_target = measurement.target == prediction.target
-        predicted = page.bottom_up.p50_ms.value if is_target else page.curve_ms.get(measurement.rtt_ns)
+        predicted = page.bottom_up.p50_ms.value if is_target else curve_ms.get(measurement.rtt_ns)
         rows.append(
             (
                 Cell(measurement.target),
@@ -465,7 +519,7 @@ def _method_text(prediction: PathPrediction) -> str:
     elif added.value:
         texts.append(phrase("predict/method/tap", added=estimate_text(added, "{:.0f}".format)))
     waking = phrase("predict/method/waking", resuming_us=abs(resuming_us), waking_us=prediction.waking_us)
-    texts.append(phrase("predict/method/interval", waking=waking if prediction.waking_us else ""))
+    texts.append(phrase("predict/method/interval", resamples=RESAMPLES, waking=waking if prediction.waking_us else ""))
     return " ".join(texts)
 
 

@@ -19,10 +19,10 @@ from howfar.errors import UsageError
 from howfar.recording.kinds import TripKind
 from howfar.recording.page_costs import Trip, sequential_trips, tap_ns
 from howfar.recording.predict import Quantiles, quantiles
-from howfar.recording.prediction_report import format_estimate
+from howfar.recording.prediction_report import compare, format_estimate
 from howfar.recording.recording import Recording, TimedPage
 from howfar.recording.replay import BEHIND_SHARE, OPEN_BEFORE, missing_answer
-from howfar.recording.texts import advise, certainty, format_ms, interval, phrase, setting, utc, what_to_do
+from howfar.recording.texts import advise, certainty, format_ms, interval, phrase, rounded_count, setting, what_to_do
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -329,11 +329,10 @@ def document(repetition: Repetition) -> Document:
     blocks += [Warnings(warnings)] if warnings else []
     read_only = f" {phrase('repeat/read-only')}" if repetition.read_only else ""
     method = phrase("repeat/method", blocks=repetition.blocks, server=repetition.server) + read_only
-    when = utc(repetition.recorded_unix_ns)
     settings = setting(
         repetition.server,
         phrase("replay/blocks", blocks=repetition.blocks, pages=sum(page.pages for page in repetition.pages)),
-        when and phrase("recorded", when=when),
+        unix_ns=repetition.recorded_unix_ns,
     )
     blocks += [Heading("How it was repeated"), Text(method), *steps]
     return Document("howfar replay", tuple(blocks), (), phrase("repeat/question"), settings)
@@ -341,18 +340,19 @@ def document(repetition: Repetition) -> Document:
 
 def _answer(repetition: Repetition, page: RepeatedPage) -> Answer:
     took, recorded_ms = page.repeated.p50_ms, page.recorded.p50_ms.value
-    is_same = took.low is not None and took.high is not None and took.low <= recorded_ms <= took.high
     text = phrase(
-        "repeat/answer/same" if is_same else "repeat/answer",
+        f"repeat/answer/{compare(recorded_ms, took)}",
         page=page.name,
         took=format_ms(took.value),
         server=repetition.server,
         recorded=format_ms(recorded_ms),
+        low=format_ms(took.low or 0.0),
+        high=format_ms(took.high or 0.0),
         ratio=recorded_ms / took.value,
     )
     why = phrase(
         "repeat/why",
-        trips=page.round_trips,
+        trips=rounded_count(page.round_trips),
         waiting=format_ms(page.waiting_ms),
         recorded=format_ms(page.recorded_waiting_ms),
     )
@@ -395,7 +395,7 @@ def _pages_table(repetition: Repetition) -> Table:
             "recorded\nms, p50": lambda page: format_ms(page.recorded.p50_ms.value),
             "repeated\nms, p95": lambda page: format_ms(page.repeated.p95_ms.value),
             "recorded\nms, p95": lambda page: format_ms(page.recorded.p95_ms.value),
-            "statements\nof a page": lambda page: f"{page.round_trips:g}",
+            "statements\nof a page": lambda page: f"{rounded_count(page.round_trips):,}",
             "waiting\nms": lambda page: format_ms(page.waiting_ms),
             "recorded\nms": lambda page: format_ms(page.recorded_waiting_ms),
             Column("tool late", optional=True): lambda page: f"{page.client_late:.1%}",

@@ -13,8 +13,8 @@ from howfar.contract.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
 from howfar.recording.page_costs import CostedPage
 from howfar.recording.predict import PathPrediction, Quantiles, predicted_quantiles, quantiles
-from howfar.recording.prediction_report import estimate_cell
-from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, setting, utc, what_to_do
+from howfar.recording.prediction_report import SAME_SHARE, estimate_cell
+from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, setting, what_to_do
 from howfar.report.document import AdviceBlock, Answer, Block, Cell, Column, Document, Heading, Table, Text, make_table
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS
@@ -145,11 +145,10 @@ def document(replay: Replay) -> Document:
         steps = what_to_do(_advice(replay.pages))
         blocks = [_answer(replay, page), Heading("Replayed and predicted"), _pages_table(replay)]
     blocks += [Heading("How it was replayed"), Text(phrase("replay/method", blocks=replay.blocks)), *steps]
-    when = utc(replay.recorded_unix_ns)
     settings = setting(
         replay.target,
         phrase("replay/blocks", blocks=replay.blocks, pages=sum(page.pages for page in replay.pages)),
-        when and phrase("recorded", when=when),
+        unix_ns=replay.recorded_unix_ns,
     )
     return Document("howfar replay", tuple(blocks), (), phrase("replay/question", target=replay.target), settings)
 
@@ -181,7 +180,7 @@ def _answer(replay: Replay, page: ReplayedPage) -> Answer:
 
 
 def _finding(page: ReplayedPage) -> str:
-    """Whether the prediction was right: whether its interval and the measured one overlap."""
+    """Whether the prediction was right: whether its interval and the measured one overlap. `wide`: only as one is wide."""
     if page.predicted is None or page.error is None:
         return "unpredicted"
     measured, predicted = page.p50_ms, page.predicted.p50_ms
@@ -189,6 +188,8 @@ def _finding(page: ReplayedPage) -> str:
         is_right = abs(page.error) < BEHIND_SHARE
     else:
         is_right = measured.low <= predicted.high and predicted.low <= measured.high
+        if is_right and abs(page.error) > SAME_SHARE:
+            return "wide"
     return "right" if is_right else "long" if page.error > 0 else "short"
 
 

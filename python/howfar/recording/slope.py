@@ -28,7 +28,7 @@ from howfar.lab.idle import keep_polling, polling_obstacle
 from howfar.lab.servers import describe_address
 from howfar.recording.insertion import NamedServer, make_insertion
 from howfar.recording.tap import Tap, TappedApplication, listen_address, tap_folder
-from howfar.recording.texts import advise, certainty, next_step, phrase, setting, utc, what_to_do
+from howfar.recording.texts import advise, certainty, next_step, phrase, setting, what_to_do
 from howfar.report.document import AdviceBlock, Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, estimate_text, limits_text, mean_interval
@@ -62,6 +62,8 @@ so for waits up to about 10 ms, which inflates the slope: 51 round trips were me
 delays up to 20 ms."""
 _MAX_DRIFT_SHARE = 0.1
 """Maximum relative difference between the durations of the first and the last block that causes no warning."""
+_MAX_HALF_WIDTH_SHARE = 0.2
+"""Maximum half-width of the interval, as a share of the counted round trips, at which the slope says how many are waited for."""
 
 IdleCpus = Literal["polling", "as-found"]
 """Whether idle CPUs were kept from sleeping (polling); measurements then include no time for waking them."""
@@ -570,9 +572,9 @@ def _slope_between(block: Sequence[Observation], low_ns: int, high_ns: int) -> f
 
 def document(slope: Slope, subject: str) -> Document:
     """The report of a slope. `subject`: name of the page or command."""
-    duration = slope.measured_s and phrase("slope/duration", blocks=slope.blocks, seconds=slope.measured_s)
+    duration = phrase("slope/duration", blocks=slope.blocks, seconds=slope.measured_s) if slope.measured_s else None
     question = phrase("slope/question", subject=subject)
-    settings = setting(slope.server, duration or "", utc(slope.began_unix_ns))
+    settings = setting(slope.server, duration, unix_ns=slope.began_unix_ns, when="when")
     method = (Heading("How it was measured"), Text(_method_text(slope)))
     if slope.slope.low is None:
         missing = Answer(phrase("slope/answer/missing", blocks=slope.blocks, needed=MIN_BLOCKS))
@@ -590,11 +592,17 @@ def document(slope: Slope, subject: str) -> Document:
 
 
 def _answer(slope: Slope, subject: str) -> Answer:
-    estimate, finding = slope.slope, _finding(slope)
+    estimate, finding, counted = slope.slope, _finding(slope), slope.round_trips + slope.connections
+    low, high = max(estimate.low or 0.0, 0.0), estimate.high or 0.0
     figures = {
         "subject": subject,
         "trips": estimate.value,
-        "counted": slope.round_trips + slope.connections,
+        "counted": counted,
+        "low": low,
+        "high": min(high, counted),
+        "steepest": high,
+        "least": _format_value(low * 0.5),
+        "most": _format_value(high * 0.5),
         "added": _format_value(estimate.value * 0.5),
         "now": _format_value((slope.measured_ms or slope.times["now"]).value),
         "intercept": _format_value(slope.intercept_ms.value),
@@ -608,15 +616,18 @@ def _answer(slope: Slope, subject: str) -> Answer:
     )
 
 
-def _finding(slope: Slope) -> Literal["none", "some", "all", "dear"]:
+def _finding(slope: Slope) -> Literal["none", "some", "all", "dear", "unresolved"]:
     """How many of its round trips the application waits for: never more than the tap counted. `dear`: each costs more than the
-    delay."""
-    estimate, counted = slope.slope, slope.round_trips + slope.connections
-    if estimate.low is not None and estimate.low <= 0:
+    delay; `unresolved`: the interval is too wide to tell."""
+    low, high, counted = slope.slope.low, slope.slope.high, slope.round_trips + slope.connections
+    assert low is not None and high is not None, "without an interval there is no answer"
+    if low > counted:
+        return "dear"
+    if (high - low) / 2 > _MAX_HALF_WIDTH_SHARE * counted:
+        return "unresolved"
+    if low <= 0:
         return "none"
-    if estimate.value <= counted:
-        return "some" if estimate.high is not None and estimate.high < counted else "all"
-    return "all" if estimate.low is None or estimate.low <= counted else "dear"
+    return "some" if high < counted else "all"
 
 
 def _doubts(slope: Slope) -> Iterator[str]:
@@ -634,6 +645,8 @@ def _doubts(slope: Slope) -> Iterator[str]:
 def _advice(slope: Slope) -> Iterator[AdviceBlock]:
     if slope.still_falling:
         yield advise("slope/do/warm-up", pages=2 * slope.warm_ups)
+    elif _finding(slope) == "unresolved":
+        yield advise("slope/do/blocks", blocks=4 * slope.blocks)
     elif _finding(slope) != "none":
         yield advise("slope/do/record")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.recording import Recording, RoundTrip, TimedPage, cold_start_note, uncertainty_note
-from howfar.recording.texts import advise, certainty, next_step, phrase, setting, utc, what_to_do
+from howfar.recording.texts import advise, certainty, next_step, phrase, rounded_count, setting, what_to_do
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -23,7 +23,7 @@ from howfar.report.document import (
     make_table,
 )
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, estimate_text, limits_text, mean_interval, median_interval
+from howfar.stats.intervals import MIN_RANK_BLOCKS, estimate_text, limits_text, mean_interval, median_interval
 
 _MAX_ROWS = 10
 _NOTABLE_COST_SHARE = 0.05
@@ -308,7 +308,7 @@ def _setting(summary: RecordingSummary) -> str:
     kind = phrase(f"record/kind/{'unix' if summary.transport == 'unix' else 'tcp'}", protocol=protocol)
     trips, connections = summary.round_trips, summary.connections
     counts = phrase("record/counts", trips=trips, connections=connections, took=summary.span_ns)
-    return setting(summary.command or "", kind, counts, utc(summary.began_unix_ns))
+    return setting(summary.command, kind, counts, unix_ns=summary.began_unix_ns, when="when")
 
 
 def _answer_and_steps(summary: RecordingSummary, file_name: str) -> tuple[Answer, list[Block]]:
@@ -322,8 +322,7 @@ def _answer_and_steps(summary: RecordingSummary, file_name: str) -> tuple[Answer
         f"record/answer/{'most' if len(summary.pages) > 1 else 'one'}",
         page=page.name,
         took=_format_ms(page.took_ms.value),
-        trips=page.round_trips.value,
-        noun="round trip" if page.round_trips.value == 1 else "round trips",
+        trips=rounded_count(page.round_trips.value),
         waiting=page.waiting.value,
     )
     sure = certainty([_page_count_text(page), *_cost_notes(summary)], _doubts(summary))
@@ -340,7 +339,7 @@ def _cause(summary: RecordingSummary, page: PageSummary) -> str:
         return ""
     return phrase(
         "record/why",
-        each=statement.each,
+        each=rounded_count(statement.each),
         mean=_format_ms(mean_ms),
         total=_format_ms(mean_ms * statement.each),
         took=_format_ms(page.took_ms.value),
@@ -370,15 +369,13 @@ def _doubts(summary: RecordingSummary) -> Iterator[str]:
 
 
 def _advice(summary: RecordingSummary, page: PageSummary, file_name: str) -> Iterator[AdviceBlock]:
-    noun = "round trip" if page.round_trips.value == 1 else "round trips"
     if summary.nagle:
         yield advise("record/do/nagle", requests=summary.nagle)
-    if page.count < MIN_BLOCKS:
-        yield advise("record/do/repeat", page=page.name, needed=MIN_BLOCKS)
+    if page.took_ms.low is None:
+        yield advise("record/do/repeat", page=page.name, needed=MIN_RANK_BLOCKS, pages=page.count)
     elif page.round_trips.value:
-        yield advise(
-            "record/do/predict", file=shlex.quote(file_name), trips=page.round_trips.value, noun=noun, page=page.name
-        )
+        trips = rounded_count(page.round_trips.value)
+        yield advise("record/do/predict", file=shlex.quote(file_name), trips=trips, page=page.name)
 
 
 def _pages_table(summary: RecordingSummary) -> Table:
@@ -392,8 +389,8 @@ def _pages_table(summary: RecordingSummary) -> Table:
             "time, p50\n95 % interval": lambda page: Cell(
                 _format_ms(page.took_ms.value), limits_text(page.took_ms, _time_format(page.took_ms.value))
             ),
-            "round trips": lambda page: _format_number(page.round_trips.value),
-            "connections": lambda page: _format_number(page.connections.value),
+            "round trips": lambda page: f"{rounded_count(page.round_trips.value):,}",
+            "connections": lambda page: f"{rounded_count(page.connections.value):,}",
             "waiting\nfor the database": lambda page: _format_percent(page.waiting.value),
             "recording\nof the time": lambda page: (
                 "" if page.recording is None else _format_percent(page.recording.value)
@@ -418,7 +415,7 @@ def _statement_table(summary: RecordingSummary) -> Table:
     def counts(statement: Statement) -> tuple[Cell, ...]:
         if not by_page:
             return (Cell(f"{statement.count:,}"),)
-        each = f"{statement.count:,}" if statement.each is None else _format_number(statement.each)
+        each = f"{statement.count:,}" if statement.each is None else f"{rounded_count(statement.each):,}"
         return Cell("none" if statement.page is None else statement.page), Cell(each)
 
     rows = tuple(
@@ -492,10 +489,6 @@ def _recording_cost_texts(summary: RecordingSummary) -> Iterator[str]:
 
 def _shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _format_number(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def _format_percent(share: float) -> str:

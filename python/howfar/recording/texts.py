@@ -1,22 +1,24 @@
 """What the commands about an application say: `slope`, `record`, `predict` and `replay`, also at a real server.
 
-Fields have the formats of sentences in `howfar.analysis.answer`. Names of pages and commands are printed as they are, so no sentence
+Fields have the formats of sentences in `howfar.findings`. Names of pages and commands are printed as they are, so no sentence
 gets its capital letter or its full stop by rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 from howfar.findings import Texts, fill, join
 from howfar.report.document import AdviceBlock, Block, Heading, Text
+from howfar.report.texts import SEPARATOR
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS
+from howfar.units import format_utc
 
 TEXTS: Texts = {
     # Lines that several reports share.
+    "when": "{when}",
     "recorded": "recorded {when}",
     "interval": "95 % interval from {low} to {high}",
     "no-interval": "no interval, as fewer than {needed} pages were recorded",
@@ -24,11 +26,12 @@ TEXTS: Texts = {
     # slope: the answer.
     "slope/question": "How many round trips does {subject} wait for, and what would a longer distance cost?",
     "slope/duration": "{blocks:of block} in {seconds:.0f} s",
-    "slope/answer/some": (
-        "{subject} waits for {trips:.1f} round trips in sequence; 0.5 ms more RTT adds {added} to its {now}."
-    ),
+    "slope/answer/some": "{subject} waits for {trips:.1f} round trips in sequence; 0.5 ms more RTT adds {added} to its {now}.",
     "slope/answer/all": (
         "{subject} waits for all of its {counted:.1f} round trips in sequence; 0.5 ms more RTT adds {added} to its {now}."
+    ),
+    "slope/answer/unresolved": (
+        "{subject} waits for {low:.1f} to {high:.1f} of its {counted:.1f} round trips; 0.5 ms more RTT adds {least} to {most}."
     ),
     "slope/answer/dear": (
         "{subject} waits for {counted:.1f} round trips, and each costs more than the delay; 0.5 ms more RTT adds {added}."
@@ -37,10 +40,12 @@ TEXTS: Texts = {
     "slope/answer/missing": "No answer yet: {blocks:of block} of times, and an answer needs {needed}.",
     "slope/next/missing": "Repeat the command with --blocks {needed} or more.",
     # slope: why, how sure, and what to do.
-    "slope/why/some": "{intercept} without a delay, plus {trips:.1f} times the added RTT; {counts}. Some overlap.",
+    "slope/why/some": "{intercept} without a delay, plus {trips:.1f} times the added RTT; {counts}, of which some possibly overlap.",
     "slope/why/all": "{intercept} without a delay, plus {trips:.1f} times the added RTT; {counts}.",
+    "slope/why/unresolved": "{intercept} without a delay, plus {low:.1f} to {steepest:.1f} times the added RTT; {counts}.",
     "slope/why/dear": (
-        "{intercept} without a delay, plus {trips:.1f} times the added RTT; {counts}. Computing is slower after a wait."
+        "{intercept} without a delay, plus {trips:.1f} times the added RTT; {counts}. Each costs more, possibly because computing is "
+        "slower after a wait."
     ),
     "slope/why/none": "{intercept} without a delay, and as much with each delay; {counts}.",
     "slope/counts": "the tap counted {trips:.1f} round trips and {connections:.1f} connects",
@@ -52,6 +57,8 @@ TEXTS: Texts = {
     "slope/doubt/line": "a line that misses the present path",
     "slope/do/record": "See which statements these are: howfar record, with the same command, then howfar predict",
     "slope/do/record/because": "Each round trip that is not needed saves one RTT, here and at any distance.",
+    "slope/do/blocks": "Measure again with --blocks {blocks}",
+    "slope/do/blocks/because": "An interval is about half as wide with four times as many blocks.",
     "slope/do/warm-up": "Measure again with --warmup {pages}",
     "slope/do/warm-up/because": "An application that still becomes faster has a line that is too steep or too flat.",
     # slope: the rest of the report.
@@ -72,10 +79,10 @@ TEXTS: Texts = {
     "record/kind/tcp": "{protocol} over TCP",
     "record/counts": "{trips:of round-trip} over {connections:of connection} in {took:time}",
     "record/answer/one": (
-        "{page} takes {took} with {trips:count} {noun} to the database, and waits for them {waiting:share} of that time."
+        "{page} takes {took} with {trips:of round-trip} to the database, and waits for them {waiting:share} of that time."
     ),
     "record/answer/most": (
-        "Most time goes to {page}: {took} with {trips:count} {noun}, for which it waits {waiting:share} of that time."
+        "Most time goes to {page}: {took} with {trips:of round-trip}, for which it waits {waiting:share} of that time."
     ),
     "record/answer/no-page": "No answer: {trips:of round-trip} over {connections:of connection} belong to no page that can be used.",
     "record/answer/nothing": "No answer: no round trip with an answer was recorded.",
@@ -84,7 +91,7 @@ TEXTS: Texts = {
     ),
     "record/next/nothing": "Record again while the application uses its database: `howfar record -- COMMAND`.",
     # record: why, how sure, and what to do.
-    "record/why": "{each:n} × {mean} = {total} of the {took} are waits for {statement}.",
+    "record/why": "{each:,} × {mean} = {total} of the {took} are waits for {statement}.",
     "record/pages": "{pages:of page}",
     "record/few": "only {pages:of page}, too few for an interval",
     "record/cost": "recording itself took at least {share} of the time of a page",
@@ -96,12 +103,13 @@ TEXTS: Texts = {
     "record/doubt/gaps": "a begin and end inferred from pauses",
     "record/do/nagle": "Set TCP_NODELAY, or send each request in one write",
     "record/do/nagle/because": (
-        "{requests:of small-request} took about 40 ms to send: Nagle's algorithm held the second part back until a delayed ACK came."
+        "{requests:of small-request} took about 40 ms to send, probably because Nagle's algorithm held the second part back until a "
+        "delayed ACK came."
     ),
     "record/do/predict": "See what another path would cost, and what to change: howfar predict {file} --path remote --rtt 0.5ms",
-    "record/do/predict/because": "A longer distance lengthens each of the {trips:count} {noun} of {page}.",
+    "record/do/predict/because": "A longer distance lengthens each of the {trips:of round-trip} of {page}.",
     "record/do/repeat": "Record {page} at least {needed} times: an interval needs as many pages",
-    "record/do/repeat/because": "One page says nothing about the next.",
+    "record/do/repeat/because": "No interval can be computed from {pages:of page}.",
     # record: warnings.
     "record/stopped": (
         "The recording is not complete: {reason}. The application was not disturbed; the figures are of the round trips before that."
@@ -138,8 +146,8 @@ TEXTS: Texts = {
         "what the application computes before the first and after the last round trip."
     ),
     "page/cold": (
-        "{page}: the first page took {first_ms:.3g} ms, and the others {typical_ms:.3g} ms in the median. It was cold; quantiles "
-        "above the median show it."
+        "{page}: the first page took {first_ms:table} ms, and the others {typical_ms:table} ms in the median. It was probably cold; "
+        "quantiles above the median show it."
     ),
     # predict: the answer.
     "predict/question": "How long would these pages take on {target}, and which change would save most?",
@@ -147,29 +155,31 @@ TEXTS: Texts = {
     "predict/paths": "from {present} to {target}",
     "predict/answer/change": "{page} takes {now} ms now, and would take {there} ms on {target}: {ratio:slower}.",
     "predict/answer/same": "{page} takes {now} ms now, and would take about as long on {target}: {there} ms.",
+    "predict/answer/between": "{page} takes {now} ms now, and would take between {low} and {high} ms on {target}.",
+    "predict/answer/times": "{page} takes {now} ms now, and {there} ms are predicted on {target}.",
     "predict/answer/unexplained": "No answer for {page} on {target}: its two predictions disagree.",
     "predict/answer/contested": "No answer for {target}: pages overlap, so which of them made a round trip is not known.",
     "predict/answer/empty": "No answer for {target}: no page of this recording made a round trip.",
-    "predict/answer/missed": "No answer for {target}: the time on the present path, {present}, has changed by too much.",
+    "predict/answer/changed": "No answer for {target}: the time on the present path, {present}, has changed by too much.",
+    "predict/answer/contradictory": "No answer for {target}: the times of this recording contradict each other.",
     "predict/answer/few": "No answer yet: {pages:of page} in {blocks:of block}, and a prediction needs {needed} blocks.",
     "predict/next/unexplained": "Measure its round trips again: `howfar slope --json`, with as many blocks, for --slope.",
     "predict/next/contested": "Record one page at a time: `howfar record -- COMMAND`.",
     "predict/next/empty": "Record pages that use the database: `howfar record -- COMMAND`.",
-    "predict/next/missed": "Record again on this machine, and predict that recording at once: `howfar record -- COMMAND`.",
+    "predict/next/changed": "Record again on this machine, and predict that recording at once: `howfar record -- COMMAND`.",
+    "predict/next/contradictory": "Record again with this version of howfar: `howfar record -- COMMAND`.",
     "predict/next/blocks": "Repeat the command with --blocks {needed} or more.",
     # predict: why, how sure, and what to do.
-    "predict/why": (
-        "{trips:.0f} round trips × {each} ms = {path} of {total} ms there, and {path_now} of {now} ms now."
-    ),
+    "predict/why": "{trips:of round-trip} × {each} ms{connects} = {path} of {total} ms there, and {path_now} of {now} ms now.",
+    "predict/why/longer": " + {took} ms of longer connects",
+    "predict/why/shorter": " - {took} ms of shorter connects",
     "predict/why/loop": (
-        "{looped:.0f} of its {trips:.0f} round trips are one loop; one request instead would save {low} to {high} ms "
-        "there."
+        "{looped:,} of its {trips:of round-trip} are one loop; one request instead would save {low} to {high} ms there."
     ),
     "predict/why/nagle": (
-        "{count:.0f} of its {trips:.0f} requests are sent in two writes; TCP_NODELAY would save {low} to {high} ms "
-        "there."
+        "{count:,} of its {trips:of request} are sent in two writes; TCP_NODELAY would save {low} to {high} ms there."
     ),
-    "predict/present": "the present path is predicted within {error:upper}",
+    "predict/present": "the time on the present path is predicted within {error:upper}",
     "predict/doubt/void": "{blocks:of block} left out",
     "predict/doubt/left-out": "{pages:of page} left out",
     "predict/doubt/missed": "{pages:of page} whose present time is missed",
@@ -177,7 +187,7 @@ TEXTS: Texts = {
     "predict/doubt/gaps": "a begin and end inferred from pauses",
     "predict/doubt/cold": "a cold first page",
     "predict/doubt/tls": "a TLS library that was not measured",
-    "predict/do": "{advice}: {statement}",
+    "predict/do": "{change}: {statement}",
     "predict/do/because": "It would save {low} to {high} ms per page of {page} there.",
     # What to change: docs/predict.md explains each.
     "change/nagle": "set TCP_NODELAY",
@@ -199,8 +209,9 @@ TEXTS: Texts = {
         "Record one page at a time."
     ),
     "predict/missed/later": (
-        "{page}: {now} as recorded, {later} as recorded again ({error:+.0%}): the application or its server has changed, or other "
-        "programs took the processors. Other paths are not predicted. Record again while the machine does what it will do later."
+        "{page}: {now} as recorded, {later} as recorded again ({error:+.0%}), possibly because the application or its server has "
+        "changed, or other programs used the CPUs. Other paths are not predicted. Record again while the machine does what it will do "
+        "later."
     ),
     "predict/missed/present": (
         "{page}: {now} ms as recorded, {present} ms as predicted for the same path ({error:+.0%}). Other paths are not "
@@ -211,8 +222,8 @@ TEXTS: Texts = {
         "Record again with this version."
     ),
     "predict/missed/clipped": (
-        "{share:.0%} of its round trips took less than one without work ({idle}): the machine is slower now than when it was "
-        "recorded, or the recording is from another one. Record again, or predict on a quieter machine."
+        "{share:.0%} of its round trips took less than one without work ({idle}), possibly because the machine is slower now "
+        "than when it was recorded, or the recording is from another one. Record again, or predict on a quieter machine."
     ),
     "predict/missed/shift": (
         "a round trip without work took {before:.0f} µs when it was recorded and takes {now:.0f} µs now, by the same measure. "
@@ -223,7 +234,7 @@ TEXTS: Texts = {
     "predict/left-out": "{reason} ({pages:of page}, in no figure).",
     "predict/unexplained": (
         "{page}: not explained. Bottom-up {bottom_up}, by slope {slope}: {residual} ms apart, more than both intervals. Round "
-        "trips that overlap, a cache or a timeout do that."
+        "trips that overlap, a cache or a timeout can cause this."
     ),
     "predict/failing": "{page}: {failed:,} of {runs:of run} of {statement} failed; there is no advice about them.",
     "predict/window": (
@@ -236,10 +247,11 @@ TEXTS: Texts = {
         "predicted too long."
     ),
     "predict/overlapped": (
-        "{page}: {trips:.0f} round trips overlap others, so its interval reaches from the longest chain of one connection to the "
+        "{page}: {trips:of round-trip} overlap others, so its interval reaches from the longest chain of one connection to the "
         "recorded order. Which of them wait for others is not known; `howfar slope` measures it."
     ),
-    "predict/void": "{blocks:of block} left out: {reason}.",
+    "predict/void": "{blocks:of block} left out: {reasons}.",
+    "predict/void/reason": "{reason} ({blocks:of block})",
     "predict/tls": (
         "Over TLS a page may take longer than its interval says, most of all one that connects anew: the application's own TLS "
         "library is not measured (docs/predict.md)."
@@ -247,7 +259,7 @@ TEXTS: Texts = {
     "predict/unplaced": "{trips:of round-trip} of the recording belong to no page.",
     # predict: the rest of the report.
     "predict/limits-on": "{limits} on {target}",
-    "predict/trips": "{trips:.0f} round trips",
+    "predict/trips": "{trips:of round-trip}",
     "predict/page": "{page}: where the time goes",
     "predict/waterfall": "The median page, now and on {target}",
     "predict/waterfall/caption": "Each row is a round trip: what the application does before it, the path, the server.",
@@ -264,8 +276,8 @@ TEXTS: Texts = {
     "predict/method/tap": "What the recorder added, {added} µs per round trip, is subtracted.",
     "predict/method/tap-unknown": "What the recorder added is not known: it is in the application's time.",
     "predict/method/interval": (
-        "Intervals are of another run: 2000 resamples of pages and blocks{waking}, and from the time as recorded to the time of "
-        "the present path now. They have no error of the method in them; what that was in tests with applications is in "
+        "Intervals are of another run: {resamples:,} resamples of pages and blocks{waking}, and from the time as recorded to the time "
+        "of the present path now. They have no error of the method in them; what that was in tests with applications is in "
         "docs/predict.md."
     ),
     "predict/method/waking": (
@@ -276,12 +288,9 @@ TEXTS: Texts = {
     "replay/question": "How long do these pages take on {target}, and was the prediction right?",
     "replay/blocks": "{blocks:of block} of {pages:of page}",
     "replay/answer/right": "{page} took {took} ms on {target}, as predicted: {predicted} ms.",
-    "replay/answer/long": (
-        "{page} took {took} ms on {target}; the prediction of {predicted} ms was {share:share} too long."
-    ),
-    "replay/answer/short": (
-        "{page} took {took} ms on {target}; the prediction of {predicted} ms was {share:share} too short."
-    ),
+    "replay/answer/wide": "{page} took {took} ms on {target}; that is within the uncertainty of the prediction, {predicted} ms.",
+    "replay/answer/long": "{page} took {took} ms on {target}; the prediction of {predicted} ms was {share:share} too long.",
+    "replay/answer/short": "{page} took {took} ms on {target}; the prediction of {predicted} ms was {share:share} too short.",
     "replay/answer/unpredicted": "{page} took {took} ms on {target}; there is no prediction to compare that with.",
     "replay/answer/missing": "No answer yet: {pages:of page} in {blocks:of block}, and an answer needs {needed} of each.",
     "replay/next/pages": (
@@ -307,9 +316,10 @@ TEXTS: Texts = {
     ),
     # replay at a real server.
     "repeat/question": "How long do these pages take at a real server, and how long did they take when they were recorded?",
-    "repeat/answer": "{page} took {took} ms on {server}, and {recorded} ms when it was recorded: {ratio:slower}.",
+    "repeat/answer/change": "{page} took {took} ms on {server}, and {recorded} ms when it was recorded: {ratio:slower}.",
     "repeat/answer/same": "{page} took {took} ms on {server}, about as long as when it was recorded.",
-    "repeat/why": "Its {trips:g} statements took {waiting} ms, and {recorded} ms then.",
+    "repeat/answer/between": "{page} took between {low} and {high} ms on {server}, and {recorded} ms when it was recorded.",
+    "repeat/why": "Its {trips:of statement} took {waiting} ms, and {recorded} ms then.",
     "repeat/why/connecting": "Connecting took {connecting} ms, and {recorded} ms then.",
     "repeat/sure": "{pages:of page} in {blocks:of block}; {interval}; the tool was late by {client:.1%}",
     "repeat/doubt/lacking": "pages without statements",
@@ -410,14 +420,15 @@ def interval(estimate: Estimate) -> str:
     return phrase("interval", low=format_ms(estimate.low), high=f"{format_ms(estimate.high)} ms")
 
 
-def setting(*parts: str) -> str:
-    """What was measured, when and on what, in one line. Empty parts are unknown."""
-    return " · ".join(part for part in parts if part)
+def rounded_count(value: float) -> float:
+    """A mean number with one decimal, an int if that decimal is 0; below 0.05 with one significant digit."""
+    rounded = round(value, 1) or float(f"{value:.1g}")
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
-def utc(unix_ns: int | None) -> str:
-    """A time as text, `2026-11-28 14:05 UTC`. Empty: unknown."""
-    return "" if unix_ns is None else datetime.fromtimestamp(unix_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M UTC")
+def setting(*parts: str | None, unix_ns: int | None, when: str = "recorded") -> str:
+    """What was measured, on what and when, in one line. None and empty parts are unknown. `when`: name of a text about the time."""
+    return SEPARATOR.join(filter(None, (*parts, phrase(when, when=format_utc(unix_ns)) if unix_ns else "")))
 
 
 def what_to_do(advice: Iterable[AdviceBlock]) -> list[Block]:

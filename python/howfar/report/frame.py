@@ -207,7 +207,7 @@ def warning_lines(summary: Summary) -> list[str]:
     """Warnings of the session, then arms without figures, then warnings of arms. Arms with the same warning share a line."""
     said = {Diagnostic.BUSY_MACHINE} if summary.disturbance is not None and not summary.answer.is_missing else set()
     lines = [
-        f"{warning.value}{_scatter_note(warning, summary)}: {MEANINGS[warning]}."
+        f"{capital(MEANINGS[warning])}{_scatter_note(warning, summary)}."
         for warning in summary.warnings
         if warning not in said
     ]
@@ -218,7 +218,7 @@ def warning_lines(summary: Summary) -> list[str]:
         for warning in cell.warnings:
             if warning is Diagnostic.WIDE_INTERVAL or (warning is Diagnostic.FEW_BLOCKS and has_few_blocks):
                 continue  # the line below the answer says so
-            arms_by_text.setdefault(f"{warning.value}: {MEANINGS[warning]}.", []).append(cell.arm)
+            arms_by_text.setdefault(f"{MEANINGS[warning]}.", []).append(cell.arm)
     lines += unmeasured_lines(summary)
     return lines + [f"{_names_or_count(names, len(summary.cells))}: {text}" for text, names in arms_by_text.items()]
 
@@ -311,8 +311,15 @@ def _setting_line(summary: Summary) -> str:
     kind, *_ = summary.server["kind"].split() or [""]
     server = f"{kind} {version}".strip()
     return SEPARATOR.join(
-        part for part in (plan, server, _one_link(summary), cpus, f"{day} {time[:5]} UTC".strip()) if part
+        part
+        for part in (plan, server, _connections(summary), _one_link(summary), cpus, f"{day} {time[:5]} UTC".strip())
+        if part
     )
+
+
+def _connections(summary: Summary) -> str:
+    """`2 connections`. Empty: their number varies."""
+    return _connections_text(summary) if len(_distinct_levels(summary, "threads")) == 1 else ""
 
 
 def _one_link(summary: Summary) -> str:

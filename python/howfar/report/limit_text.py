@@ -36,7 +36,7 @@ LETTERS: dict[Resource, str] = {
 }
 """Letters of limits: one each, so that a figure and its limit fit into a narrow column."""
 
-SHORT_NAMES = {Resource.INSTRUMENT_CPU: "emulator's CPU"}
+SHORT_NAMES = {Resource.INSTRUMENT_CPU: "CPU of howfar's link emulator"}
 """Names that a reader understands without the documentation, where the resource's own name needs it."""
 
 

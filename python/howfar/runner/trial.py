@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from howfar.contract.messages import (
     LoadJob,
     Measuring,
 )
-from howfar.contract.receipt import ProgramUse, ReplicationReceipt, TrialReceipt
+from howfar.contract.receipt import ReplicationReceipt, TrialReceipt
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
@@ -29,13 +29,12 @@ from howfar.store.records import (
     Arm,
     CrashRecord,
     FallbackRecord,
-    MachineLoad,
     Measured,
     Trial,
     TrialStatus,
     Window,
 )
-from howfar.testbed import Testbed, TrialEnvironment, WindowWatch
+from howfar.testbed import Testbed, TrialEnvironment, WatchResult, WindowWatch
 
 MAX_REASON_CHARS = 500
 """Maximum length of a void trial's reason: enough for a message, too little for a log."""
@@ -44,10 +43,7 @@ MAX_REASON_CHARS = 500
 class Watch(Protocol):
     """Measures the machine's load from construction until `finish`."""
 
-    programs: tuple[ProgramUse, ...] | None
-    """Other programs that used CPU time. None: before `finish`, or not looked for."""
-
-    def finish(self) -> MachineLoad: ...
+    def finish(self) -> WatchResult: ...
 
 
 @dataclass(frozen=True)
@@ -68,8 +64,7 @@ class _TrialResults:
 
     measured: Measured | None = None
     receipt: TrialReceipt = field(default_factory=TrialReceipt)
-    load: MachineLoad | None = None
-    programs: tuple[ProgramUse, ...] | None = None
+    watched: WatchResult | None = None
     window: Window | None = None
     fault: CrashRecord | FallbackRecord | None = None
     void_reason: str | None = None
@@ -100,8 +95,8 @@ def run_trial(
                 _measure(load, environment, instruments, on_event, results)
     except (LabError, EngineError) as error:
         results.void_reason = error.message
-    if results.programs is not None:
-        results.receipt.programs = results.programs
+    if results.watched is not None and results.watched.programs is not None:
+        results.receipt.programs = results.watched.programs
     return Trial(
         number=number,
         block=slot.block,
@@ -114,7 +109,7 @@ def run_trial(
         ended_unix_ns=instruments.unix_ns(),
         measured=results.measured,
         receipt=results.receipt,
-        load=results.load,
+        load=None if results.watched is None else results.watched.load,
         window=results.window,
         fault=results.fault,
     )
@@ -130,26 +125,16 @@ def _measure_with_fault(
     results: _TrialResults,
 ) -> None:
     """Measure an arm with a fault. The engine's window extends beyond the fault; the record of the fault has the losses."""
-    watch: Watch | None = None
-
-    def note_event(event: Event) -> None:
-        nonlocal watch
-        if isinstance(event, Measuring):
-            watch = instruments.watch()
-        elif isinstance(event, Finished) and watch is not None:
-            results.load, results.programs = watch.finish(), watch.programs
-        on_event(event)
-
     assert isinstance(environment, Replicated) and environment.replica_set is not None, (
         "a cell with a fault has replicas"
     )
     if mismatches := environment.precheck().violations:
         raise LabError("; ".join(mismatches))
     replica_set = environment.replica_set
-    rtts_ns = [rtt_ns for rtt_ns in replica_set.facts.rtt_at_rest_ns.values() if rtt_ns is not None]
-    replica_rtts_ns = sorted(rtts_ns[: len(replica_set.replicas)])
-    rtt_ns = replica_rtts_ns[max(replica_set.spec.acknowledgements_needed, 1) - 1]
-    context = FaultContext(replica_set, environment.client, rtt_ns, instruments.measure, note_event)
+    links = [link.name for link in replica_set.links[: len(replica_set.replicas)]]
+    rtt_ns = acknowledgement_rtt_ns(replica_set.facts.rtt_at_rest_ns, links, replica_set.spec.acknowledgements_needed)
+    watch = _watch_machine(instruments, on_event, results)
+    context = FaultContext(replica_set, environment.client, rtt_ns, instruments.measure, watch)
     assert isinstance(load.job, LoadJob), "a plan with a fault has the workload single_row_inserts"
     is_fallback = fault == "replica-leaves"
     fault_result = run_fallback(context, load.job) if is_fallback else run_crash(context, load.job, fault, after_ns)
@@ -158,9 +143,39 @@ def _measure_with_fault(
     replication = (prechecked.receipt.replication or ReplicationReceipt()).updated(fault_result.receipt)
     results.receipt = TrialReceipt(session=session).updated(prechecked.receipt)
     results.receipt.replication = replication
-    results.measured, results.fault = load.measured(fault_result.outcome), fault_result.record
+    results.measured, results.fault = load.make_figures(fault_result.outcome), fault_result.record
     if mismatches := (*prechecked.violations, *load.find_mismatches(fault_result.outcome)):
         results.void_reason = "; ".join(mismatches)
+
+
+def acknowledgement_rtt_ns(
+    rtt_at_rest_ns: Mapping[str, int | None], replicas: Sequence[str], acknowledgements: int
+) -> int:
+    """RTT to the farthest of the nearest replicas that must acknowledge a commit; if none must, to the nearest one. `replicas`: names
+    of the links to them. Raises LabError if the RTT of any is unknown."""
+    rtts_ns = [rtt_at_rest_ns.get(name) for name in replicas]
+    known = sorted(rtt_ns for rtt_ns in rtts_ns if rtt_ns is not None)
+    if len(known) < len(rtts_ns):
+        name = replicas[rtts_ns.index(None)]
+        raise LabError(f"the RTT at rest of the link to {name} is unknown", "Is the machine overloaded?")
+    return known[max(acknowledgements, 1) - 1]
+
+
+def _watch_machine(
+    instruments: Instruments, on_event: Callable[[Event], None], results: _TrialResults
+) -> Callable[[Event], None]:
+    """A receiver of a load's events, which watches the machine in the measured window only: starting a server is load too."""
+    watch: Watch | None = None
+
+    def note_event(event: Event) -> None:
+        nonlocal watch
+        if isinstance(event, Measuring):
+            watch = instruments.watch()
+        elif isinstance(event, Finished) and watch is not None:
+            results.watched = watch.finish()
+        on_event(event)
+
+    return note_event
 
 
 def _measure(
@@ -171,30 +186,29 @@ def _measure(
     results: _TrialResults,
 ) -> None:
     """Measure an arm without a fault."""
-    watch: Watch | None = None
     window_watch: WindowWatch | None = None
 
     def note_event(event: Event) -> None:
-        nonlocal watch, window_watch
-        if isinstance(event, Measuring):  # of the measured window only: starting a server is load too
-            watch, window_watch = instruments.watch(), environment.watch(load.job.measure_ns)
-        elif isinstance(event, Finished) and watch is not None:
-            results.load, results.programs = watch.finish(), watch.programs
+        nonlocal window_watch
+        if isinstance(event, Measuring):
+            window_watch = environment.watch(load.job.measure_ns)
         on_event(event)
 
     try:
         try:
-            with load.beside(instruments.measure):
-                outcome = instruments.measure(load.job, environment.client, note_event)
+            with load.run_alongside(instruments.measure):
+                outcome = instruments.measure(
+                    load.job, environment.client, _watch_machine(instruments, note_event, results)
+                )
         finally:  # before any other query: the watch's thread and the environment share one connection to the server
             if window_watch is not None:
                 results.window = window_watch.finish()
     except EngineError as error:
         raise _find_cause(error, environment) from error
     session = outcome.ready.receipt
-    results.measured = load.measured(outcome)
+    results.measured = load.make_figures(outcome)
     results.receipt = TrialReceipt(session=session)
-    collected = environment.collect_receipt(session, load.facts(outcome))
+    collected = environment.collect_receipt(session, load.collect_facts(outcome))
     results.receipt = results.receipt.updated(collected.receipt)
     checked = load.check(outcome)
     results.receipt = results.receipt.updated(checked.receipt)

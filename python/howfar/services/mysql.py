@@ -33,10 +33,10 @@ MYSQL = KnownService(
     ),
     fewer_round_trips="one query with IN or JOIN instead of many, multi-row INSERT",
     account_lines=(
-        "first, in SQL: over the socket the client's account is 'USER'@'localhost', which 'USER'@'%' also serves",
-        "SELECT user, host FROM mysql.user WHERE user = 'USER';  -- where neither host is listed:",
+        "first, in SQL: over the socket the client's account is 'USER'@'localhost', which 'USER'@'%' also matches",
+        "SELECT user, host FROM mysql.user WHERE user = 'USER';  -- if neither is listed, run SHOW GRANTS for one that is, and:",
         "CREATE USER IF NOT EXISTS 'USER'@'localhost' IDENTIFIED BY 'PASSWORD';",
-        "GRANT ALL ON DB.* TO 'USER'@'localhost';  -- or what SHOW GRANTS FOR 'USER'@'127.0.0.1' lists",
+        "GRANT ALL ON DB.* TO 'USER'@'localhost';  -- in place of ALL, copy the grants shown",
     ),
     php=("pdo_mysql", "host=localhost, not 127.0.0.1", "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop"),
 )

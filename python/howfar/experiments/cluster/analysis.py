@@ -16,6 +16,7 @@ from typing import Literal
 from howfar.analysis.answer import UNRESOLVED
 from howfar.contract.receipt import ReplicationWindow
 from howfar.contract.receipt_messages import Histogram
+from howfar.experiments.cluster.texts import DISTANCE_LABELS
 from howfar.experiments.replication.analysis import CommitWait, LocalCommits
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, replication_arms
 from howfar.findings import Finding
@@ -124,7 +125,7 @@ class ClusterPoint(Part):
     @property
     def distances_label(self) -> str:
         """The distances, and the links' rate if the run has several rates."""
-        return ", ".join(filter(None, (self.distances, self.link)))
+        return ", ".join(filter(None, (DISTANCE_LABELS.get(self.distances, self.distances), self.link)))
 
 
 class ThirdNode(Part):

@@ -44,3 +44,6 @@ TEXTS: Texts = {
     "distance, the work of the server alone{shared_cpus:?. For one connection with what the other nodes and the emulators take of "
     "the CPUs that they share}",
 }
+
+DISTANCE_LABELS = {"two near one far": "two near nodes and one far"}
+"""Labels of distances that are no noun."""

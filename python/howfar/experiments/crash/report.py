@@ -243,7 +243,7 @@ class Crash(Experiment):
         found = findings["replication"]
         if not isinstance(found, ReplicationFindings) or found.crash is None:
             return ()
-        return ages_of_losses(found.crash.losses)
+        return tuple(age.model_copy(update={"id": "unprotected"}) for age in ages_of_losses(found.crash.losses)[:1])
 
     def applies(self, summary: Summary) -> bool:
         findings = summary.find_findings(ReplicationFindings)

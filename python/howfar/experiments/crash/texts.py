@@ -21,6 +21,9 @@ TEXTS: Texts = {
     "none-lost, after broken-promise": _NONE_LOST,
     "none-lost, next": "with {subject} in {crashes:of crash crashes}{several:? of several kinds}",
     "stall": "with {subject}, clients waited {estimate:table} s when {fault}",
+    # Why commits are lost.
+    "unprotected": "with {subject}, the primary acknowledges commits that no replica has; the earliest lost one was {age_ms:.3g} ms "
+    "old",
     # Details below the answer.
     "worst": "with {subject}, the worst crash lost {most:of commit}, when {fault}",
     "age": "with {subject}, when {fault}, the earliest lost commit had been acknowledged {age_ms:.3g} ms before the fault",

@@ -183,6 +183,15 @@ def conclude(latency: Latency) -> tuple[Finding, ...]:
     return (*sorted(findings, key=lambda finding: ORDER.index(finding.id)), *_p99_findings(latency))
 
 
+def explain(latency: Latency) -> tuple[Finding, ...]:
+    """What the paths for which a rate is too high do in a closed loop."""
+    return tuple(
+        Finding(id="capacity", subject=path.name, estimate=path.capacity_per_s)
+        for path in latency.paths
+        if path.lowest_too_high is not None and path.capacity_per_s is not None
+    )
+
+
 def _rate_finding(path: PathLatency) -> Finding:
     """The lowest rate that is too high for a path; or the lowest of which that is unclear; or the highest, which it sustains."""
     too_high = path.lowest_too_high

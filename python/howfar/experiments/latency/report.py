@@ -9,7 +9,7 @@ from typing import ClassVar
 from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, conclude, summarise_latency
+from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, conclude, explain, summarise_latency
 from howfar.experiments.latency.texts import ANSWERED, CAPACITIES, HEADROOM, KEEP_BELOW, TEXTS
 from howfar.findings import Finding, fill
 from howfar.report import figures, palette
@@ -37,6 +37,10 @@ class LatencyExperiment(Experiment):
     def conclude(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         latency = findings["latency"]
         return conclude(latency) if isinstance(latency, Latency) else ()
+
+    def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
+        latency = findings["latency"]
+        return explain(latency) if isinstance(latency, Latency) else ()
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         latency = findings["latency"]

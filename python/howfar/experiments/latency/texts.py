@@ -7,21 +7,24 @@ from howfar.findings import Texts
 TEXTS: Texts = {
     "too-high": "{per_s:,g} transactions/s is too high for {subject}",
     "too-high, next": "{per_s:,g} for {subject}",
-    "too-high-of": "{per_s:,g} transactions/s is too high for {subject}, which does {capacity:n}",
-    "too-high-of, next": "{per_s:,g} for {subject}, which does {capacity:n}",
+    "too-high-of": "{per_s:,g} transactions/s is too high for {subject}, which does {capacity:n} at most",
+    "too-high-of, next": "{per_s:,g} for {subject}, which does {capacity:n} at most",
     "sustained": "{per_s:,g} is not too high for {subject}",
     "unclear": "this run cannot tell whether {per_s:,g} transactions/s is too high for {subject}",
     "unclear, next": "or {per_s:,g} for {subject}",
     # Among paths at the highest rate that all sustain.
     "p99": "at {per_s:,g}, 99 of 100 answers take up to {estimate:ms} over {subject}",
     "p99, next": "{estimate:ms} over {subject}",
+    # Why a rate is too high.
+    "capacity": "in a closed loop, where each connection sends as soon as it has its answer, {subject} does {estimate:table} a second",
+    "capacity, next": "{subject} {estimate:table}",
 }
 
 KEEP_BELOW = "On {path}, keep below {most} transactions/s, or give it more connections or fewer round trips."
 ANSWERED = (
     "At {per_s:,g}/s, it answered {answered} in time; in a closed loop with as many connections, it does {capacity}/s"
 )
-HEADROOM = "{reason}, of which {share:share} leaves room for bursts."
+HEADROOM = "{reason}, of which {share:share}, at the lower end of its interval, leaves room for bursts."
 """Appended if the path queues above what a closed loop does. If it queues below, its capacity is no guide."""
 
 CAPACITIES = "In a closed loop, which no rate can exceed without a growing queue: {capacities}."

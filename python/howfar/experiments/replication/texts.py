@@ -27,8 +27,8 @@ TEXTS: Texts = {
     "shared-cpus": "all servers share this machine's CPUs: a replica takes some from its primary",
     "no-crashes": "what a crash loses was not measured: howfar run crash measures it",
     "other-crashes": "other kinds of crashes are below, in What a crash loses",
-    "little-proof": "{crashes:of crash crashes} without a loss prove little: in brackets, the share that may lose some, at 95 % "
-    "confidence",
+    "little-proof": "in brackets: the share of crashes that may lose some, at 95 % confidence, after {crashes:of crash crashes} "
+    "without a loss",
     "round-trips": "with {threads:of connection} a commit takes {estimate:.2f} round trips with {subject}",
     "round-trips, next": "{estimate:.2f} with {subject}",
     "two-groups": "MariaDB has two groups of commits in flight: the second holds the binary log, so further commits wait until the "

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from howfar.contract.messages import LoadJob, UnixTarget
-from howfar.engine.process import EngineFailed, check_job
-from howfar.errors import PlanError
 from howfar.plan.types import Plan
-from howfar.runner.loads.keys import KeyLoad, key_value_workload
+from howfar.runner.loads.keys import KeyLoad
 from howfar.runner.loads.load import TrialLoad
 from howfar.runner.loads.pages import PageLoad
 from howfar.runner.loads.transactions import TransactionLoad
@@ -23,27 +20,13 @@ _LOADS: Mapping[str, type[TrialLoad[Any]]] = {"key_value": KeyLoad, "page": Page
 
 def prepare_load(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> TrialLoad[Any]:
     """The load of an arm, ready to start. Raises LabError, EngineError."""
-    return _LOADS.get(plan.workload.kind, TransactionLoad).prepare(plan, arm, environment, seed)
+    return _load_class(plan).prepare(plan, arm, environment, seed)
 
 
 def check_workload(plan: Plan) -> None:
-    """Check, before anything is created, that the engine accepts the plan's workload. Raises PlanError.
+    """Check, before anything is created, that the engine accepts the plan's workload. Raises PlanError."""
+    _load_class(plan).check_plan(plan)
 
-    Only of keys can a plan combine values that are too large together.
-    """
-    if plan.workload.kind != "key_value":
-        return
-    job = LoadJob(
-        target=UnixTarget(path="/"),
-        user="",
-        database="",
-        workload=key_value_workload(plan.keys, "resp3"),
-        connections=1,
-        seed=0,
-        warmup_ns=0,
-        measure_ns=1,
-    )
-    try:
-        check_job(job)
-    except EngineFailed as refusal:
-        raise PlanError(f"plan {plan.name}: {refusal.message}", "Change it in the plan.") from refusal
+
+def _load_class(plan: Plan) -> type[TrialLoad[Any]]:
+    return _LOADS.get(plan.workload.kind, TransactionLoad)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from howfar.contract.messages import FixedSize, KeyValue, ServiceUse, Session, TablesDone, TablesJob
+from howfar.contract.messages import (
+    FixedSize,
+    KeyValue,
+    LoadJob,
+    ServiceUse,
+    Session,
+    TablesDone,
+    TablesJob,
+    UnixTarget,
+)
 from howfar.contract.services import is_redis
-from howfar.engine.process import EngineProcess, Launcher
+from howfar.engine.process import EngineFailed, EngineProcess, Launcher, check_job
 from howfar.engine.run_load import LoadOutcome
-from howfar.errors import LabError
+from howfar.errors import LabError, PlanError
 from howfar.paths import find_path
 from howfar.plan.page import KEYS_PER_MULTI_GET, Keys
 from howfar.plan.types import Plan
@@ -20,6 +29,24 @@ from howfar.testbed import ServiceEndpoint, TrialEnvironment
 
 class KeyLoad(TransactionLoad):
     @classmethod
+    def check_plan(cls, plan: Plan) -> None:
+        """Only the key_value workload has settings that can be too large in combination."""
+        job = LoadJob(
+            target=UnixTarget(path="/"),
+            user="",
+            database="",
+            workload=key_value_workload(plan.keys, "resp3"),
+            connections=1,
+            seed=0,
+            warmup_ns=0,
+            measure_ns=1,
+        )
+        try:
+            check_job(job)
+        except EngineFailed as refusal:
+            raise PlanError(f"plan {plan.name}: {refusal.message}", "Change it in the plan.") from refusal
+
+    @classmethod
     def prepare(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> KeyLoad:
         (name,) = environment.services
         workload = key_value_workload(plan.keys, store_protocol(name, str(arm.factors["path"])))
@@ -30,10 +57,9 @@ class KeyLoad(TransactionLoad):
     def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
         lookups = outcome.finished.lookups
         missed = lookups.misses if lookups is not None else 0
-        sentences = (f"{missed} keys were missed, all of which were set",) if missed else ()
-        return (*super().find_mismatches(outcome), *sentences)
+        return (*super().find_mismatches(outcome), *describe_misses(missed))
 
-    def measured(self, outcome: LoadOutcome) -> Measured:
+    def make_figures(self, outcome: LoadOutcome) -> Measured:
         """The figures, with the totals as the use of the only service."""
         finished = outcome.finished
         if finished.lookups is None:
@@ -49,6 +75,11 @@ class KeyLoad(TransactionLoad):
             misses=finished.lookups.misses,
         )
         return make_measured(outcome, services=(use,))
+
+
+def describe_misses(misses: int) -> tuple[str, ...]:
+    """A sentence if keys were missed."""
+    return (f"{misses} keys were not found, although all were set",) if misses else ()
 
 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]

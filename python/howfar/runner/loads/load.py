@@ -44,20 +44,24 @@ class TrialLoad(ABC, Generic[Job]):
         self.job = job
 
     @classmethod
+    def check_plan(cls, plan: Plan) -> None:
+        """Check the combination of the plan's settings, each of which is valid alone. Raises PlanError."""
+
+    @classmethod
     @abstractmethod
     def prepare(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> TrialLoad[Job]:
         """The load of an arm, after filling stores and checking applications. Raises LabError, EngineError."""
 
     @abstractmethod
-    def facts(self, outcome: LoadOutcome) -> LoadFacts:
-        """What the servers' counters are compared with."""
+    def collect_facts(self, outcome: LoadOutcome) -> LoadFacts:
+        """Collect the facts with which the servers' counters are compared."""
 
     @abstractmethod
     def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
         """Differences between the request and the engine's receipts and counts, as sentences. Any of them makes a trial void."""
 
-    def beside(self, measure: Measure) -> AbstractContextManager[None]:
-        """What runs while the load runs. Raises EngineError."""
+    def run_alongside(self, measure: Measure) -> AbstractContextManager[None]:
+        """Run what accompanies the load, which the body runs. Raises EngineError."""
         return nullcontext()
 
     def check(self, outcome: LoadOutcome) -> CollectedReceipt:
@@ -67,7 +71,7 @@ class TrialLoad(ABC, Generic[Job]):
             receipt.arrivals = arrivals
         return CollectedReceipt(receipt, self.find_mismatches(outcome))
 
-    def measured(self, outcome: LoadOutcome) -> Measured:
+    def make_figures(self, outcome: LoadOutcome) -> Measured:
         """The figures that a run file keeps."""
         return make_measured(outcome)
 
@@ -122,8 +126,8 @@ def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> ArrivalsRe
 
 
 _SIGMAS = 6
-"""Number of standard deviations by which a window's number of Poisson arrivals may differ from its mean. One window in 500 million
-differs by more."""
+"""Number of standard deviations, plus one arrival, by which a window's number of Poisson arrivals may differ from its mean. If the
+mean is in the thousands, one window in 500 million differs by more; if it is 1, one in a million."""
 
 
 def rate_difference(job: LoadJob, outcome: LoadOutcome) -> tuple[str, ...]:
@@ -134,4 +138,4 @@ def rate_difference(job: LoadJob, outcome: LoadOutcome) -> tuple[str, ...]:
     expected = job.arrivals.rate_per_s * outcome.finished.elapsed_ns / 1e9
     if abs(arrivals.due - expected) <= _SIGMAS * math.sqrt(expected) + 1:
         return ()
-    return (f"{arrivals.due} transactions were due in the window where the rate makes {expected:.0f}",)
+    return (f"{arrivals.due} transactions were due in the window instead of about {expected:.0f}",)

@@ -23,10 +23,10 @@ from howfar.contract.messages import (
 from howfar.contract.services import sql_of
 from howfar.engine.receipt_check import page_mismatches
 from howfar.engine.run_load import LoadOutcome
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import APP_CPU_NS, APPLICATION, CONNECT, Level
 from howfar.plan.page import KEYS_PER_MULTI_GET, PageShape
 from howfar.plan.types import Plan
-from howfar.runner.loads.keys import fill_keys, key_value_workload
+from howfar.runner.loads.keys import describe_misses, fill_keys, key_value_workload
 from howfar.runner.loads.load import TrialLoad, make_measured
 from howfar.store.records import Arm, Measured
 from howfar.testbed import LoadFacts, TrialEnvironment
@@ -46,7 +46,7 @@ class PageLoad(TrialLoad[PageJob]):
         environment.reset_counters()
         return cls(job, page_spec(plan, arm, sql_of(environment.services) or "mysql"))
 
-    def facts(self, outcome: LoadOutcome) -> LoadFacts:
+    def collect_facts(self, outcome: LoadOutcome) -> LoadFacts:
         return page_facts(outcome, self._spec)
 
     def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class PageLoad(TrialLoad[PageJob]):
             *find_page_mismatches(self._spec, self.job, outcome.finished),
         )
 
-    def measured(self, outcome: LoadOutcome) -> Measured:
+    def make_figures(self, outcome: LoadOutcome) -> Measured:
         """The figures. The client of an application sees only pages; the application counts each request."""
         if not (reported := _reported_round_trips(outcome.finished)):
             return make_measured(outcome)
@@ -74,16 +74,16 @@ def make_page_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int
     script = page_script(
         plan,
         str(factors["page"]),
-        int(factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"])),
+        APP_CPU_NS.level_in(factors),
         {name: endpoint.service for name, endpoint in endpoints.items()},
-        per_page=factors.get("connect", ORDINARY["connect"]) == "per-transaction",
+        per_page=_is_connecting_per_page(factors),
     )
     if script.redis_keys is not None:
         fill_keys(endpoints["redis"], script.redis_keys, environment.client)
     if script.memcached_keys is not None:
         fill_keys(endpoints["memcached"], script.memcached_keys, environment.client)
     application: PageScript | FastCgi = script
-    if factors.get("application", ORDINARY["application"]) == "php":
+    if APPLICATION.level_in(factors) == "php":
         assert environment.application is not None, "the environment of a cell with PHP has an application"
         application = environment.application.install(script)
     return PageJob(
@@ -94,6 +94,10 @@ def make_page_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int
         measure_ns=plan.timing.measure_ns,
         observe=environment.observe,
     )
+
+
+def _is_connecting_per_page(factors: Mapping[str, Level]) -> bool:
+    return CONNECT.level_in(factors) == "per-transaction"
 
 
 def page_script(
@@ -185,12 +189,13 @@ class PageSpec:
 def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
     """The specification of an arm's pages. `sql`: the service that runs their statements."""
     shape: PageShape = plan.pages[str(arm.factors["page"])]
-    cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
     return PageSpec(
         round_trips=shape.round_trips_by_service(sql),
         keys=shape.keys_by_store,
-        app_cpu_ns=max(cpu_ns - shape.round_trips, 0),  # each part is rounded down to whole nanoseconds
-        per_page=arm.factors.get("connect", ORDINARY["connect"]) == "per-transaction",
+        app_cpu_ns=max(
+            APP_CPU_NS.level_in(arm.factors) - shape.round_trips, 0
+        ),  # each part is rounded down to whole nanoseconds
+        per_page=_is_connecting_per_page(arm.factors),
         commits=shape.rounds if shape.index_updates else 0,
     )
 
@@ -207,7 +212,7 @@ def _find_unreported_pages(finished: Finished) -> tuple[str, ...]:
     reported = next((histogram.count for histogram in finished.histograms if histogram.kind == "told.wall_ns"), 0)
     if reported == finished.transactions:
         return ()
-    return (f"{finished.transactions} pages ended and {reported} told what they did",)
+    return (f"{reported} of {finished.transactions} pages reported what they did",)
 
 
 def _find_reported_differences(spec: PageSpec, finished: Finished) -> list[str]:
@@ -215,18 +220,19 @@ def _find_reported_differences(spec: PageSpec, finished: Finished) -> list[str]:
     differences: list[str] = []
     for service, expected in spec.round_trips_of(pages).items():
         round_trips = reported.get(f"{service}_turns", 0) - reported.get(f"{service}_checks", 0)
-        differences += _count_difference(f"turns to {service}", pages, round_trips, expected)
+        differences += _describe_difference(pages, "made", round_trips, f"round trips to {service}", expected)
         if spec.per_page:
-            differences += _count_difference(
-                f"connects to {service}", pages, reported.get(f"{service}_connects", 0), pages
-            )
-    differences += _missed_keys(reported.get("misses", 0))
-    differences += _count_difference("keys found", pages, reported.get("hits", 0), sum(spec.keys_of(pages).values()))
+            connections = reported.get(f"{service}_connects", 0)
+            differences += _describe_difference(pages, "made", connections, f"connections to {service}", pages)
+    differences += describe_misses(reported.get("misses", 0))
+    differences += _describe_difference(
+        pages, "found", reported.get("hits", 0), "keys", sum(spec.keys_of(pages).values())
+    )
     if (computed_ns := reported.get("app_cpu_ns", 0)) < spec.app_cpu_ns * pages:
-        differences.append(f"{pages} pages computed for {computed_ns} ns, the plan has {spec.app_cpu_ns * pages}")
+        differences.append(f"{pages} pages computed for {computed_ns} ns instead of {spec.app_cpu_ns * pages} ns")
     if computed_ns > reported.get("cpu_ns", computed_ns):
         differences.append(
-            f"{pages} pages told that they computed for {computed_ns} ns, and of {reported['cpu_ns']} ns of CPU in all"
+            f"{pages} pages reported more computing ({computed_ns} ns) than CPU time ({reported['cpu_ns']} ns)"
         )
     return differences
 
@@ -236,12 +242,13 @@ def _find_counted_differences(spec: PageSpec, finished: Finished) -> list[str]:
     differences: list[str] = []
     for service, expected in spec.round_trips_of(pages).items():
         use = use_by_service.get(service)
-        differences += _count_difference(f"turns to {service}", pages, use.turns if use else 0, expected)
+        round_trips, connections = (use.turns, use.connects or 0) if use else (0, 0)
+        differences += _describe_difference(pages, "made", round_trips, f"round trips to {service}", expected)
         if spec.per_page:
-            differences += _count_difference(f"connects to {service}", pages, (use and use.connects) or 0, pages)
-    differences += _missed_keys(sum(use.misses for use in finished.services))
+            differences += _describe_difference(pages, "made", connections, f"connections to {service}", pages)
+    differences += describe_misses(sum(use.misses for use in finished.services))
     hits = sum(use.hits for use in finished.services)
-    return [*differences, *_count_difference("keys found", pages, hits, sum(spec.keys_of(pages).values()))]
+    return [*differences, *_describe_difference(pages, "found", hits, "keys", sum(spec.keys_of(pages).values()))]
 
 
 def _find_missing_cpu_time(spec: PageSpec, finished: Finished) -> tuple[str, ...]:
@@ -251,15 +258,12 @@ def _find_missing_cpu_time(spec: PageSpec, finished: Finished) -> tuple[str, ...
     mean_ns = 0.0 if cpu_histogram is None else cpu_histogram.mean_ns
     if mean_ns >= spec.app_cpu_ns * _HISTOGRAM_PRECISION:
         return ()
-    return (f"a page computed for {mean_ns:.0f} ns in the mean, the plan has {spec.app_cpu_ns}",)
+    return (f"a page computed for {mean_ns:.0f} ns on average instead of {spec.app_cpu_ns} ns",)
 
 
-def _count_difference(what: str, pages: int, actual: int, expected: int) -> tuple[str, ...]:
-    return () if actual == expected else (f"{pages} pages had {actual} {what}, the plan has {expected}",)
-
-
-def _missed_keys(misses: int) -> tuple[str, ...]:
-    return (f"the pages missed {misses} keys, all of which were set",) if misses else ()
+def _describe_difference(pages: int, verb: str, count: int, noun: str, expected: int) -> tuple[str, ...]:
+    """`50 pages made 149 round trips to mysql instead of 150`, if the numbers differ."""
+    return () if count == expected else (f"{pages} pages {verb} {count} {noun} instead of {expected}",)
 
 
 def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:

@@ -23,7 +23,7 @@ class TransactionLoad(TrialLoad[LoadJob]):
     def prepare(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> TransactionLoad:
         return cls(make_statements_job(plan, arm, environment, seed), int(plan.workload.kind not in READS_ONLY))
 
-    def facts(self, outcome: LoadOutcome) -> LoadFacts:
+    def collect_facts(self, outcome: LoadOutcome) -> LoadFacts:
         return load_facts(outcome, self.job, self._commits)
 
     def find_mismatches(self, outcome: LoadOutcome) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from howfar.contract.messages import LoadJob, UnixTarget
 from howfar.contract.receipt import SecondWriter, TrialReceipt, WritersReceipt
 from howfar.engine.inserts import COUNTED, single_row_updates
 from howfar.engine.run_load import LoadOutcome
+from howfar.errors import EngineError
 from howfar.plan.factors import CLUSTERS, REPLICATION, WRITERS
 from howfar.plan.types import Plan
 from howfar.runner.fault.crash import Replicated
@@ -50,14 +51,19 @@ class WritersLoad(TransactionLoad):
         return cls(job, _SECOND_WRITER_ROW.get(WRITERS.level_in(arm.factors)), environment)
 
     @contextmanager
-    def beside(self, measure: Measure) -> Iterator[None]:
-        """Run the second load, if any, alongside the body, and wait for it afterwards."""
+    def run_alongside(self, measure: Measure) -> Iterator[None]:
+        """Run the second load, if any, alongside the body, and wait for it afterwards. If both fail, the error names both causes."""
         if self._second_job is None:
             yield
             return
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(measure, self._second_job, self._launcher, lambda event: None)
-            yield
+            try:
+                yield
+            except EngineError as error:
+                if isinstance(second_error := running.exception(), EngineError):
+                    raise EngineError(f"{error.message}; the second load: {second_error.message}") from error
+                raise
             self._second_outcome = running.result()
 
     def check(self, outcome: LoadOutcome) -> CollectedReceipt:
@@ -75,11 +81,11 @@ class WritersLoad(TransactionLoad):
         commits = sum(load.measuring.warmup_transactions + load.finished.transactions for load in loads)
         # Clients continue for a moment after their windows. The engine's count of answers includes that; None if unknown.
         answer_counts = [load.finished.answered for load in loads]
-        total_answered = None if None in answer_counts else sum(count or 0 for count in answer_counts)
+        total_answered = None if None in answer_counts else sum(answers or 0 for answers in answer_counts)
         mismatches = tuple(
-            f"clients saw {commits} commits and {total_answered} answers, and the rows of {member.name} count {rows}"
-            for member, rows in zip(members, sums, strict=True)
-            if rows < commits or (total_answered is not None and rows > total_answered)
+            f"clients saw {commits} commits and {total_answered} answers, and the rows of {member.name} count {count}"
+            for member, count in zip(members, sums, strict=True)
+            if count < commits or (total_answered is not None and count > total_answered)
         )
         rows = dict(zip((member.name for member in members), sums, strict=True))
         receipt = WritersReceipt(commits=commits, answered=total_answered, rows=rows)

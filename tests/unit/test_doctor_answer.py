@@ -1,0 +1,97 @@
+"""The doctor's report: its answer, how sure it is, and its screen."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.made_doctor import client, idle, looked, server
+from tests.unit.rendered import GOLDEN, is_golden
+
+from howfar.doctor.checks import CHECKS
+from howfar.doctor.findings import Examination, Gain, Median, Rates, Server, Transport, Unseen
+from howfar.doctor.minimum_latency import make_median
+from howfar.doctor.report import answer, document
+from howfar.doctor.texts import PROBLEMS, TRANSPORTS
+from howfar.findings import Finding
+from howfar.report.document import Answer
+from howfar.report.terminal import render
+
+
+def _examined(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> Examination:
+    checked = tuple(seen.model_copy(update={"findings": looked(seen)}) for seen in servers)
+    return Examination(
+        format=1, howfar_version="1", unix_ns=1_700_000_000_000_000_000, watched_s=3, looks=120, load_average=0.2, cpus=2,
+        pure_floors=(), unseen=unseen, servers=checked,
+    )  # fmt: skip
+
+
+def test_no_name_moves_a_terminals_cursor() -> None:
+    screen = render(document(_examined(server(client(program="a\x1b[2Jb")))), 100, details=True)
+    assert "a?[2Jb" in screen and "\x1b" not in screen
+
+
+def test_a_screen() -> None:
+    others = (client(program="orders", compressed=True), client(local=False, address="192.0.2.1", tls=None))
+    hidden = Unseen(what="a process", why="no permission", how="run as root")
+    seen = _examined(server(client(), *others), unseen=(hidden,))
+    is_golden(GOLDEN / "doctor.txt", render(document(seen), 80, details=True))
+
+
+def _answered(*servers: Server, unseen: tuple[Unseen, ...] = ()) -> Finding:
+    (finding,) = answer(_examined(*servers).servers, unseen).findings
+    return finding
+
+
+def test_an_all_clear_covers_only_what_was_examined() -> None:
+    """[doc-8] The answer reports how much the doctor could not see, and the next lines how many servers accepted its login."""
+    hidden = Unseen(what="its counters", why="no login", how="")
+    closed = server(unseen=(hidden,), logged_in=False)
+    assert (_answered(server()).id, _answered().id) == ("nothing", "none-found")
+    for answered in (_answered(server(), closed), _answered(server(), unseen=(hidden,))):
+        assert (answered.id, answered.parameters["unseen"]) == ("nothing-seen", 1)
+    assert "1 of 2 servers accepted a login" in render(document(_examined(server(), closed)), 120)
+
+
+def test_the_answer_is_a_short_sentence_whatever_is_found() -> None:
+    """Each check and transport has its words, and a server with all findings at once is summed up in one sentence."""
+    assert {name for name, _ in CHECKS} == set(PROBLEMS) and set(TRANSPORTS) == set(Transport)
+    assert max(len(words.split()) for words in PROBLEMS.values()) <= 5, "three fit the answer"
+    (finding,) = looked(server(client()))
+    all_findings = [finding.model_copy(update={"check": name}) for name in PROBLEMS]
+    sick = [server().model_copy(update={"findings": (each,)}) for each in all_findings]
+    sick.append(server().model_copy(update={"findings": tuple(all_findings)}))
+    for seen in [*sick, server(), server(idle=idle(60e3, 25e3))]:
+        said = answer((seen,), ())
+        for text in filter(None, (said.sentence, said.why)):
+            assert len(text.split()) <= 25 and not set("()[]") & set(text), text
+    summed = answer((sick[-1],), ())
+    assert summed.findings[0].parameters["count"] == len(PROBLEMS)
+    assert f"{len(PROBLEMS) - 3} more" in summed.sentence, "none is dropped silently"
+
+
+def test_a_saving_is_of_what_its_check_measured() -> None:
+    """The CA bundle is read for each connect, or, if for which server is unknown, for each reading."""
+    bundle = {"bundle_looks": 20, "connects_seen": 20, "program": "mariadb", "bundle_reads": 20}
+    for connects, per in ((20, "connect"), (0, "reading")):
+        reader = client(by="socket", bundle_connects=connects, **bundle)
+        causes = answer(_examined(server(reader, bundle_ns=make_median([25e6] * 24))).servers, ()).causes
+        assert per in {cause.parameters["per"] for cause in causes}
+    with pytest.raises(ValueError, match="unit"):
+        Gain(says="", basis="", saves_ns=make_median([1.0] * 24))
+
+
+def test_how_sure_says_only_what_is_so() -> None:
+    few = server(client(), rates=Rates(connects=0, statements=5, tls_connects=0))
+    few = few.model_copy(
+        update={"floors": tuple(
+            each.model_copy(update={"round_trip_ns": Median(value=1e3, low=None, high=None, n=2)}) for each in few.floors
+        )}
+    )  # fmt: skip
+    assert "interval" not in (said := certainty(_examined(few))) and "idle" not in said
+    assert "intervals" in (said := certainty(_examined(server(client())))) and "idle" in said
+    hidden = Unseen(what="its counters", why="no login", how="")
+    assert "inspected" not in certainty(_examined(server(), unseen=(hidden,))), "the answer says it"
+
+
+def certainty(examination: Examination) -> str:
+    (block,) = (block for block in document(examination).blocks if isinstance(block, Answer))
+    return block.certainty
