@@ -13,7 +13,7 @@ SPARE = 200
 
 PYTHON_LINES = {
     "address": 2100,
-    "analysis": 3700,
+    "analysis": 3800,
     "bench": 3100,
     "bottleneck": 2100,
     "cli": 9000,
@@ -28,8 +28,8 @@ PYTHON_LINES = {
     "model": 1100,
     "paths": 1800,
     "plan": 2600,
-    "recording": 7900,
-    "report": 3400,
+    "recording": 8000,
+    "report": 3500,
     "runner": 3700,
     "services": 300,
     "setup": 500,
@@ -48,7 +48,7 @@ RUST_LINES = {
     "wire": 8700,
 }
 TEST_LINES = {
-    "unit": 35400,
+    "unit": 35600,
     "lab": 15300,
     "contract": 800,
     "physics": 800,

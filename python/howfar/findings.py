@@ -73,13 +73,15 @@ class _Formatter(string.Formatter):
     digits or whole numbers from 100 on, `exact` four significant digits, `table` the digits of a table, `count` these without decimals
     of a whole number, `share` per cent, `upper` per cent of an upper limit, rounded up, `ms` and `us` with their unit, `time`
     nanoseconds as a duration, `rate` bits per second, `of round-trip` a number of things, `of crash crashes` with a plural that is not
-    regular. `{flag:?perhaps }` is that text if the flag is set, else nothing.
+    regular. `{flag:?perhaps }` is that text if the flag is set, else nothing. NaN and infinity are `unknown` in every format.
     """
 
     def format_field(self, value: Any, format_spec: str) -> str:
         number = value.value if isinstance(value, Estimate) else value
         if format_spec.startswith("?"):
             return format_spec[1:] if value else ""
+        if isinstance(number, float) and not math.isfinite(number):
+            return "unknown"
         if format_spec.startswith("of "):
             noun, *plural = (word.replace("-", " ") for word in format_spec.removeprefix("of ").split())
             return f"{number:,} {noun if number == 1 else plural[0] if plural else noun + 's'}"
@@ -87,10 +89,18 @@ class _Formatter(string.Formatter):
         return form(number) if form is not None else str(super().format_field(number, format_spec))
 
 
+_MIN_CHANGE = 0.0005
+"""Minimum difference of a ratio from 1 that is stated."""
+_NOTHING = 1e-12
+"""A ratio below this has no factor that a reader could use."""
+
+
 def _change(ratio: float, less: str, more: str, same: str) -> str:
     """A ratio in words: a factor from 2 on, else per cent."""
-    if ratio == 1:
+    if abs(ratio - 1) < _MIN_CHANGE:
         return same
+    if abs(ratio) < _NOTHING:
+        return f"100 % {less}"
     factor, word = (1 / ratio, less) if ratio < 1 else (ratio, more)
     if factor >= 2:
         return f"{factor:.{1 if factor < 10 else 0}f} times {word}"

@@ -19,12 +19,12 @@ from howfar.contract.messages import (
     Target,
     Tls,
 )
-from howfar.contract.receipt import ProgramUse, TrialReceipt
+from howfar.contract.receipt import TrialReceipt
 from howfar.engine.process import Launcher
 from howfar.plan.factors import Level
 from howfar.plan.sessions import SessionSpec
 from howfar.services import SqlProtocol
-from howfar.store.records import MachineLoad, Window
+from howfar.store.records import Window
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,6 @@ class LoadFacts:
 
 
 NO_FACTS = LoadFacts()
-
-
-@dataclass(frozen=True)
-class WatchResult:
-    """Results of watching the machine during a trial."""
-
-    load: MachineLoad
-    programs: tuple[ProgramUse, ...] | None = None
-    """Other programs that used CPU time. None: not looked for."""
 
 
 class WindowWatch(Protocol):

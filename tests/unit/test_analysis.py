@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from tests.made import with_receipt
+from tests.made import build, with_receipt
 from tests.unit.fake_lab import fake_info
 from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
@@ -33,7 +33,9 @@ from howfar.contract.receipt import (
     LinkReceipt,
     QuantilesNs,
     RequestedLink,
+    SecondWriter,
     TrialReceipt,
+    WritersReceipt,
 )
 from howfar.experiments.answer import location_text
 from howfar.experiments.registry import summarise
@@ -539,6 +541,17 @@ def test_the_window_says_better_what_was_busy() -> None:
     assert others_cpus_in_trial(trial) == pytest.approx(0.0)
     assert others_cpus_in_trial(trial.model_copy(update={"window": window})) == pytest.approx(0.5)
     assert others_cpus_in_trial(trial.model_copy(update={"window": window, "load": None})) == pytest.approx(0.5)
+
+
+def test_the_load_on_a_second_node_is_none_of_others() -> None:
+    trial = next(t for t in with_others(0.7).trials if t.measured is not None)
+
+    def others(cpu_ns: int | None) -> float | None:
+        second = SecondWriter(elapsed_ns=2 * 10**9, transactions=1, errors={}, cpu_ns=cpu_ns)
+        return others_cpus_in_trial(with_receipt(trial, writers=build(WritersReceipt, second=second)))
+
+    assert others(10**9) == pytest.approx(0.2)
+    assert others(None) == pytest.approx(0.7), "an older run file"
 
 
 # ---------------------------------------------------------------- the verdict of a run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.made import with_environment
@@ -13,6 +13,7 @@ from tests.unit.rendered import GOLDEN, is_golden
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
 from howfar.analysis.compare import (
+    _OPTIONS,
     _collect_facts,
     agreement,
     answer_comparison,
@@ -24,6 +25,7 @@ from howfar.analysis.compare_texts import FACTS
 from howfar.cli.compare import document
 from howfar.contract.environment import RunEnvironment
 from howfar.plan.factors import ORDINARY
+from howfar.plan.types import RowDistribution, Workload, WorkloadKind
 from howfar.report.terminal import render
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole, Run, Trial
@@ -316,6 +318,80 @@ def test_the_answer_is_a_short_sentence(finding_id: str) -> None:
         assert len(text.split()) <= 25 and not set("()[]") & set(text), text
 
 
+@pytest.mark.parametrize("unlike", ["other-unit", "other-workload"])
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("finding_id", ["differs-most", "same"])
+def test_a_run_of_another_workload_is_left_out_of_the_answer(finding_id: str, is_last: bool, unlike: str) -> None:
+    first, second = FOUND["differs" if finding_id == "differs-most" else "same"]
+    others = [second, FOUND[unlike][1]] if is_last else [FOUND[unlike][1], second]
+    compared = compare_with_first([first, *others])
+    answer = answer_comparison(compared)
+    left_out, kept = ("third", "second") if is_last else ("second", "third")
+    assert {finding.id for finding in answer.findings} == {finding_id, "left-out"}
+    assert {f.parameters["run"] for f in answer.findings if f.id == "differs-most"} <= {kept}
+    assert answer.findings[-1].subject == left_out and certainty_of_comparison(answer, compared)
+    alone = compare(first, second)
+    assert {arm.comparisons for each in compared for arm in each.arms} == {arm.comparisons for arm in alone.arms}
+    paths = [Path(f"{name}.howfar") for name in "abc"]
+    assert f"The {left_out} run is left out of the answer" in render(document(paths, [first, *others]), 200)
+    assert answer_comparison(compare_with_first([first, *[FOUND[unlike][1]] * 2])).findings[0].id == unlike
+
+
+SPECIAL = RowDistribution().model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        ({"workload": {}}, {"workload": Workload().model_dump(mode="json")}, True),
+        ({"workload": {}}, {"workload": {"distribution": {**SPECIAL, "kind": "uniform"}}}, False),
+        ({"workload": {"distribution": {"kind": "special"}}}, {"workload": {"distribution": SPECIAL}}, True),
+        (
+            {"workload": {"kind": "oltp_point_select"}},
+            {"workload": {"kind": "oltp_point_select", "index_updates": 3}},
+            True,
+        ),
+        (
+            {"workload": {"kind": "oltp_update_index"}},
+            {"workload": {"kind": "oltp_update_index", "index_updates": 3}},
+            False,
+        ),
+        ({"workload": {}}, {"workload": {}, "keys": {"count": 5}}, True),
+        ({"workload": {"kind": "key_value"}}, {"workload": {"kind": "key_value"}, "keys": {"get": 5}}, False),
+        ({"workload": {"kind": "page"}}, {"workload": {"kind": "page"}, "keys": {"get": 5}}, True),
+        ({"workload": {"kind": "page"}}, {"workload": {"kind": "page"}, "keys": {"count": 5}}, False),
+        (
+            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 1}}},
+            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 1, "rounds": 1}, "b": {"sums": 2}}},
+            True,
+        ),
+        (
+            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 1}}},
+            {"workload": {"kind": "page"}, "pages": {"a": {"sums": 2}}},
+            False,
+        ),
+        (
+            {"workload": {"kind": "of a later version", "a": 1}},
+            {"workload": {"kind": "of a later version", "a": 2}},
+            False,
+        ),
+    ],
+)
+def test_a_workload_is_what_its_kind_uses(
+    before: dict[str, dict[str, object]], after: dict[str, dict[str, object]], is_same: bool
+) -> None:
+    run = synthetic_run(samples=5)
+    runs = [run.model_copy(update={"info": run.info.model_copy(update={"plan": plan})}) for plan in (before, after)]
+    found = compare(*runs)
+    assert found.has_same_workload is is_same
+    assert is_same or found.differences
+
+
+def test_each_option_of_a_workload_is_used_by_some_kind() -> None:
+    assert set(_OPTIONS) == set(get_args(WorkloadKind))
+    assert {"kind"}.union(*_OPTIONS.values()) == set(Workload.model_fields)
+
+
 def test_too_few_blocks_are_no_answer() -> None:
     run = synthetic_run(samples=5)
     few = run.model_copy(update={"trials": tuple(trial for trial in run.trials if trial.block < 3)})
@@ -357,7 +433,7 @@ def test_how_sure_counts_only_the_arms_that_are_compared() -> None:
 
 
 def test_each_fact_that_may_differ_has_its_words() -> None:
-    every = _collect_facts(replanned(synthetic_run(samples=5), pages={"light": 1}, keys={"count": 1}))
+    every = _collect_facts(replanned(synthetic_run(samples=5), workload={"kind": "page"}, pages={"light": {}}))
     assert {name.partition(":")[0] for name in every} == set(FACTS)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import lzma
+import math
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.unit.test_frozen_reports import RUNS
 
+from howfar import findings
 from howfar.analysis.answer import MAX_WORDS, NOT_YET, UNRESOLVED, not_yet, sentence
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import EXPERIMENTS, summarise
@@ -57,6 +61,28 @@ def test_a_ratio_is_said_as_people_say_it(ratio: float, text: str) -> None:
 def test_a_ratio_of_one_is_no_difference(form: str, text: str) -> None:
     assert fill(f"{{ratio:{form}}}", ratio=1.0) == text
     assert fill("{ratio:slower}", ratio=1.004) == "0.4 % faster"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.0, "100 % slower"),
+        (5e-324, "100 % slower"),
+        (0.99999999, "as fast"),
+        (1.0004, "as fast"),
+        (math.inf, "unknown"),
+    ],
+)
+def test_an_extreme_ratio_has_words(ratio: float, text: str) -> None:
+    assert fill("{ratio:slower}", ratio=ratio) == text
+    assert fill("{ratio:slower}", ratio=Estimate.model_construct(value=ratio, low=None, high=None)) == text
+
+
+@given(st.floats(-1e250, 1e250) | st.sampled_from([math.inf, -math.inf, math.nan]))
+@example(0.0)
+def test_each_format_has_a_text_for_each_number(value: float) -> None:
+    texts = {fill(f"{{value:{form}}}", value=value) for form in (*findings._FORMATS, "of thing", ".0f")}
+    assert all(texts) and (math.isfinite(value) or texts == {"unknown"})
 
 
 @pytest.mark.parametrize("form", ["n", "table", "count", "exact"])

@@ -267,5 +267,6 @@ def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:
         assert [finding.id for finding in findings] == [name, "refused", "starved"]
         assert findings[0].estimate == same.to_own_rows and findings[2].parameters["starved"] == 1
     assert {finding.id for finding in summary.answer.findings} >= {"refused", "starved"}
+    assert summary.answer.causes == (), "commits of one row wait for each other, whatever the distance"
     (table,) = conflict_tables(found)
     assert len(table.rows) == 2 and table in document(summary).blocks

@@ -12,6 +12,7 @@ from howfar.analysis.summary import Summary, _all_advice
 from howfar.contract.receipt import ProgramUse
 from howfar.experiments.registry import render_in_terminal, summarise
 from howfar.report.certainty import certainty
+from howfar.stats.intervals import Resolution
 from howfar.store.records import MachineLoad, StopReason, Trial
 
 BLOCKS, DISTURBED = 9, (2, 5)
@@ -50,6 +51,7 @@ def test_disturbed_trials_are_counted_and_the_program_is_named() -> None:
     assert found is not None and (found.trials, found.of) == (trials, BLOCKS * len(PATHS))
     assert found.blocks == DISTURBED and found.max_cpus == pytest.approx(1.7, abs=0.01)
     (program,) = found.programs
+    assert program.share == pytest.approx(1.6 / 1.7, abs=0.01)
     assert (program.name, program.pids, program.trials, program.max_cpus) == ("cargo", (4711,), trials, 1.6)
     assert found.quiet_ratios == {}, "all arms were slowed alike"
     screen = " ".join(render_in_terminal(summary, 80, False, True, False).split())
@@ -71,7 +73,9 @@ def test_ratios_that_the_disturbance_changed_are_given_without_it_too() -> None:
     """The local baseline falls to a third, and the arm over the link hardly: its ratio in these blocks says nothing about paths."""
     summary = disturbed_run(0.83)
     assert summary.disturbance is not None and "remote" in summary.disturbance.quiet_ratios
-    quiet = summary.disturbance.quiet_ratios["remote"]
+    found = summary.disturbance.quiet_ratios["remote"]
+    quiet = found.ratio
+    assert found.reference == "socket" and found.resolution is Resolution.SLOWER
     undisturbed = disturbed_run(1 / 3).disturbance
     reference = next(cell.ratio for cell in disturbed_run(1 / 3).cells if cell.arm == "remote")
     assert undisturbed is not None and reference is not None
@@ -83,10 +87,20 @@ def test_a_run_that_was_much_disturbed_is_to_be_repeated() -> None:
     few, many = disturbed_run(1 / 3), disturbed_run(1 / 3, disturbed=(1, 2, 5, 7))
     assert [advice.id for advice in few.advice].count("repeat-disturbed") == 0
     assert many.advice[0].id == "repeat-disturbed" and "such as cargo" in many.advice[0].action
-    assert many.command in many.advice[0].action
+    assert many.advice[0].lines == (many.command,) and many.advice[0].action.endswith(":")
     assert certainty(few).startswith("Fair: ") and certainty(many).startswith("Poor: ")
+    unnamed = disturbed_run(1 / 3, names=False, disturbed=(1, 2, 5, 7))
+    assert unnamed.advice[0].id == "repeat-elsewhere", "no program was found that could be stopped"
 
 
 def test_a_quick_run_never_ends_without_advice() -> None:
     summary = disturbed_run(1, others_cpus=0.1)
     assert summary.advice and _all_advice(synthetic_run(blocks=8, samples=20), None, ())[0].id == "full-plan"
+
+
+def test_the_advised_full_plan_is_that_of_this_run_with_its_options() -> None:
+    run = synthetic_run(blocks=8, samples=20)
+    command = ("howfar", "run", "./my shop.toml", "--quick", "--server", "mysql", "--target", "8%", "--seed", "42")
+    info = run.info.model_copy(update={"plan_name": "shop", "command": command})
+    (advice,) = _all_advice(run.model_copy(update={"info": info}), None, ())
+    assert advice.lines == ("howfar run './my shop.toml' --full --server mysql",)

@@ -583,3 +583,42 @@ def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
     assert [finding.id for finding in summary.answer.findings] == ["errors"]
     assert summary.advice[0].action.startswith("Remove the cause of the server's errors")
     assert not any("idle machine" in advice.action for advice in summary.advice)
+
+
+def _causes(cells: list[Cell]) -> list[Finding]:
+    return list(summarise(_with_twin(run_of(cells))).answer.causes)
+
+
+def test_the_cpu_time_of_tls_is_that_of_the_cells_where_it_costs_most() -> None:
+    """It adds half of the CPU time where it costs most throughput, and hardly any where it was measured last."""
+    cells = [
+        _cell(75 * threads * left, 1e9, threads, tls=tls, server_s=server_s)
+        for threads, tls, left, server_s in (
+            (1, "off", 1.0, 0.0008), (1, "1.3", 0.7, 0.0013), (16, "off", 1.0, 0.0008), (16, "1.3", 0.9, 0.00085),
+        )
+    ]  # fmt: skip
+    (cause,) = _causes(cells)
+    assert (cause.id, cause.subject) == ("cpu/persistent", "TLS 1.3")
+    assert cause.estimate is not None and cause.estimate.value == pytest.approx(1.5, rel=0.02)
+
+
+@pytest.mark.parametrize("server_s", [0.0008, 0.0007])
+def test_tls_that_costs_no_more_cpu_time_is_not_explained_by_it(server_s: float) -> None:
+    """The same CPU time, or less: neither makes TLS slower."""
+    cells = [
+        _cell(1200, 1e9, tls="off", server_s=0.0008),
+        _cell(800, 1e9, tls="1.3", server_s=server_s),
+    ]
+    assert _causes(cells) == []
+
+
+def test_bytes_that_no_interface_counted_are_no_cause() -> None:
+    """Only the CPU time is known: `leaves 0 % of the bytes` would be made up."""
+    cells = [
+        _cell(200, 1e8, server_s=0.0008),
+        _cell(400, 1e8, compression="zlib", server_s=0.0018),
+    ]
+    summary = summarise(_with_twin(run_of(cells)))
+    (cause,) = summary.answer.causes
+    assert cause.id == "cpu" and "bytes" not in cause.parameters and "CPU with zlib" in summary.answer.why
+    assert cause.estimate is not None and cause.estimate.value == pytest.approx(2, rel=0.02)

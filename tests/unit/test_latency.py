@@ -196,7 +196,7 @@ def test_the_report_answers_in_every_form(summary: Summary) -> None:
     assert page.index(f'aria-label="{summary.answer.sentence}"') < page.index("<table"), (
         "the picture is that of the answer"
     )
-    assert "| load |" in reports.markdown.render(summary)
+    assert "load of" in reports.markdown.render(summary)
     rows = list(spreadsheet.DictReader(io.StringIO(reports.csv.render(summary))))
     assert len(rows) == 9 and {row["keeps_up"] for row in rows} == {"True", "False"}
     jsonschema.validate(json.loads(render_as(summary, "json")), schema())

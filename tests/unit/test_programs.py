@@ -45,7 +45,7 @@ def test_a_pid_that_is_used_again_is_another_program() -> None:
 def test_the_processes_outside_are_seen_through_the_descriptor_that_is_passed_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert ProgramWatch().finish() == (), "nothing was passed on"
+    assert ProgramWatch().finish() is None, "nothing was passed on"
     descriptor, text = pass_outer_proc()
     monkeypatch.setattr(programs, "_outer_proc", (-1, 0))
     monkeypatch.setenv(OUTER_PROC, text)
@@ -53,9 +53,34 @@ def test_the_processes_outside_are_seen_through_the_descriptor_that_is_passed_on
     assert OUTER_PROC not in os.environ and not os.get_inheritable(descriptor), "no child takes it for its own"
     with subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"]) as busy:
         watch = ProgramWatch()
-        before = dict(watch.processes())
+        before = watch.processes()
         busy.wait(30)
-    used = ticks_by_program(before, dict(watch.processes()), own=-1)
+    used = ticks_by_program(before, watch.processes(), own=-1)
     assert max(ticks for (pid, _), ticks in used.items() if pid == os.getpid()) >= 20, "0.3 s, in ticks of 10 ms"
-    assert os.getpid() not in [program.pid for program in watch.finish()], "this process started what is watched"
+    named = watch.finish()
+    assert named is not None and os.getpid() not in [program.pid for program in named], (
+        "this process started what is watched"
+    )
+    monkeypatch.setattr(watch, "_descriptor", 10**6)
+    assert watch.finish() is None, "a look that fails is not worth a trial"
     os.close(descriptor)
+
+
+def test_processes_of_one_name_are_one_program_and_what_cannot_be_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight compilers that end are one program; the time of an orphan's whole life, which nobody used in the window, is none."""
+    compilers = {pid: Process("cc1", 1, 7, 0) for pid in range(30, 38)}
+    before = {**INIT, **compilers, 50: Process("small", 1, 7, 0)}
+    watch = ProgramWatch()
+    watch._before, watch._began_s, watch._own = before, 0.0, 9
+    cpus = os.cpu_count() or 1
+    after = {
+        **INIT,
+        **{pid: process._replace(ticks=3 + pid % 2) for pid, process in compilers.items()},
+        50: Process("small", 1, 7, 1),
+        1: Process("init", 0, 0, 5 + (cpus + 1) * 100),
+    }
+    monkeypatch.setattr(watch, "processes", lambda: after)
+    monkeypatch.setattr("howfar.lab.programs.time.monotonic", lambda: 1.0)
+    named = watch.finish()
+    assert named is not None and [program.name for program in named] == ["cc1"]
+    assert named[0].cpus == pytest.approx(28 / programs._TICKS_PER_S) and named[0].pid % 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 import pytest
+from markupsafe import escape
 
 from howfar.report import html, terminal
 from howfar.report.charts import values
@@ -74,6 +75,14 @@ def test_terminal_prints_the_first_screen_and_names_the_rest() -> None:
     assert "chart" not in text.replace("Charts: --html", "")
     assert "howfar run paths" not in text
     assert "More with --details: Receipts; More." in text
+
+
+def test_a_command_stands_below_its_advice_as_it_is() -> None:
+    command = "howfar run './my shop.toml' --full" + " --rtt 10ms" * 9
+    document = Document("howfar: sample", (Heading("What to do"), AdviceBlock("Do this:", "Since.", (command,))))
+    assert f"1. Do this:\n   {command}\n   Since." in terminal.render(document, 80)
+    assert f"1. **Do this:**\n\n   ```\n   {command}\n   ```\n\n   Since." in as_markdown(document)
+    assert f"<pre>{escape(command)}</pre>" in html.render(document)
 
 
 def test_a_first_screen_that_is_too_long_has_the_first_sentence_of_each_warning() -> None:
@@ -162,7 +171,7 @@ def test_html_escapes_what_comes_from_data_and_has_no_script() -> None:
 
 def test_markdown_has_every_table_and_no_receipt() -> None:
     text = as_markdown(sample())
-    assert "| a & <b> \\| c | 8,000<br>[7,900, 8,100] | 1.75 |" in text
+    assert "| a & &lt;b> \\| c | 8,000<br>[7,900, 8,100] | 1.75 |" in text
     assert "Receipts" not in text and "Only a chart" not in text
     assert "<summary>More</summary>\n\n- one\n- two\n" in text and text.count("</details>") == 1
     assert "\\* extrapolated" in as_markdown(Document("", (Text("* extrapolated"),)))
@@ -192,3 +201,10 @@ def test_the_first_screen_has_two_lines_of_notes_and_the_details_all() -> None:
 def test_csv_has_every_key_of_every_record() -> None:
     rows = list(csv_module.DictReader(io.StringIO(as_csv(sample()))))
     assert rows == [{"arm": "a", "qps": "1", "extra": ""}, {"arm": "b", "qps": "", "extra": "x"}]
+
+
+def test_the_parts_of_a_folded_table_have_all_columns_that_tell_its_rows_apart() -> None:
+    columns = plain_columns("path", "due/s", *(f"a long head {number}" for number in range(6)))
+    rows = tuple(plain_cells("socket", due, *["12,345"] * 6) for due in ("100", "200"))
+    heads = [line for line in lay_out(Table("", columns, rows), 60) if "a long head" in line]
+    assert len(heads) > 1 and all(line.split()[:2] == ["path", "due/s"] for line in heads)

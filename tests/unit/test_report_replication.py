@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from html import unescape
 
 import pytest
 from tests.unit.made_replication import MS, PLANS, RTT_NS, fallback_trial
@@ -113,7 +114,7 @@ def test_no_line_is_wider_than_the_terminal(plan: str, width: int) -> None:
 def test_terminal_and_markdown_have_the_same_figures(plan: str) -> None:
     text = {
         "terminal": terminal.render(document(summary(plan)), 132, details=True),
-        "markdown": as_markdown(document(summary(plan))),
+        "markdown": unescape(as_markdown(document(summary(plan)))),
     }
     for table in tables(document(summary(plan))):
         for row in table.rows:

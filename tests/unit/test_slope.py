@@ -178,7 +178,7 @@ def test_each_answer_is_short_and_says_why_and_how_sure(
 @pytest.mark.parametrize(
     ("low", "high", "finding"),
     [(0.5, 12, "unresolved"), (-1, 6, "unresolved"), (2, 8, "unresolved"), (9, 11, "all"), (4, 6, "some"), (11, 40, "dear"),
-     (-0.5, 0.5, "none")],
+     (-0.5, 0.5, "none"), (-0.2, 3.7, "unresolved"), (-0.4, 0.6, "unresolved"), (6.5, 10.3, "some")],
 )  # fmt: skip
 def test_a_wide_interval_does_not_say_how_many_round_trips_are_waited_for(
     low: float, high: float, finding: str

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from tests.rarely import rarely_but
 from tests.unit.fake_peers import TEXT, FakePeer
 from tests.unit.test_recorded_runs import unpacked
@@ -25,7 +26,9 @@ from howfar.cli.screen import _PrintableStream, rich_console
 from howfar.doctor.findings import Kind
 from howfar.report.document import (
     AdviceBlock,
+    Answer,
     Bullets,
+    Cell,
     Code,
     Details,
     Document,
@@ -109,6 +112,31 @@ def test_markdown_has_no_line_of_others() -> None:
     assert not ACTS.search(as_markdown(document()))
     assert not any(line.startswith("howfar: a second line") for line in as_markdown(document()).splitlines())
     assert not ACTS.search(printable(as_csv(document())))
+
+
+OWN_TAGS = {"<br>", "<details>", "</details>", "<summary>", "</summary>"}
+NASTY = st.text(st.sampled_from("<>!/-#+*=_~`|\\[]()&:1.ab \n"), max_size=12) | st.sampled_from(
+    ["</details>", "<!--", "`<b>`", "```", "# a", "> a", "- a", "1. a", "---"]
+)
+
+
+@given(st.lists(NASTY, min_size=6, max_size=6))
+def test_no_text_opens_a_tag_or_a_heading_in_markdown(texts: list[str]) -> None:
+    """Read with the rules of CommonMark and GitHub's tables."""
+    one, two, three, four, five, six = texts
+    blocks = (
+        Answer(f"a{one}", why=two, certainty=three), Text(two), Bullets((three, one)), Warnings((four,)), AdviceBlock(f"a{five}", six),
+        AdviceBlock("a", one, (two, three)),
+        Code((one, six)), Details(four, (Text(five), Code((two,)))), Details(five, (Text(six),), open=True),
+        Table(six, plain_columns(one, two), ((Cell(three, four), Cell(five, six)),), notes=(one,)),
+    )  # fmt: skip
+    written = as_markdown(Document("title", blocks, question=six, setting=one))
+    tokens = MarkdownIt("commonmark").enable("table").parse(written)
+    every = [token for outer in tokens for token in (outer, *(outer.children or ()))]
+    tags = [tag for token in every if token.type.startswith("html") for tag in re.findall("<[^>]*>?", token.content)]
+    assert set(tags) <= OWN_TAGS and tags.count("<details>") == tags.count("</details>") == 1
+    assert sum(token.type == "fence" for token in every) == 3
+    assert not {token.type for token in every} & {"blockquote_open", "code_block", "hr"}
 
 
 FIELDS = {

@@ -19,7 +19,6 @@ from howfar.runner.loads.writers import WritersLoad
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import acknowledgement_rtt_ns, run_trial
 from howfar.store.records import MachineLoad
-from howfar.testbed import WatchResult
 
 REPLICAS = ("replica1", "replica2")
 
@@ -39,13 +38,14 @@ def test_a_replica_of_unknown_distance_makes_the_trial_void(rtts_ns: dict[str, i
 @pytest.mark.parametrize("programs", [(ProgramUse(name="cargo", pid=7, cpus=1.5),), (), None])
 def test_what_the_watch_saw_is_kept(programs: tuple[ProgramUse, ...] | None) -> None:
     laboratory, _, instruments = fakes()
-    seen = WatchResult(build(MachineLoad, load_average_1m=2.5), programs)
+    seen = build(MachineLoad, load_average_1m=2.5)
     info = fake_info(laboratory)
     arm, plan = info.arms[0], restore_plan(info.plan)
-    watched = replace(instruments, watch=lambda: SimpleNamespace(finish=lambda: seen))
+    watch, named = SimpleNamespace(finish=lambda: seen), SimpleNamespace(finish=lambda: programs)
+    watched = replace(instruments, watch=lambda: watch, programs=lambda: named)
     trial = run_trial(0, Slot(0, 0, 0, arm.name), arm, plan, 1, laboratory, watched, lambda event: None)
     assert trial.void_reason is None
-    assert (trial.load, trial.receipt.programs) == (seen.load, programs)
+    assert (trial.load, trial.receipt.programs) == (seen, programs)
 
 
 def test_if_both_loads_fail_the_error_names_both_causes() -> None:

@@ -4,8 +4,10 @@ how to resolve it."""
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from pydantic import Field
@@ -17,7 +19,7 @@ from howfar.analysis.disturbance import Disturbance
 from howfar.analysis.link_facts import link_facts
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import MIN_HELPFUL_GAIN, Limit
-from howfar.findings import fill, note
+from howfar.findings import capital, fill, note
 from howfar.model.resource import Resource
 from howfar.paths import is_direct
 from howfar.plan.factors import has_fault, level_of
@@ -48,6 +50,12 @@ MAX_ARMS_NAMED = 6
 """Maximum number of arms listed by name: the cells of a grid are too many for a list."""
 
 
+COMMANDS = ("repeat-disturbed", "full-plan")
+"""Ids of advice to type a command, which stands in `lines` and completes the action."""
+
+_OPTIONS_OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
+"""Options that the command for a longer run of the same plan omits."""
+
 Parameters = dict[str, str | int | float]
 
 
@@ -66,8 +74,9 @@ class Advice(Part):
 
 def _make_advice(advice_id: str, reasons: Sequence[str], parameters: Parameters, lines: tuple[str, ...] = ()) -> Advice:
     """Advice from templates, with a sentence for each reason."""
+    action = capital(fill(texts.ACTIONS[advice_id], **parameters))
     return Advice(
-        action=note(texts.ACTIONS[advice_id], **parameters),
+        action=f"{action}{':' if advice_id in COMMANDS else '.'}",
         because=" ".join(note(texts.REASONS[reason], **parameters) for reason in reasons),
         lines=lines,
         id=advice_id,
@@ -131,12 +140,24 @@ def advise_on_run(disturbance: Disturbance | None, command: str) -> tuple[Advice
         "disturbed": disturbance.trials,
         "known": disturbance.of,
     }
-    return (_make_advice("repeat-disturbed", ["repeat-disturbed"], parameters),)
+    # Where programs were looked for and none was found, the kernel or short-lived processes used the CPUs.
+    advice_id = "repeat-elsewhere" if disturbance.are_seen and not disturbance.programs else "repeat-disturbed"
+    return (_make_advice(advice_id, ["repeat-disturbed"], parameters, (command,)),)
 
 
-def advise_full_plan(plan: str) -> Advice:
-    """For a quick run without any other advice."""
-    return _make_advice("full-plan", [], {"command": fill(texts.FULL_PLAN, plan=plan)})
+def advise_full_plan(command: Sequence[str]) -> Advice:
+    """For a quick run, which `command` repeats, without any other advice."""
+    full = shlex.join(full_command(command))
+    return _make_advice("full-plan", [], {"command": full}, (full,))
+
+
+def full_command(command: Sequence[str]) -> tuple[str, ...]:
+    """The command of a run with `--full`, and with its other options except its seed, budget and target."""
+    words = [*command[:3], "--full"]
+    for previous, word in pairwise(command[2:]):
+        if word != "--quick" and not _OPTIONS_OF_ONE_RUN & {previous, word}:
+            words.append(word)
+    return tuple(words)
 
 
 _MAX_LIMITS = 3

@@ -36,8 +36,9 @@ ACTIONS: Texts = {
     "less-cpu-time": "first reduce the time spent in CPU and server: round trips take less than half of the time",
     "no-forwarding": "do not forward the socket to another machine for speed: its traffic still crosses the network",
     # About the run.
-    "repeat-disturbed": "stop other programs{named} and run this again: {command}",
-    "full-plan": "for a firmer answer, run the full plan: {command}",
+    "repeat-disturbed": "stop other programs{named} and run this again",
+    "repeat-elsewhere": "run this again when this machine, or another one, is quiet",
+    "full-plan": "for a firmer answer, run the full plan",
     "enough-blocks": "run longer: at least {needed} blocks are needed",
     "more-blocks": "run longer{quick:? (with --full)} or on a quieter machine to resolve more",
     "quieter-machine": "measure on a quieter machine to resolve more",
@@ -49,7 +50,6 @@ SOCKET_OF_MYSQL = "write host=localhost, not 127.0.0.1"
 """MySQL's clients take `localhost` as the socket; others need its path, or that of its directory."""
 
 SUCH_AS = ", such as {name},"
-FULL_PLAN = "howfar run {plan} --full"
 
 REASONS: Texts = {
     "repeat-disturbed": "they used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",

@@ -12,8 +12,8 @@ from howfar.model.resource import NOT_THE_PATH, Resource
 from howfar.plan.factors import FACTORS, Level, level_of
 
 CAUSES: Texts = {
-    "longer-round-trips": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
-    "{part_ms:table} ms are {turns:of round-trip} of {rtt_ms:table} ms",
+    "longer-round-trips": "with {subject}, a transaction takes {time_ms:table} ms on average, {part_ms:table} ms of it for "
+    "{turns:of round-trip} of {rtt_ms:table} ms; with {baseline} {usual_ms:table} ms",
     "longer": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "
     "{part_ms:table} ms more go to {part}",
     "shorter": "a transaction takes {time_ms:table} ms on average with {subject}, {usual_ms:table} ms with {baseline}: "

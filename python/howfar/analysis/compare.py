@@ -8,15 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from howfar.analysis.answer import Answer, not_yet, sentence
-from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, FACTS, HOSTS, ORDINALS, QUESTIONS
+from howfar.analysis.compare_texts import ANSWERS, CAUSES, CERTAINTY, FACTS, HOSTS, LEFT_OUT, ORDINALS, QUESTIONS
 from howfar.analysis.confirmation import TOLERANCE
-from howfar.findings import Finding, fill, join_clauses
+from howfar.findings import Finding, describe, fill, join_clauses
 from howfar.plan.distances import EVEN
 from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, FactorLevels, node_rtts_ns, offered_per_s
-from howfar.plan.page import Keys
+from howfar.plan.page import Keys, PageShape
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, PlanPart, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
@@ -113,6 +113,11 @@ class RunComparison:
     hosts_note: str = ""
     """Sentences for the case that a run was between real hosts: how the two links differ and, if the other run was in the
     laboratory, how well the two agree. Empty: both were in the laboratory, or there is nothing to report."""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether both runs count the same operation of the same workload."""
+        return self.units[0] == self.units[1] and self.has_same_workload
 
 
 _MAX_LINK_DIFFERENCE = 0.25
@@ -217,7 +222,8 @@ def _link_text(levels: FactorLevels) -> str:
 def compare_with_first(runs: Sequence[Run]) -> tuple[RunComparison, ...]:
     """Compare each run with the first one. Intervals allow for the comparisons of all runs together."""
     compared = [compare(runs[0], run) for run in runs[1:]]
-    total = max(1, sum(not arm.has_given_rate for each in compared for arm in each.arms))
+    judged = [each for each in compared if each.is_comparable] or compared
+    total = max(1, sum(not arm.has_given_rate for each in judged for arm in each.arms))
     return tuple(replace(each, arms=tuple(replace(arm, comparisons=total) for arm in each.arms)) for each in compared)
 
 
@@ -244,10 +250,16 @@ def compare(before: Run, after: Run) -> RunComparison:
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
         units=(old.unit, new.unit),
-        has_same_workload=all(
-            _plan_table(before, table) == _plan_table(after, table) for table in ("workload", "keys")
-        ),
+        has_same_workload=_is_same_workload(before, after),
         hosts_note=" ".join(filter(None, sentences)),
+    )
+
+
+def _is_same_workload(before: Run, after: Run) -> bool:
+    """Whether two runs have the same workload. Pages that only one of them has are arms that only it has."""
+    pages, other_pages = _plan_table(before, "pages"), _plan_table(after, "pages")
+    return all(_plan_table(before, table) == _plan_table(after, table) for table in ("workload", "keys")) and all(
+        pages[name] == other_pages[name] for name in pages.keys() & other_pages.keys()
     )
 
 
@@ -361,22 +373,74 @@ def _collect_facts(run: Run) -> dict[str, object]:
 
 
 _PLAN_TABLES: dict[str, type[PlanPart]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
-"""Models of a plan's tables. `pages` has none, because the plan itself names its entries."""
+"""Models of a plan's tables, except `factors`, and `pages`, which has a table for each page."""
+_STATEMENTS = frozenset({"db_ps_mode", "distribution"})
+_READS = frozenset(
+    {
+        "range_size",
+        "point_selects",
+        "range_selects",
+        "simple_ranges",
+        "sum_ranges",
+        "order_ranges",
+        "distinct_ranges",
+    }
+)
+_WRITES = frozenset({"index_updates", "non_index_updates", "delete_inserts"})
+_OPTIONS: Mapping[str, frozenset[str]] = {
+    "oltp_read_only": _STATEMENTS | _READS | {"skip_trx"},
+    "oltp_read_write": _STATEMENTS | _READS | _WRITES | {"skip_trx"},
+    "oltp_write_only": _STATEMENTS | _WRITES | {"skip_trx"},
+    "oltp_point_select": _STATEMENTS,
+    "oltp_insert": frozenset({"distribution"}),
+    "oltp_update_index": _STATEMENTS | {"index_updates"},
+    "oltp_update_non_index": _STATEMENTS | {"non_index_updates"},
+    "oltp_delete": _STATEMENTS,
+    "select_random_points": _STATEMENTS,
+    "select_random_ranges": _STATEMENTS,
+    "bulk_insert": frozenset(),
+    "single_row_inserts": frozenset(),
+    "single_row_updates": frozenset(),
+    "page": frozenset({"range_size"}),
+    "key_value": frozenset(),
+}
+"""Options of the table `workload` that each kind uses. It ignores the others."""
+_KEYS: Mapping[str, frozenset[str]] = {
+    "page": frozenset({"count", "value_bytes"}),
+    "key_value": frozenset(Keys.model_fields),
+}
+"""Entries of the table `keys` that kinds use. Other kinds use none."""
 
 
 def _plan_table(run: Run, table: str) -> Mapping[str, object]:
-    """A plan's table with defaults filled in, because an older plan lacks entries that were added later."""
+    """A plan's table with defaults filled in, because an older plan lacks entries that were added later, and without the entries that
+    the kind of workload ignores."""
     value = run.info.plan.get(table, {})
     if not isinstance(value, Mapping):
         return {}
-    model = factors_model() if table == "factors" else _PLAN_TABLES.get(table)
-    fields = model.model_fields.items() if model else ()
-    ordinary = {
-        name: field.default for name, field in fields if isinstance(field.default, str | int | float | bool | tuple)
-    }
+    if table == "pages":
+        return {name: _with_defaults(PageShape, shape) for name, shape in value.items() if isinstance(shape, Mapping)}
     if table == "factors":
-        ordinary |= {name: (level,) for name, level in ORDINARY.items()}
-    return {**{name: list(v) if isinstance(v, tuple) else v for name, v in ordinary.items()}, **value}
+        return _with_defaults(factors_model(), {**{name: [level] for name, level in ORDINARY.items()}, **value})
+    filled = _with_defaults(_PLAN_TABLES[table], value)
+    if table == "workload":
+        used = {"kind", *_OPTIONS.get(str(filled["kind"]), filled)}
+    elif table == "keys":
+        used = {*_KEYS.get(str(_plan_table(run, "workload").get("kind")), ())}
+    else:
+        used = {*filled}
+    return {name: entry for name, entry in filled.items() if name in used}
+
+
+def _with_defaults(model: type[PlanPart], value: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored table with the model's defaults for what it lacks."""
+    defaults = model.model_construct().model_dump(mode="json")
+    return defaults | {
+        name: {**defaults[name], **entry}
+        if isinstance(entry, Mapping) and isinstance(defaults.get(name), Mapping)
+        else entry
+        for name, entry in value.items()
+    }
 
 
 _FORMAT_BY_UNIT: dict[str, Callable[[float], str]] = {"_ns": format_duration_ns, "_bps": format_rate_bps}
@@ -439,18 +503,41 @@ def _importance(arm: ArmComparison) -> float:
 
 def _with_interval(comparisons: Iterable[RunComparison]) -> list[ArmComparison]:
     """The arms whose operations per second are compared."""
-    return [arm for each in comparisons for arm in each.arms if arm.is_judged and arm.qps.low]
+    return [arm for each in comparisons if each.is_comparable for arm in each.arms if arm.is_judged and arm.qps.low]
 
 
 def _find_differences(comparisons: Sequence[RunComparison]) -> tuple[Finding, ...]:
     """What the runs show, most important first. Never empty."""
-    runs = ORDINALS[1 : len(comparisons) + 1]
-    for comparison, run in zip(comparisons, runs, strict=True):
+    unlike = _find_unlike(comparisons)
+    if len(unlike) == len(comparisons):
+        return (unlike[0],)
+    is_single = len(comparisons) == 1
+    alike = {run: each for run, each in zip(ORDINALS[1:], comparisons, strict=False) if each.is_comparable}
+    left_out = tuple(Finding(id="left-out", subject=str(finding.parameters["run"])) for finding in unlike)
+    return (*_find_throughput_differences(alike, is_single), *left_out)
+
+
+def _find_unlike(comparisons: Sequence[RunComparison]) -> tuple[Finding, ...]:
+    """The runs whose throughput is not comparable with that of the first one, and why."""
+    unlike = []
+    for run, comparison in zip(ORDINALS[1:], comparisons, strict=False):
         unit, other = comparison.units
         if unit != other:
-            return (Finding(id="other-unit", parameters={"run": run, "unit": unit, "other": other}),)
-        if not comparison.has_same_workload:
-            return (Finding(id="other-workload", parameters={"run": run}),)
+            unlike.append(Finding(id="other-unit", parameters={"run": run, "unit": unit, "other": other}))
+        elif not comparison.has_same_workload:
+            unlike.append(Finding(id="other-workload", parameters={"run": run}))
+    return tuple(unlike)
+
+
+def describe_left_out(comparisons: Sequence[RunComparison]) -> list[str]:
+    """A sentence for each run that the answer is not about. Empty: there is no answer, or it is about all runs."""
+    unlike = _find_unlike(comparisons)
+    return [] if len(unlike) == len(comparisons) else [describe(finding, LEFT_OUT) for finding in unlike]
+
+
+def _find_throughput_differences(compared: Mapping[str, RunComparison], is_single: bool) -> tuple[Finding, ...]:
+    """How throughput differs in comparable runs, by their ordinals. `is_single`: only two runs are compared in all."""
+    comparisons = list(compared.values())
     shared = [arm for each in comparisons for arm in each.arms if arm.same_cell]
     judged = [arm for arm in shared if arm.is_judged]
     if not judged:
@@ -459,13 +546,13 @@ def _find_differences(comparisons: Sequence[RunComparison]) -> tuple[Finding, ..
     if not with_interval:
         return (not_yet(min(min(arm.trials) for arm in judged)),)
     differing = []
-    for comparison, run in zip(comparisons, runs, strict=True):
+    for run, comparison in compared.items():
         arms = sorted(filter(_differs, comparison.arms), key=_importance, reverse=True)
-        differing += [(arm, run) for arm in (arms if len(comparisons) == 1 else arms[:1])]
+        differing += [(arm, run) for arm in (arms if is_single else arms[:1])]
     if differing:
         return tuple(
             Finding(
-                id="differs" if len(comparisons) == 1 else "differs-most",
+                id="differs" if is_single else "differs-most",
                 subject=_without_brackets(arm.arm),
                 estimate=arm.qps,
                 parameters={"run": run},

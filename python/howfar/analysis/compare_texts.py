@@ -18,6 +18,8 @@ ANSWERS: Texts = {
     "differs-most": "probably not: compared with the first run, {subject} is {estimate:slower} in the {run} run",
     "differs-most, next": "{subject} {estimate:slower} in the {run} one",
     "same": "yes, within {within:upper}: no difference in throughput is resolved for {arms:of arm}",
+    # Of several runs, those that the answer is not about.
+    "left-out": "left out: the {subject} run",
     # Without an answer.
     NOT_YET: "no answer yet: a run has {blocks:of block}, and an answer needs {needed}",
     "too-wide": "this cannot be told: throughput may differ by up to {within:upper}",
@@ -25,6 +27,10 @@ ANSWERS: Texts = {
     "other-workload": "no answer: the workload of the {run} run is not that of the first",
     "nothing-shared": "no answer: the runs share no arm with the same factor levels",
     "given-rates": "no answer from throughput, because each shared arm has a given rate: compare the times of a transaction",
+}
+LEFT_OUT: Texts = {
+    "other-unit": "The {run} run is left out of the answer: it counts {other}, and the first run {unit}.",
+    "other-workload": "The {run} run is left out of the answer: its workload is not that of the first.",
 }
 CAUSES: Texts = {
     "path": "not the machine as a whole: relative to each run's baseline, {subject} is {estimate:slower} in the {run} run",

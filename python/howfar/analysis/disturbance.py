@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.diagnostics import MAX_OTHER_PROGRAMS_SHARE
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, judge_ratio
+from howfar.stats.intervals import MIN_BLOCKS, Resolution, judge_ratio
 from howfar.stats.trials import TrialTable, others_cpus_in_trial
 from howfar.store.records import ArmRole, Trial
 
@@ -25,9 +25,21 @@ hold the truth less often from there on."""
 class DisturbingProgram(Part):
     name: str
     pids: tuple[int, ...]
+    """Of its busiest process in each of these trials."""
     trials: int
     """Disturbed trials in which it was one of the largest users of CPU time."""
     max_cpus: float
+    share: float
+    """Its part of the CPU time of others, over all disturbed trials."""
+
+
+class QuietRatio(Part):
+    """A ratio without disturbed blocks."""
+
+    ratio: Estimate
+    reference: str
+    """The arm that it is relative to."""
+    resolution: Resolution
 
 
 class Disturbance(Part):
@@ -42,18 +54,21 @@ class Disturbance(Part):
     blocks: tuple[int, ...]
     """Blocks with a disturbed trial."""
     programs: tuple[DisturbingProgram, ...]
-    """The one with the most CPU time first. Empty: names were not recorded, or a program ended too soon to be seen."""
-    quiet_ratios: dict[str, Estimate]
+    """The one with the most CPU time first."""
+    are_seen: bool
+    """Whether names were recorded. If so and `programs` is empty, the kernel or short-lived processes used the CPUs."""
+    quiet_ratios: dict[str, QuietRatio]
     """Ratios without these blocks, by arm, where their interval does not hold the ratio of all blocks."""
 
     @property
     def is_much(self) -> bool:
-        """Whether the run should be repeated."""
+        """Whether so many trials were disturbed that the run should be repeated."""
         return self.trials >= MUCH_DISTURBED_SHARE * self.of
 
 
 def find_disturbance(
     table: TrialTable,
+    floors: NoiseFloors,
     cells: Sequence[CellSummary],
     machine_cpus: int | None,
     without_blocks: Callable[[frozenset[int]], TrialTable],
@@ -73,12 +88,13 @@ def find_disturbance(
         max_cpus=max(cpus for _, cpus in disturbed),
         machine_cpus=machine_cpus,
         blocks=tuple(sorted(blocks)),
-        programs=_programs([trial for trial, _ in disturbed]),
-        quiet_ratios=_quiet_ratios(without_blocks(blocks), cells),
+        programs=_programs([trial for trial, _ in disturbed], sum(cpus for _, cpus in disturbed)),
+        are_seen=any(trial.receipt.programs is not None for trial, _ in disturbed),
+        quiet_ratios=_quiet_ratios(without_blocks(blocks), floors, cells),
     )
 
 
-def _programs(trials: Sequence[Trial]) -> tuple[DisturbingProgram, ...]:
+def _programs(trials: Sequence[Trial], others_cpus: float) -> tuple[DisturbingProgram, ...]:
     uses = defaultdict(list)
     for trial in trials:
         for program in trial.receipt.programs or ():
@@ -90,19 +106,23 @@ def _programs(trials: Sequence[Trial]) -> tuple[DisturbingProgram, ...]:
             pids=tuple(dict.fromkeys(program.pid for _, program in found)),
             trials=len({number for number, _ in found}),
             max_cpus=max(program.cpus for _, program in found),
+            share=sum(program.cpus for _, program in found) / others_cpus,
         )
         for name, found in by_use
     )
 
 
-def _quiet_ratios(quiet: TrialTable, cells: Sequence[CellSummary]) -> dict[str, Estimate]:
+def _quiet_ratios(quiet: TrialTable, floors: NoiseFloors, cells: Sequence[CellSummary]) -> dict[str, QuietRatio]:
     arms, ratios = {arm.name: arm for arm in quiet.run.info.arms}, {}
     for cell in cells:
         reference = quiet.compared_reference(arms[cell.arm])
-        blocks = [] if reference is None else quiet.block_ratios(cell.arm, reference.name)
-        if cell.role is not ArmRole.CONTENDER or cell.ratio is None or len(blocks) < MIN_BLOCKS:
+        if reference is None or cell.role is not ArmRole.CONTENDER or cell.ratio is None:
+            continue
+        blocks = quiet.block_ratios(cell.arm, reference.name)
+        if len(blocks) < MIN_BLOCKS:
             continue
         ratio = judge_ratio(blocks).reported
         if ratio.low is not None and ratio.high is not None and not ratio.low <= cell.ratio.value <= ratio.high:
-            ratios[cell.arm] = ratio
+            resolution = floors.threshold(cell.factors).resolve(ratio)
+            ratios[cell.arm] = QuietRatio(ratio=ratio, reference=reference.name, resolution=resolution)
     return ratios

@@ -356,7 +356,9 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         advice = advise(remove_refuted_limits(cells, confirmation_results), table, floors)
     voids = sum(trial.status is TrialStatus.VOID for trial in plan_run.trials)
     machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table))
-    disturbance = find_disturbance(table, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table)
+    disturbance = find_disturbance(
+        table, floors, cells, machine.cpus, lambda blocks: evidence.without_blocks(blocks).table
+    )
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -409,7 +411,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
 def _all_advice(run: Run, disturbance: Disturbance | None, advice: Sequence[Advice]) -> tuple[Advice, ...]:
     """The advice of the experiment, after that to repeat a disturbed run. A quick run never ends without advice."""
     found = (*advise_on_run(disturbance, shlex.join(run.info.command)), *advice)
-    return found or ((advise_full_plan(run.info.plan_name),) if run.info.quick else ())
+    return found or ((advise_full_plan(run.info.command),) if run.info.quick else ())
 
 
 def _answer(evidence: RunEvidence, findings: Findings, experiments: Sequence[Analysis]) -> Answer:
@@ -420,7 +422,7 @@ def _answer(evidence: RunEvidence, findings: Findings, experiments: Sequence[Ana
         return Answer(question=question, sentence=sentence([missing], {}), findings=(missing,))
     conclusions = ((experiment, experiment.conclude(evidence, findings)) for experiment in experiments)
     author, found = next(((author, found) for author, found in conclusions if found), (Analysis(), ()))
-    reasons = author.explain(evidence, findings)
+    reasons = author.explain(evidence, findings) if found else ()
     return Answer(
         question=question,
         sentence=sentence(found, author.texts),

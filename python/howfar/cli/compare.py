@@ -15,6 +15,7 @@ from howfar.analysis.compare import (
     answer_comparison,
     certainty_of_comparison,
     compare_with_first,
+    describe_left_out,
 )
 from howfar.analysis.compare_texts import ADVICE, ORDINALS, TABLES, VERDICTS
 from howfar.cli.output import reporting_damage
@@ -64,7 +65,8 @@ def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
     """The comparison of runs as a document."""
     comparisons = compare_with_first(runs)
     answer = answer_comparison(comparisons)
-    notes = [comparison.hosts_note for comparison in comparisons if comparison.hosts_note]
+    notes = describe_left_out(comparisons)
+    notes += [comparison.hosts_note for comparison in comparisons if comparison.hosts_note]
     blocks: list[Block] = [
         Answer(answer.sentence, why=answer.why, certainty=certainty_of_comparison(answer, comparisons)),
         *(Text(text) for text in notes),

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,8 +127,6 @@ def write(path: Path, text: str, rewrite_hint: str = " `howfar report --html` re
 
 MORE_TIME = "10min"
 """Additional time that is offered for narrower intervals."""
-_OPTIONS_OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
-"""Options that the command for a longer run of the same plan omits."""
 
 
 def finish(path: Path, html: Path | None, no_colour: bool) -> int:
@@ -173,7 +170,7 @@ def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
         commands.append(f"Narrower intervals: {more_command(path, run)}")
     if _can_be_confirmed(run, summary):
         commands.append(f"Confirm the limits: {program()} confirm {shlex.quote(str(path))}")
-    if run.info.quick:
+    if run.info.quick and all(advice.id != "full-plan" for advice in summary.advice):
         commands.append(f"The full plan:      {_full_command(run)}")
     return commands
 
@@ -212,10 +209,6 @@ def more_command(path: Path, run: Run) -> str:
 
 
 def _full_command(run: Run) -> str:
-    """Command for the plan with `--full`, and with the run's other options except its seed, budget and target."""
-    arguments = run.info.command
-    words = [*arguments[1:3], "--full"]
-    for previous, word in pairwise(arguments[2:]):
-        if word != "--quick" and word not in _OPTIONS_OF_ONE_RUN and previous not in _OPTIONS_OF_ONE_RUN:
-            words.append(word)
-    return f"{program()} {shlex.join(words)}"
+    from howfar.analysis.advice import full_command  # numpy, which --help need not import
+
+    return f"{program()} {shlex.join(full_command(run.info.command)[1:])}"

@@ -127,9 +127,10 @@ def _max_connections(plan: Plan) -> int:
 
 def instruments() -> Instruments:
     """The real instruments of a trial: the engine, the clocks, and the watch for other load on the machine."""
-    from howfar.lab.environment import MachineWatch
+    from howfar.lab.environment import LoadWatch
+    from howfar.lab.programs import ProgramWatch
 
-    return Instruments(watch=MachineWatch, facts=program_facts)
+    return Instruments(watch=LoadWatch, programs=ProgramWatch, facts=program_facts)
 
 
 def default_run_path(plan: str, utc: str) -> Path:

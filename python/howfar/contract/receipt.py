@@ -582,6 +582,8 @@ class SecondWriter(ReceiptPart):
     transactions: int
     errors: dict[str, int]
     p50_ns: int | None = None
+    cpu_ns: int | None = None
+    """CPU time of this load generator over its window. None: an older run file."""
 
 
 class WritersReceipt(ReceiptPart):
@@ -600,8 +602,9 @@ class ProgramUse(ReceiptPart):
     name: str
     """As the kernel shortens it, without arguments."""
     pid: int
-    """Outside the sandbox. Time of processes that it waited for is its own."""
+    """Of its busiest process, outside the sandbox. Time of processes that it waited for is its own."""
     cpus: float
+    """Of all its processes, during the load, warm-up included."""
 
 
 class TrialReceipt(ReceiptPart):
@@ -621,7 +624,7 @@ class TrialReceipt(ReceiptPart):
     arrivals: ArrivalsReceipt | None = None
     writers: WritersReceipt | None = None
     programs: tuple[ProgramUse, ...] | None = None
-    """The other programs that used the most CPU time in the window, the largest first. None: not looked for."""
+    """The other programs that used the most CPU time, the largest first. None: not looked for, or their processes cannot be seen."""
 
     @property
     def replication_window(self) -> ReplicationWindow | None:

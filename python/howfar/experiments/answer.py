@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.cells import CellSummary, Metric
 from howfar.analysis.summary import RunEvidence
 from howfar.model.resource import NOT_THE_PATH
 from howfar.paths import is_direct
@@ -34,6 +34,14 @@ def compare(
     ratio = judge_ratio(ratios).reported
     describe_path = all(each.limit is None or each.limit.resource not in NOT_THE_PATH for each in (cell, reference))
     return ratio, evidence.floors.threshold(cell.factors).resolve(ratio) if describe_path else None
+
+
+def resolved_cpu_ratio(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -> Estimate | None:
+    """Ratio of the CPU times per operation of two cells, paired by block. None: unknown, or not resolved."""
+    ratios = evidence.table.block_ratios(cell.arm, reference.arm, evidence.table.path_cpu_us)
+    ratio = judge_ratio(ratios).reported if ratios else None
+    is_resolved = ratio and evidence.floors.threshold(cell.factors, Metric.CPU).resolve(ratio).is_difference
+    return ratio if is_resolved else None
 
 
 def groups_by_other_factors(cells: Sequence[CellSummary], without: str) -> list[list[CellSummary]]:

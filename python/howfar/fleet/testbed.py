@@ -75,7 +75,7 @@ from howfar.plan.factors import Level
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import MachineLoad, Window
 from howfar.store.server_metrics import server_metrics
-from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, WatchResult, WindowWatch
+from howfar.testbed import NO_FACTS, CollectedReceipt, LoadFacts, WindowWatch
 
 _PINGS = 50
 _LOAD_METRICS = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
@@ -641,7 +641,7 @@ class _HostsLoad:
         self._machines = [machines[name] for name in hosts]
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
-    def finish(self) -> WatchResult:
+    def finish(self) -> MachineLoad:
         loads: list[MachineLoad] = [watch.call("finish") for watch in self._held]
         for watch in self._held:
             watch.drop()
@@ -649,7 +649,7 @@ class _HostsLoad:
             name: max((v for load in loads if (v := getattr(load, name)) is not None), default=None)
             for name in _LOAD_METRICS
         }
-        return WatchResult(MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, loads)))
+        return MachineLoad(**worst, busy_cpus=total_busy_cpus(self._machines, loads))
 
 
 def total_busy_cpus(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:

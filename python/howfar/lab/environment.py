@@ -15,9 +15,7 @@ from howfar.contract.environment import MachineFacts
 from howfar.contract.receipt import QuantilesNs
 from howfar.errors import LabError
 from howfar.lab.network import Host, Network
-from howfar.lab.programs import ProgramWatch
 from howfar.store.records import MachineLoad
-from howfar.testbed import WatchResult
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _US_PER_S = 1_000_000
@@ -127,16 +125,6 @@ class LoadWatch:
             load_average_1m=os.getloadavg()[0],
             busy_cpus=busy,
         )
-
-
-class MachineWatch:
-    """Measures the machine's load during a trial, and the programs that cause it; see `runner.trial.Watch`."""
-
-    def __init__(self) -> None:
-        self._programs, self._load = ProgramWatch(), LoadWatch()
-
-    def finish(self) -> WatchResult:
-        return WatchResult(self._load.finish(), self._programs.finish())
 
 
 WRITE_SIZES = (512, 16_384)

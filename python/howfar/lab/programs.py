@@ -1,7 +1,8 @@
 """CPU time of other programs on this machine, by name, also of those outside the sandbox, whose processes it cannot see.
 
 The process that starts the sandbox opens its /proc, which keeps showing the processes of the outer namespace, and passes it on. It is
-read at both ends of a window. The time of a process that ended meanwhile counts for its parent, which waited for it.
+read before a load and after it, because reading takes CPU time. The time of a process that ended meanwhile counts for its parent,
+which waited for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ OUTER_PROC = "HOWFAR_OUTER_PROC"
 MIN_CPUS = 0.05
 """CPUs below which a program is not named."""
 MAX_PROGRAMS = 3
+"""Maximum number of programs that are named."""
 _KERNEL_THREADS = "kthreadd"
 """Name of the parent of all kernel threads."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -27,9 +29,10 @@ def pass_outer_proc() -> tuple[int, str]:
     """A descriptor of /proc, to be passed on and closed, and the value of `OUTER_PROC`. -1: /proc cannot be read."""
     try:
         descriptor = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        # This process as that /proc numbers it, which may be that of another PID namespace.
+        return descriptor, f"{descriptor}:{os.readlink('self', dir_fd=descriptor)}"
     except OSError:
         return -1, ""
-    return descriptor, f"{descriptor}:{os.getpid()}"
 
 
 class Process(NamedTuple):
@@ -46,27 +49,35 @@ class ProgramWatch:
 
     def __init__(self) -> None:
         self._descriptor, self._own = _outer_proc
-        self._began_s, self._before = time.monotonic(), dict(self.processes())
+        self._began_s, self._before = time.monotonic(), self.processes()
 
-    def finish(self) -> tuple[ProgramUse, ...]:
-        """The other programs with the most CPU time, the largest first. Empty: none, or their processes cannot be seen."""
-        elapsed_s = max(time.monotonic() - self._began_s, 1e-6)
-        ticks = ticks_by_program(self._before, dict(self.processes()), self._own)
+    def finish(self) -> tuple[ProgramUse, ...] | None:
+        """The other programs with the most CPU time, the largest first, each with its busiest process. None: they cannot be seen."""
+        elapsed_s, after = max(time.monotonic() - self._began_s, 1e-6), self.processes()
+        if not self._before or not after:
+            return None
+        by_name: dict[str, list[tuple[int, int]]] = {}
+        for (pid, name), ticks in ticks_by_program(self._before, after, self._own).items():
+            by_name.setdefault(name, []).append((ticks, pid))
         used = [
-            ProgramUse(name=name, pid=pid, cpus=count / _TICKS_PER_S / elapsed_s)
-            for (pid, name), count in sorted(ticks.items(), key=lambda item: -item[1])
+            ProgramUse(name=name, pid=max(found)[1], cpus=sum(ticks for ticks, _ in found) / _TICKS_PER_S / elapsed_s)
+            for name, found in by_name.items()
         ]
-        return tuple(program for program in used[:MAX_PROGRAMS] if program.cpus >= MIN_CPUS)
+        # A process whose parent ended is waited for by another one, which then seems to have used its whole time.
+        possible = [program for program in used if MIN_CPUS <= program.cpus <= (os.cpu_count() or 1)]
+        return tuple(sorted(possible, key=lambda program: -program.cpus)[:MAX_PROGRAMS])
 
-    def processes(self) -> Iterator[tuple[int, Process]]:
+    def processes(self) -> dict[int, Process]:
         """All processes now, by PID. Empty: they cannot be seen."""
         if self._descriptor < 0:
-            return
-        with os.scandir(self._descriptor) as entries:
-            names = [entry.name for entry in entries if entry.name.isdigit()]
-        for name in names:
-            if (process := _read_process(f"{name}/stat", self._descriptor)) is not None:
-                yield int(name), process
+            return {}
+        try:
+            with os.scandir(self._descriptor) as entries:
+                names = [entry.name for entry in entries if entry.name.isdigit()]
+        except OSError:  # too many open files, for example: not worth a trial
+            return {}
+        found = ((int(name), _read_process(f"{name}/stat", self._descriptor)) for name in names)
+        return {pid: process for pid, process in found if process is not None}
 
 
 _outer_proc = -1, 0

@@ -64,6 +64,10 @@ _MAX_DRIFT_SHARE = 0.1
 """Maximum relative difference between the durations of the first and the last block that causes no warning."""
 _MAX_HALF_WIDTH_SHARE = 0.2
 """Maximum half-width of the interval, as a share of the counted round trips, at which the slope says how many are waited for."""
+_MAX_SHARE_OF_NONE = 0.05
+"""Maximum share of the counted round trips that the interval may allow if the answer is none. Half a round trip is always allowed."""
+_MIN_SHARE_OF_ALL = 0.9
+"""Minimum share that the interval must allow if the answer is all of them. Half a round trip fewer is always enough."""
 
 IdleCpus = Literal["polling", "as-found"]
 """Whether idle CPUs were kept from sleeping (polling); measurements then include no time for waking them."""
@@ -626,8 +630,8 @@ def _finding(slope: Slope) -> Literal["none", "some", "all", "dear", "unresolved
     if (high - low) / 2 > _MAX_HALF_WIDTH_SHARE * counted:
         return "unresolved"
     if low <= 0:
-        return "none"
-    return "some" if high < counted else "all"
+        return "none" if high <= max(0.5, _MAX_SHARE_OF_NONE * counted) else "unresolved"
+    return "all" if high >= counted and low >= min(counted - 0.5, _MIN_SHARE_OF_ALL * counted) else "some"
 
 
 def _doubts(slope: Slope) -> Iterator[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic
+from howfar.analysis.advice import MAX_ARMS_NAMED
+from howfar.analysis.diagnostics import FEW_BLOCKS, MAX_OTHER_PROGRAMS_SHARE, Diagnostic
 from howfar.analysis.summary import Summary
 from howfar.findings import Texts, fill, join, join_clauses
-from howfar.report.figures import baseline_name, has_only_faults, shown_cells, widest_interval
-from howfar.stats.intervals import half_width, half_width_text, noise_floor_text, simultaneous
+from howfar.report.figures import has_only_faults, shown_cells, widest_interval
+from howfar.stats.intervals import half_width, noise_floor_text, simultaneous
 from howfar.store.records import ArmRole
 
 TEXTS: Texts = {
@@ -16,23 +17,25 @@ TEXTS: Texts = {
     "firm": "firm",
     "fair": "fair",
     "poor": "poor",
-    "measured": "{verdict}: everything was measured {most:of time}",
-    "measured-unevenly": "{verdict}: everything was measured {fewest} to {most:of time}",
-    "few": ", too few to trust intervals",
-    "width": "throughput ratios are known to within {width}, and differences below {floor} may be chance",
+    "doubtful": "{verdict}, because of {warnings}",
+    "measured": "{verdict}: everything was measured {few:?only }{most:of time}",
+    "measured-unevenly": "{verdict}: everything was measured {few:?only }{fewest} to {most} times",
+    "floor": "differences in throughput below {floor} may be chance",
     "very-wide": "the widest 95 % interval of a throughput ratio is beyond ±100 %",
+    "no-interval": "of {arms}, too few measurements were good to tell anything",
     "no-floor": "which differences may be chance is unknown, because no path was measured twice",
     "wide-floor": "which differences may be chance is unknown, because the path measured twice has too few blocks",
     "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
-    "disturbed-by": "other programs, mostly {program}, used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
+    "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
+    "{disturbed} of {known:of trial}",
     "program": "{name} (pid {pid})",
-    "processes": "{processes} processes of {name}",
-    "quiet": "without the blocks of these trials, {arm} is {estimate:slower} than {baseline}",
-    "doubtful": "doubtful because of {warnings}",
+    "several": "{name}",
+    "quiet": "without the blocks of these trials, {arm} is {estimate:slower} than {reference}",
+    "quiet-unresolved": "without the blocks of these trials, no difference of {arm} from {reference} is resolved",
 }
 _DOUBTS = {
     Diagnostic.DISTURBED: "void trials in every block",
-    Diagnostic.BUSY_MACHINE: "other programs on this machine",
+    Diagnostic.BUSY_MACHINE: "other work on this machine",
     Diagnostic.AA_EXCLUDES_ONE: "two measurements of the same path that differ",
     Diagnostic.CONTROL_MISSED: "a control that missed a known effect",
     Diagnostic.LINK_NOT_AS_REQUESTED: "a link that was not as requested",
@@ -42,23 +45,25 @@ _DOUBTS = {
 
 
 def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[str] = ()) -> str:
-    """`Firm: everything was measured 8 times; throughput ratios are known to within ±4.0 %, ...` Empty: there is no answer.
+    """`Firm: everything was measured 8 times; differences in throughput below 4.0 % may be chance.` Empty: there is no answer.
 
     `is_about_ratios`: whether the answer compares throughputs. `proofs`: clauses of the experiment.
     """
     if summary.answer.is_missing or not summary.good_trials:
         return ""
     width = widest_interval(summary) if is_about_ratios and not has_only_faults(summary) else None
-    counts = [cell.trials for cell in shown_cells(summary)] or [summary.complete_blocks or summary.blocks]
-    doubts = tuple(_doubts(summary))
-    verdict = _verdict(summary, min(counts), width, bool(doubts))
-    figures = {"fewest": min(counts), "most": max(counts), "verdict": verdict}
-    measured = fill(TEXTS["measured" if min(counts) == max(counts) else "measured-unevenly"], **figures)
-    few = TEXTS["few"] if min(counts) < FEW_BLOCKS and not has_only_faults(summary) else ""
-    clauses = (f"{measured}{few}", *_precision(summary, width), *proofs, *_disturbance(summary), *doubts)
-    return join_clauses(clauses)
+    cells = [cell for cell in shown_cells(summary) if cell.settled_after is None]
+    counts = [cell.trials for cell in cells] or [summary.complete_blocks or summary.blocks]
+    doubts, fewest, most = _doubts(summary), min(counts), max(counts)
+    verdict = _verdict(summary, fewest, width, bool(doubts))
+    verdict = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts)) if doubts else verdict
+    figures = {"fewest": fewest, "most": most, "few": int(fewest < FEW_BLOCKS and not has_only_faults(summary))}
+    measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=verdict, **figures)
+    return join_clauses((measured, *_precision(summary, width), *proofs, *_disturbance(summary)))
 
 
+_UNSTEADY = frozenset({Diagnostic.UNEVEN_CPUS, Diagnostic.NOT_STEADY, Diagnostic.CONTAMINATED_BLOCKS})
+"""Warnings with which an answer is not firm."""
 POOR_WIDTH = 0.5
 """Half-width of the widest interval of a ratio from which an answer is poor."""
 
@@ -68,7 +73,9 @@ def _verdict(summary: Summary, fewest: int, width: float | None, is_doubtful: bo
     disturbance = summary.disturbance
     if is_doubtful or (disturbance is not None and disturbance.is_much) or (width or 0.0) > POOR_WIDTH:
         return TEXTS["poor"]
-    is_firm = fewest >= FEW_BLOCKS and (width or 0.0) <= summary.target_half_width and disturbance is None
+    is_precise = (width or 0.0) <= summary.target_half_width and (width is None or summary.noise_floor is not None)
+    warned = {*summary.warnings, *(warning for cell in summary.cells for warning in cell.warnings)}
+    is_firm = fewest >= FEW_BLOCKS and is_precise and disturbance is None and not warned & _UNSTEADY
     return TEXTS["firm" if is_firm else "fair"]
 
 
@@ -80,7 +87,11 @@ def _precision(summary: Summary, width: float | None) -> Iterator[str]:
     elif summary.noise_floor is None:
         yield TEXTS["no-floor" if summary.aa_ratio is None else "wide-floor"]
     else:
-        yield fill(TEXTS["width"], width=half_width_text(width), floor=noise_floor_text(_least_resolved(summary)))
+        yield fill(TEXTS["floor"], floor=noise_floor_text(_least_resolved(summary)))
+    cells = (cell for cell in shown_cells(summary) if cell.role is ArmRole.CONTENDER)
+    arms = [cell.arm for cell in cells if cell.ratio is not None and cell.ratio.low is None]
+    if 0 < len(arms) <= MAX_ARMS_NAMED:
+        yield fill(TEXTS["no-interval"], arms=join(arms))
 
 
 def _least_resolved(summary: Summary) -> float:
@@ -93,6 +104,7 @@ def _least_resolved(summary: Summary) -> float:
     return max(summary.noise_floor or 0.0, summary.link_noise_floor or 0.0, *widths)
 
 
+HALF = 0.5
 _MAX_QUIET_RATIOS = 2
 
 
@@ -106,16 +118,25 @@ def _disturbance(summary: Summary) -> Iterator[str]:
         "known": disturbance.of,
     }
     if disturbance.programs:
-        name, pids = disturbance.programs[0].name, disturbance.programs[0].pids
-        template = TEXTS["program" if len(pids) == 1 else "processes"]
-        figures["program"] = fill(template, name=name, pid=pids[0], processes=len(pids))
+        first = disturbance.programs[0]
+        figures["program"] = fill(
+            TEXTS["program" if len(first.pids) == 1 else "several"], name=first.name, pid=first.pids[0]
+        )
+        figures |= {"mostly": int(first.share >= HALF), "among": int(first.share < HALF)}
     yield fill(TEXTS["disturbed-by" if disturbance.programs else "disturbed"], **figures)
-    for arm, ratio in list(disturbance.quiet_ratios.items())[:_MAX_QUIET_RATIOS]:
-        yield fill(TEXTS["quiet"], arm=arm, estimate=ratio, baseline=baseline_name(summary))
+    for arm, quiet in list(disturbance.quiet_ratios.items())[:_MAX_QUIET_RATIOS]:
+        name = "quiet" if quiet.resolution.is_difference else "quiet-unresolved"
+        yield fill(TEXTS[name], arm=arm, estimate=quiet.ratio, reference=quiet.reference)
 
 
-def _doubts(summary: Summary) -> Iterator[str]:
+def is_busy_by_programs(summary: Summary) -> bool:
+    """Whether the warning about a busy machine says no more than the count of disturbed trials: not if time was stolen."""
+    cpus, disturbance = summary.machine_cpus, summary.disturbance
+    limit = None if cpus is None else MAX_OTHER_PROGRAMS_SHARE * cpus
+    return disturbance is not None and limit is not None and (summary.others_cpus or 0.0) > limit
+
+
+def _doubts(summary: Summary) -> list[str]:
     present = {*summary.warnings, *(warning for cell in summary.cells for warning in cell.warnings)}
-    present -= {Diagnostic.BUSY_MACHINE} if summary.disturbance is not None else set()
-    if doubts := [name for doubt, name in _DOUBTS.items() if doubt in present]:
-        yield fill(TEXTS["doubtful"], warnings=join(doubts))
+    present -= {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) else set()
+    return [name for doubt, name in _DOUBTS.items() if doubt in present]

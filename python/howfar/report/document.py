@@ -134,6 +134,8 @@ class AdviceBlock:
 
     action: str
     because: str
+    lines: tuple[str, ...] = ()
+    """Lines to be copied as they are, which complete the action."""
 
 
 @dataclass(frozen=True)

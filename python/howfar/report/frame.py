@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from howfar.analysis.advice import COMMANDS
 from howfar.analysis.controls import Control
 from howfar.analysis.diagnostics import FEW_BLOCKS, MEANINGS, Diagnostic
 from howfar.analysis.hosts import HostsSeen
@@ -18,7 +19,7 @@ from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
 from howfar.plan.factors import Level
 from howfar.report import charts, figures, limit_text, palette
-from howfar.report.certainty import certainty
+from howfar.report.certainty import certainty, is_busy_by_programs
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -205,7 +206,7 @@ MAX_NAMES = 5
 
 def warning_lines(summary: Summary) -> list[str]:
     """Warnings of the session, then arms without figures, then warnings of arms. Arms with the same warning share a line."""
-    said = {Diagnostic.BUSY_MACHINE} if summary.disturbance is not None and not summary.answer.is_missing else set()
+    said = {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) and not summary.answer.is_missing else set()
     lines = [
         f"{capital(MEANINGS[warning])}{_scatter_note(warning, summary)}."
         for warning in summary.warnings
@@ -244,8 +245,10 @@ MAX_ADVICE_SHOWN = 3
 MAX_WARNINGS_SHOWN = 3
 """Maximum number of warnings on the first screen."""
 
-COUNTERS_KEY = "counters"
-"""Key of a receipt's counters. They are only in the JSON, because they differ in every cell and prove no more than the other parts."""
+PROGRAMS_KEY = "programs"
+UNSHOWN_KEYS = ("counters", PROGRAMS_KEY)
+"""Keys of a receipt that are not compared: counters, because they differ in every cell and prove no more than the other parts; and
+other programs, which prove nothing of the path, and are never shown."""
 
 
 def frame(
@@ -303,7 +306,7 @@ def frame(
 
 
 def _setting_line(summary: Summary) -> str:
-    """What was measured, when and on what: `paths · mariadb 10.11.19 · link of 0.2 ms · 2 CPUs · 2026-11-28 14:05 UTC`."""
+    """What was measured, when and on what: `paths · mariadb 10.11.19 · 2 connections · 2 CPUs · 2026-11-28 14:05 UTC`."""
     cpus = counted(summary.machine_cpus, "CPU") if summary.machine_cpus and not on_hosts(summary) else ""
     day, _, time = summary.created.partition("T")
     plan = f"{summary.plan}{', quick' if summary.quick else ''}"
@@ -323,7 +326,7 @@ def _connections(summary: Summary) -> str:
 
 
 def _one_link(summary: Summary) -> str:
-    """The link of all paths that cross one: `link of 0.2 ms and 1 Gb/s`. Empty: there is none, or there are several."""
+    """The link of all paths that cross one: `emulated link of 0.2 ms and 1 Gb/s`. Empty: there is none, or there are several."""
     rtts, rates = (_distinct_levels(summary, factor) for factor in ("rtt_ns", "rate_bps"))
     if len(rtts) != 1 or len(rates) > 1 or on_hosts(summary):
         return ""
@@ -376,10 +379,16 @@ def _control_outcome(control: Control) -> str:
 
 def _split_advice(summary: Summary) -> tuple[list[Block], list[Block]]:
     """Advice for the first screen, and other advice."""
-    all_advice = [AdviceBlock(advice.action, advice.because) for advice in summary.advice]
+    all_advice = [
+        AdviceBlock(advice.action, advice.because, advice.lines if advice.id in COMMANDS else ())
+        for advice in summary.advice
+    ]
     first_blocks: list[Block] = [Heading("What to do"), *all_advice[:MAX_ADVICE_SHOWN]] if all_advice else []
     configuration_lines = [
-        block for advice in summary.advice if advice.lines for block in (Text(advice.action), Code(tuple(advice.lines)))
+        block
+        for advice in summary.advice
+        if advice.lines and advice.id not in COMMANDS
+        for block in (Text(advice.action), Code(tuple(advice.lines)))
     ]
     titled_blocks = (
         ("More advice", all_advice[MAX_ADVICE_SHOWN:], False),
@@ -596,7 +605,8 @@ def receipt_blocks(summary: Summary) -> list[Block]:
             Details(cell.arm, (Facts(_receipt_difference(cell.receipt.as_json(), first.receipt.as_json())),))
             for cell in cells[1:]
         )
-        contents = (introduction, Details(first.arm, (Facts(first.receipt.as_json()),)), *others)
+        shown = {key: value for key, value in first.receipt.as_json().items() if key != PROGRAMS_KEY}
+        contents = (introduction, Details(first.arm, (Facts(shown),)), *others)
         blocks.append(Details("Receipts", contents))
     return [*blocks, Details("Machine and versions", (Facts(summary.environment.as_json()),))]
 
@@ -607,7 +617,7 @@ def _receipt_difference(receipt: Mapping[str, object], other_receipt: Mapping[st
     difference: dict[str, object] = {}
     for key in {**receipt, **other_receipt}:
         value, other_value = receipt.get(key), other_receipt.get(key)
-        if value == other_value or key == COUNTERS_KEY:
+        if value == other_value or key in UNSHOWN_KEYS:
             continue
         if isinstance(value, Mapping) and isinstance(other_value, Mapping):
             difference[key] = _receipt_difference(value, other_value)

@@ -133,21 +133,33 @@ def _transposed_lines(table: Table, columns: Sequence[int]) -> list[str]:
 
 
 def _folded_lines(table: Table, columns: Sequence[int], width: int) -> list[str]:
-    """The table split into several tables below each other, each with as many columns as fit."""
-    first, rest = columns[0], columns[1:]
+    """The table split into several tables below each other, each with as many columns as fit. All begin with the columns that tell
+    its rows apart."""
+    keys = next((count for count in range(1, _MAX_KEYS + 1) if _are_distinct(table, columns[:count])), 1)
+    first, rest = columns[:keys], columns[keys:]
+    first_width = sum(_column_width(table, index) for index in first) + len(COLUMN_GAP) * (keys - 1)
     parts: list[list[int]] = []
     space_left = 0
     for index in rest:
         column_width = len(COLUMN_GAP) + _column_width(table, index)
         if not parts or column_width > space_left:
-            parts.append([first])
-            space_left = width - _column_width(table, first)
+            parts.append([*first])
+            space_left = width - first_width
         parts[-1].append(index)
         space_left -= column_width
     lines: list[str] = []
     for part in parts:
         lines += ([""] if lines else []) + _table_lines(table, part)
     return lines
+
+
+_MAX_KEYS = 3
+"""Maximum number of columns that are repeated."""
+
+
+def _are_distinct(table: Table, columns: Sequence[int]) -> bool:
+    rows = [tuple(row[index].line for index in columns) for row in table.rows]
+    return len(set(rows)) == len(rows)
 
 
 def _listed_lines(table: Table, width: int) -> list[str]:
@@ -369,6 +381,7 @@ class _Screen(Markdown):
 
     def advice(self, advice: AdviceBlock, number: int) -> Lines:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
+        lines += [f"   {self._to_charset(line)}" for line in advice.lines]
         if not self.details and number > self.max_reasons:
             return lines
         because = advice.because if self.details else _first_sentence(advice.because)

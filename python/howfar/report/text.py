@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import replace
 from typing import Any
 
 from pydantic import create_model
@@ -60,14 +61,13 @@ class Markdown:
         inner = self.paragraphs(details.blocks, level + 1)
         if details.open:
             return [self.heading(details.title, level), *inner]
-        return [["<details>", f"<summary>{escape(details.title)}</summary>"], *inner, ["</details>"]]
+        return [["<details>", f"<summary>{details.title}</summary>"], *inner, ["</details>"]]
 
     def text(self, text: str, quiet: bool = False) -> Lines:
-        """A mark at the beginning, such as `* beyond what was measured`, does not begin a list."""
-        return [f"\\{text}" if text.startswith(("* ", "+ ", "- ")) else text]
+        return [_as_paragraph(text)]
 
     def bullets(self, lines: Sequence[str]) -> Lines:
-        return [f"- {line}" for line in lines]
+        return [f"- {_as_paragraph(line)}" for line in lines]
 
     def warnings(self, lines: Sequence[str]) -> Lines:
         return ["**Warnings**", "", *self.bullets(lines)]
@@ -84,10 +84,14 @@ class Markdown:
         return [*title, *lines, *(line for note in table.notes for line in ("", *self.text(note)))]
 
     def advice(self, advice: AdviceBlock, number: int) -> Lines:
-        return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
+        if not advice.lines:
+            return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
+        inner = ["", *self.code(advice.lines), *(["", _as_paragraph(advice.because)] if advice.because else [])]
+        return [f"{number}. **{advice.action}**", *(f"   {line}" if line else "" for line in inner)]
 
     def code(self, lines: Sequence[str]) -> Lines:
-        return ["```", *lines, "```"]
+        fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
+        return [fence, *lines, fence]
 
     def facts(self, values: Mapping[str, object]) -> Lines:
         return []
@@ -141,9 +145,39 @@ class Markdown:
 def as_markdown(document: Document) -> str:
     """The document as Markdown with pipe tables, for an issue, a wiki or a mail: everything except charts and receipts. Ends in a
     newline."""
-    setting = [[one_line(document.setting)]] if document.setting else []
-    parts = [[f"# {one_line(document.question or document.title)}"], *setting, *Markdown().paragraphs(document.blocks)]
+    title = _escape_tags(one_line(document.question or document.title))
+    setting = (Text(document.setting),) if document.setting else ()
+    blocks = [_escape_block(block) for block in (*setting, *document.blocks)]
+    parts = [[f"# {title}"], *Markdown().paragraphs(blocks)]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+_BLOCK_MARK = re.compile(
+    r"\A(?:\d{1,9}(?=[.)](?:\s|$))|(?=#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|```|~~~|([-*_])\s*(?:\1\s*){2,}$))"
+)
+"""The place before the mark that makes a line a heading, quotation, list, block of code or rule."""
+
+
+def _as_paragraph(text: str) -> str:
+    """Escape a mark at the beginning: `* beyond what was measured` does not begin a list."""
+    return _BLOCK_MARK.sub(r"\g<0>\\", text.lstrip())
+
+
+def _escape_tags(text: str) -> str:
+    """Escape what could begin an HTML tag or comment, also in inline code: where that ends depends on the text beside it."""
+    return text.replace("<", "&lt;")
+
+
+def _escape_block(block: Block) -> Block:
+    """The block without HTML in its texts. Code is verbatim: nothing can end its fence."""
+    if isinstance(block, Code):
+        return block
+    if isinstance(block, AdviceBlock):
+        return replace(block, action=_escape_tags(block.action), because=_escape_tags(block.because))
+    if isinstance(block, Details):
+        return replace(block, title=_escape_tags(block.title), blocks=tuple(map(_escape_block, block.blocks)))
+    escaped: Block = remove_control_characters(block, _escape_tags)
+    return escaped
 
 
 def _holds_facts(block: Block) -> bool:

@@ -30,7 +30,7 @@ SETUP: Texts = {
     "rtt measured": "RTT {rtts} (measured {measured} at rest)",
     "rtt not measured": "RTT {rtts} (not measured)",
     "replicas": "replicas over RTT {rtts}",
-    "one link": "link of {rtt:time}{rate:? and {rate:rate}}",
+    "one link": "emulated link of {rtt:time}{rate:? and {rate:rate}}",
     "between hosts": "Between {distances}{swapped:? (roles swapped from block to block)}",
     "distance": "hosts {first} and {second}: RTT {rtt} µs, goodput {gbps:.3g} Gb/s",
 }

@@ -14,7 +14,7 @@ from howfar.contract.messages import (
     LoadJob,
     Measuring,
 )
-from howfar.contract.receipt import ReplicationReceipt, TrialReceipt
+from howfar.contract.receipt import ProgramUse, ReplicationReceipt, TrialReceipt
 from howfar.engine.run_load import run_load
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
@@ -29,12 +29,13 @@ from howfar.store.records import (
     Arm,
     CrashRecord,
     FallbackRecord,
+    MachineLoad,
     Measured,
     Trial,
     TrialStatus,
     Window,
 )
-from howfar.testbed import Testbed, TrialEnvironment, WatchResult, WindowWatch
+from howfar.testbed import Testbed, TrialEnvironment, WindowWatch
 
 MAX_REASON_CHARS = 500
 """Maximum length of a void trial's reason: enough for a message, too little for a log."""
@@ -43,7 +44,13 @@ MAX_REASON_CHARS = 500
 class Watch(Protocol):
     """Measures the machine's load from construction until `finish`."""
 
-    def finish(self) -> WatchResult: ...
+    def finish(self) -> MachineLoad: ...
+
+
+class Programs(Protocol):
+    """Names the programs that use CPU time from construction until `finish`."""
+
+    def finish(self) -> tuple[ProgramUse, ...] | None: ...
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Instruments:
 
     measure: Measure = run_load
     watch: Callable[[], Watch | None] = lambda: None
+    programs: Callable[[], Programs | None] = lambda: None
     facts: Callable[[], RunEnvironment] = RunEnvironment
     """Facts about the programs and the boot, for the run file."""
     monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -64,7 +72,7 @@ class _TrialResults:
 
     measured: Measured | None = None
     receipt: TrialReceipt = field(default_factory=TrialReceipt)
-    watched: WatchResult | None = None
+    load: MachineLoad | None = None
     window: Window | None = None
     fault: CrashRecord | FallbackRecord | None = None
     void_reason: str | None = None
@@ -81,22 +89,27 @@ def run_trial(
     on_event: Callable[[Event], None],
 ) -> Trial:
     """Measure one arm once. LabError and EngineError make the trial void; every other error propagates."""
-    started = instruments.unix_ns()
+    started, used = instruments.unix_ns(), None
     results = _TrialResults()
     try:
         with laboratory.trial_environment(arm.factors) as environment:
             load = prepare_load(plan, arm, environment, stream_seed(seed, slot.block))
-            if has_fault(arm.factors):
-                after_ns = fault_after_ns(seed, slot.block, slot.attempt, arm.name, plan.timing.measure_ns)
-                _measure_with_fault(
-                    load, str(arm.factors["fault"]), after_ns, environment, instruments, on_event, results
-                )
-            else:
-                _measure(load, environment, instruments, on_event, results)
+            # Looking at all processes takes CPU time, so the looks are before and after the load, warm-up included.
+            programs = instruments.programs()
+            try:
+                if has_fault(arm.factors):
+                    after_ns = fault_after_ns(seed, slot.block, slot.attempt, arm.name, plan.timing.measure_ns)
+                    _measure_with_fault(
+                        load, str(arm.factors["fault"]), after_ns, environment, instruments, on_event, results
+                    )
+                else:
+                    _measure(load, environment, instruments, on_event, results)
+            finally:
+                used = None if programs is None else programs.finish()
     except (LabError, EngineError) as error:
         results.void_reason = error.message
-    if results.watched is not None and results.watched.programs is not None:
-        results.receipt.programs = results.watched.programs
+    if used is not None:
+        results.receipt.programs = used
     return Trial(
         number=number,
         block=slot.block,
@@ -109,7 +122,7 @@ def run_trial(
         ended_unix_ns=instruments.unix_ns(),
         measured=results.measured,
         receipt=results.receipt,
-        load=None if results.watched is None else results.watched.load,
+        load=results.load,
         window=results.window,
         fault=results.fault,
     )
@@ -172,7 +185,7 @@ def _watch_machine(
         if isinstance(event, Measuring):
             watch = instruments.watch()
         elif isinstance(event, Finished) and watch is not None:
-            results.watched = watch.finish()
+            results.load = watch.finish()
         on_event(event)
 
     return note_event

@@ -8,7 +8,7 @@ from statistics import median
 
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.receipt import TrialReceipt
-from howfar.stats.trials import others_cpus_in_trial
+from howfar.stats.trials import others_cpus_in_trial, second_writer_cpus
 from howfar.store.records import Measured, Trial, Window
 
 
@@ -67,9 +67,11 @@ class HostCpus:
         window = self.complete_window(trial)
         if window is None:
             return (others_cpus_in_trial(trial) or 0.0) * self.count / self.machine_cpus
-        # It is unknown on which processors the trial's sampling ran, so it counts as spread evenly over all of them.
-        sampling_ns = window.looks_cpu_ns / max(len(window.cpus_busy), 1) * len(self.cpus)
-        return max(self.busy_cpus(window) - own_cpus - (self.link_ns(window) + sampling_ns) / window.length_ns, 0.0)
+        # It is unknown on which processors the sampling and a second writer ran, so they count as spread evenly over all of them.
+        spread_cpus = window.looks_cpu_ns / window.length_ns + second_writer_cpus(trial)
+        spread_cpus *= len(self.cpus) / max(len(window.cpus_busy), 1)
+        link_cpus = self.link_ns(window) / window.length_ns
+        return max(self.busy_cpus(window) - own_cpus - link_cpus - spread_cpus, 0.0)
 
 
 def forwarder_share(receipts: Sequence[TrialReceipt], host: str) -> float:

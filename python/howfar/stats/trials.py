@@ -211,9 +211,15 @@ def others_cpus_in_trial(trial: Trial) -> float | None:
         return None
     if trial.fault is not None and not any(cpu.role in SERVER_ROLES for cpu in trial.measured.cpu):
         return None
-    own_cpus = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
+    own_cpus = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns + second_writer_cpus(trial)
     sampling = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
     return max(0.0, busy - own_cpus - sampling)  # the clocks' resolution may make it negative
+
+
+def second_writer_cpus(trial: Trial) -> float:
+    """CPUs that howfar's load on a second node of a cluster used. 0 if there is none, or if an older file does not record it."""
+    second = trial.receipt.writers.second if trial.receipt.writers is not None else None
+    return (second.cpu_ns or 0) / second.elapsed_ns if second is not None and second.elapsed_ns else 0.0
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:

@@ -595,7 +595,10 @@ def conclude(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) 
 
 
 def explain(cost: ClusterCost) -> tuple[Finding, ...]:
-    """The round trips at rest between the nodes that are farthest apart."""
+    """The round trips at rest between the nodes that are farthest apart. Empty if the answer is about two writers of one row: their
+    commits wait for each other."""
+    if any(point.writers is not None and point.writers.to_own_rows for point in cost.points):
+        return ()
     point = max((point for point in cost.points if point.farthest_ms), key=_reach, default=None)
     if point is None or point.nearest_ms is None or point.farthest_ms is None:
         return ()

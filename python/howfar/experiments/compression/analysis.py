@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
-from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off, locations
+from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off, locations, resolved_cpu_ratio
 from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.compression.texts import CONTENTS, ECONOMICS
 from howfar.findings import Finding, fill
@@ -26,7 +26,7 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import Level, level_of
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, judge_ratio
+from howfar.stats.intervals import Resolution
 from howfar.stats.resample import PositiveInterval, SignedInterval, figure_text
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
@@ -377,33 +377,39 @@ def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
 
 
 def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
-    """What compression saves on the wire, by the interface's counters, and costs in CPU time where it helps most."""
+    """What compression saves on the wire, by the interface's counters, and its effect on CPU time, where it helps most. Each only
+    where it is known and, of CPU time, resolved."""
     groups = groups_with_factor_off(compared_cells(evidence, "compression"), "compression")
     places = locations([plain for plain, _ in groups], "compression", "content")
     pairs = [
         (result[0], place, plain, cell)
         for place, (plain, compressed) in zip(places, groups, strict=True)
         for cell in compressed
-        if (result := compare(evidence, cell, plain))
-        and result[1] is Resolution.FASTER
-        and plain.network
-        and cell.network
+        if (result := compare(evidence, cell, plain)) and result[1] is Resolution.FASTER
     ]
     if not pairs:
         return ()
     _, place, plain, cell = max(pairs, key=lambda pair: pair[0].value)
-    cpu_ratios = evidence.table.block_ratios(cell.arm, plain.arm, evidence.table.path_cpu_us)
-    parameters = {
-        "bytes": ((cell.link_used or 0.0) / cell.tps.value) / ((plain.link_used or 1.0) / plain.tps.value),
+    cpu_ratio = resolved_cpu_ratio(evidence, cell, plain)
+    parameters: dict[str, str | int | float] = {
         "algorithm": str(level_of(cell.factors, "compression")),
         "content": str(level_of(plain.factors, "content")),
     }
-    estimate = judge_ratio(cpu_ratios).reported if cpu_ratios else None
-    return (
-        Finding(
-            id="bytes" if estimate is None else "bytes-and-cpu", subject=place, estimate=estimate, parameters=parameters
-        ),
-    )
+    sent, plain_sent = _bytes_sent(cell), _bytes_sent(plain)
+    if sent is not None and plain_sent:
+        parameters["bytes"] = sent / plain_sent
+    known = [name for name, value in (("bytes", parameters.get("bytes")), ("cpu", cpu_ratio)) if value is not None]
+    if not known:
+        return ()
+    return (Finding(id="-and-".join(known), subject=place, estimate=cpu_ratio, parameters=parameters),)
+
+
+def _bytes_sent(cell: CellSummary) -> float | None:
+    """Bytes per transaction in the busier direction, as the link's interface counted them. None: not counted."""
+    series = cell.network
+    if series is None or not series.at_s:
+        return None
+    return max(fmean(series.to_client_bytes_per_s), fmean(series.to_server_bytes_per_s)) / cell.tps.value
 
 
 def _content_finding(

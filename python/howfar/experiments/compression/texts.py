@@ -13,6 +13,7 @@ TEXTS: Texts = {
     "no-difference": "{subject} compression makes no measurable difference",
     # Causes.
     "bytes": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}",
+    "cpu": "{subject} a transaction costs {estimate:more} CPU with {algorithm}",
     "bytes-and-cpu": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}, and a transaction costs {estimate:more} "
     "CPU",
     "invalid": "{subject} the figures do not show what compression does",

@@ -16,7 +16,7 @@ from statistics import fmean, median
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
 from howfar.contract.receipt_messages import Receipt
-from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off
+from howfar.experiments.answer import compare, compared_cells, groups_with_factor_off, resolved_cpu_ratio
 from howfar.experiments.arm_pairs import ArmPair, Tried, changed_levels, find_pairs
 from howfar.experiments.encryption.texts import ECONOMICS
 from howfar.findings import Finding, fill
@@ -28,7 +28,7 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import level_of, tls_label
 from howfar.plan.types import Workload
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, judge_ratio
+from howfar.stats.intervals import Resolution
 from howfar.stats.resample import PositiveInterval, SignedInterval
 from howfar.stats.trials import other_factors
 
@@ -280,19 +280,22 @@ def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
 
 
 def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
-    """The CPU time of TLS per transaction, for each way to connect, where it costs most throughput."""
+    """The CPU time that TLS adds to a transaction, for each way to connect, where it costs most throughput. Only resolved figures."""
     cells, findings = compared_cells(evidence, "tls", "connect"), []
     for connect in (PER_TRANSACTION, "persistent"):
         chosen = [cell for cell in cells if level_of(cell.factors, "connect") == connect]
         pairs = [(plain, cell) for plain, others in groups_with_factor_off(chosen, "tls") for cell in others]
-        ratios = {
-            tls_label(level_of(cell.factors, "tls")): judge_ratio(blocks).reported
-            for plain, cell in pairs
-            if (blocks := evidence.table.block_ratios(cell.arm, plain.arm, evidence.table.path_cpu_us))
-        }
-        worst = max(ratios, key=lambda version: ratios[version].value, default=None)
-        if worst is not None:
-            findings.append(Finding(id=f"cpu/{connect}", subject=worst, estimate=ratios[worst]))
+        compared = [(result, *pair) for pair in pairs if (result := compare(evidence, pair[1], pair[0]))]
+        slower = [
+            (ratio.value, plain, cell) for (ratio, verdict), plain, cell in compared if verdict is Resolution.SLOWER
+        ]
+        if not slower:
+            continue
+        _, plain, cell = min(slower, key=lambda pair: pair[0])
+        cpu_ratio = resolved_cpu_ratio(evidence, cell, plain)
+        if cpu_ratio is not None and cpu_ratio.value > 1:
+            version = tls_label(level_of(cell.factors, "tls"))
+            findings.append(Finding(id=f"cpu/{connect}", subject=version, estimate=cpu_ratio))
     return tuple(findings)
 
 

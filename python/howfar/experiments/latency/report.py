@@ -10,7 +10,7 @@ from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, conclude, explain, summarise_latency
-from howfar.experiments.latency.texts import ANSWERED, CAPACITIES, HEADROOM, KEEP_BELOW, TEXTS
+from howfar.experiments.latency.texts import ANSWERED, CAPACITIES, HEADROOM, KEEP_BELOW, MARKS, TEXTS, TIMES_NOTE
 from howfar.findings import Finding, fill
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, axis, labelled_lines, percentile_chart, styles
@@ -72,19 +72,19 @@ def main_table(latency: Latency, notes: tuple[str, ...] = ()) -> Table:
     fields: Fields[tuple[PathLatency, AtRate]] = {
         "path": lambda row: row[0].name,
         "due/s": lambda row: f"{row[1].per_s:,g}",
-        "load": lambda row: figures.UNKNOWN if row[1].share is None else f"{row[1].share * 100:.0f} %",
+        f"load of\n{latency.baseline}'s": lambda row: (
+            figures.UNKNOWN if row[1].share is None else f"{row[1].share * 100:.0f} %"
+        ),
         "p50 ms\n[95 % interval]": lambda row: _p50_cell(row[1]),
         "p99 ms\n[95 % interval]": lambda row: with_limits(row[1].p99_ms),
         Column("p99.9 ms", "[95 % interval]", optional=True): lambda row: with_limits(row[1].p999_ms),
         f"p99 over\n{latency.baseline}'s": lambda row: _p99_ratio_cell(row[1]),
     }
     rows = [(path, result) for path in latency.paths for result in path.rates]
-    note = (
-        "Response times count from when a transaction was due. Where less than 99 % is answered in time, they grow with the length of "
-        "the trial, so none is given; nor is a quantile that fewer than 10 transactions of a trial exceed. Load: relative to the "
-        "baseline in a closed loop. *: resolved. ?: whether it keeps up is not resolved."
-    )
-    return make_table("", rows, fields, (note, *notes), main=True, stack=True)
+    shown = "".join(f"{_p50_cell(result)}{_p99_ratio_cell(result)}" for _, result in rows)
+    marks = [text for mark, text in MARKS.items() if f" {mark}" in shown]
+    note = fill(TIMES_NOTE, baseline=latency.baseline)
+    return make_table("", rows, fields, (" ".join([*marks, note]), *notes), main=True, stack=True)
 
 
 def capacity_notes(latency: Latency) -> tuple[str, ...]:

@@ -29,3 +29,11 @@ HEADROOM = "{reason}, of which {share:share}, at the lower end of its interval, 
 
 CAPACITIES = "In a closed loop, which no rate can exceed without a growing queue: {capacities}."
 """Note with the throughput of each path."""
+
+MARKS = {"*": "*: resolved.", "?": "?: whether it keeps up is not resolved."}
+"""Meanings of the marks in the table."""
+TIMES_NOTE = (
+    "Response times count from when a transaction was due. Load: of what {baseline} does in a closed loop. Where less than 99 % is "
+    "answered in time, times grow with the length of the trial, so none is given; nor is a quantile that fewer than 10 transactions "
+    "of a trial exceed."
+)

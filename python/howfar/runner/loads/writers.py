@@ -97,5 +97,6 @@ class WritersLoad(TransactionLoad):
                 transactions=finished.transactions,
                 errors={**finished.errors},
                 p50_ns=next(medians_ns, None),
+                cpu_ns=sum(cpu.cpu_ns for cpu in finished.cpu if cpu.role == "client"),
             )
         return receipt, mismatches
