@@ -23,8 +23,17 @@ LONG_FILES: dict[str, str] = {
     "python/howfar/contract/messages.py": "generated from the contract in Rust",
 }
 """Path: why it is longer than the limit."""
-SENTENCES_IN_CODE = {"analysis": 9, "bottleneck": 0, "experiments": 2, "recording": 18, "report": 1}
-"""Maximum number of f-strings with three or more words; only to be lowered. `python tests/fstrings.py FOLDER` lists them."""
+SENTENCES_IN_CODE = {
+    "analysis": 9,
+    "bottleneck": 0,
+    "doctor": 101,
+    "experiments": 2,
+    "load": 62,
+    "recording": 18,
+    "report": 1,
+    "runner": 65,
+}
+"""Number of f-strings with three or more words; only to be lowered. `python tests/fstrings.py FOLDER` lists them."""
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 # Paths of a machine and addresses of package registries do not belong in the project. Only lock files must name the latter.
 NEVER = re.compile(r"/work/|/root/|/home/\w|https?://(?!(?:www\.apache\.org|www\.w3\.org|json-schema\.org)\b)[a-z]")
@@ -68,6 +77,7 @@ def test_files_are_short() -> None:
 def test_sentences_are_templates(folder: str) -> None:
     found = [f"{path.name}:{node.lineno}" for path, node in sentences_in_code(PRODUCT / folder)]
     assert len(found) <= SENTENCES_IN_CODE[folder], found
+    assert len(found) == SENTENCES_IN_CODE[folder], "lower the number"
 
 
 def test_folders_have_names_that_mean_something() -> None:

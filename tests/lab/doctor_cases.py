@@ -150,6 +150,7 @@ USUAL = tuple(
         "mariadb without a socket",
         "mariadb and the bundle",
         "mariadb compressed",
+        "mariadb behind socat for an account of the loopback",
         "redis behind stunnel",
         "mysql encrypted in the socket",
         "redis whose group the client lacks",

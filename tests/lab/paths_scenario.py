@@ -1,9 +1,9 @@
-"""A program for the tests: a load on each requested path of a laboratory, and again on the first; prints the
-receipts as JSON.
+"""A program for the tests: a load on each requested path of a laboratory; prints the receipts as JSON.
 
 python -m tests.lab.paths_scenario REQUEST_JSON PATH...
 
-A path may instead be a cell's levels as JSON, with `kind` for another workload than oltp_read_only.
+A path may be requested repeatedly: each time is a trial. It may instead be a cell's levels as JSON, with `kind` for another workload
+than oltp_read_only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
     cells = [json.loads(word) if word.startswith("{") else {"path": word} for word in sys.argv[2:]]
     request = LabRequest(**json.loads(sys.argv[1]), paths=tuple({cell["path"] for cell in cells}))
     with open_laboratory(request) as laboratory:
-        trials = [_trial(laboratory, cell, request) for cell in (*cells, cells[0])]
+        trials = [_trial(laboratory, cell, request) for cell in cells]
         environment = laboratory.environment().as_json()
         print(json.dumps({"environment": environment, "server": laboratory.server(), "trials": trials}))
 

@@ -16,7 +16,6 @@ from howfar.bench.calibration import Calibration
 from howfar.contract.messages import NullJob, NullReady, PingPong, PingPongJob, TcpListen, TcpTarget, UnixTarget
 from howfar.engine.process import EngineFailed, EngineProcess, Launcher, run_probe
 from tests.lab.howfar_runs import run_howfar
-from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab]
 HOST = "127.0.0.1"
@@ -73,7 +72,7 @@ def test_pymysql_is_served(port: int) -> None:
         client.ping(reconnect=False)
 
 
-@pytest.mark.parametrize("workload", rarely_but(("oltp_read_write",), ("oltp_read_write", "bulk_insert")))
+@pytest.mark.parametrize("workload", ["oltp_read_write", "bulk_insert"])
 def test_sysbench_is_served(port: int, workload: str) -> None:
     sysbench = shutil.which("sysbench")
     if sysbench is None:

@@ -37,8 +37,8 @@ _SETTINGS = {
 @pytest.mark.parametrize(
     ("name", "modes"),
     [
-        ("mysql", (("group", {}),)),
-        _RARELY("mysql", (("group-leader", {}), ("group-leader", {"consistency": "before"}))),
+        ("mysql", (("group", {}), ("group-leader", {"consistency": "before"}))),
+        _RARELY("mysql", (("group-leader", {}),)),
         _RARELY("mariadb", (("galera", {}), ("galera", {"consistency": "before"}))),
     ],
     indirect=["name"],

@@ -308,7 +308,7 @@ def start(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 _COM_QUIT = b"\1\0\0\0\1"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-_USUAL_SIGNALS = ((False, signal.SIGINT), (True, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGKILL))
+_USUAL_SIGNALS = ((False, signal.SIGINT), (True, signal.SIGTERM), (True, signal.SIGHUP), (False, signal.SIGKILL))
 """Whether the command watches, and the signal."""
 
 

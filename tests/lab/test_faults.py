@@ -140,7 +140,7 @@ def test_where_namespaces_are_forbidden_the_local_paths_are_measured(where: Path
 
 def test_ctrl_c_ends_a_run_cleanly_and_resume_continues_it(where: Path, cache: Path) -> None:
     before = machine_state()
-    with Session(["run", "few.toml", "--out", "a.howfar"], cache, where) as session:
+    with Session(["run", "short.toml", "--out", "a.howfar"], cache, where) as session:
         wait_until(lambda: len(session.reported_trials()) >= 2 or session.has_ended(), "two trials")
         os.killpg(session.process.pid, signal.SIGINT)  # a terminal signals all foreground processes
         code = session.wait()

@@ -31,6 +31,8 @@ CONNECTIONS = 2
 """Connections of the scenario's load."""
 _HOPS = tuple(name for name, path in PATHS.items() if path.hops)
 _READ_PROTOCOLS = ("postgresql", "redis", "memcached")
+_COMPARED = ("haproxy", "sidecar")
+"""These paths have two trials, because the smaller CPU time of each is compared."""
 
 
 def _server(path: NetworkPath) -> str:
@@ -60,7 +62,8 @@ def seen(cache: Path) -> Any:
     def measure(server: str) -> Mapping[str, list[dict[str, Any]]]:
         names = [name for name, kind in _CASES if kind == server and _missing_program(name, server) is None]
         request = json.dumps({"server": server, "tables": 1, "table_size": 1000, "connections": 8})
-        trials = run_scenario("paths_scenario", request, *names, cache=cache)[0]["trials"]
+        repeated = [name for name in names if name in _COMPARED and server == _server(PATHS[name])]
+        trials = run_scenario("paths_scenario", request, *names, *repeated, cache=cache)[0]["trials"]
         return {name: [trial for trial in trials if trial["path"] == name] for name in names}
 
     def trials_of(name: str, server: str = "") -> list[dict[str, Any]]:
@@ -93,7 +96,7 @@ def test_a_receipt_proves_that_its_programs_carried_the_load(seen: Any, path: st
             assert trial["receipt"]["link"]["counters"]["to_server"]["segments"] > 0
 
 
-@pytest.mark.parametrize("path", ("haproxy", "sidecar"))
+@pytest.mark.parametrize("path", _COMPARED)
 def test_byte_counters_of_a_hop_agree_with_the_servers(seen: Any, path: str) -> None:
     """The server also counts the laboratory's own session."""
     for trial in seen(path):
@@ -115,7 +118,8 @@ def test_two_hops_take_more_cpu_than_one(seen: Any) -> None:
     def per_query(path: str) -> float:
         return min(float(trial["cpu"]["forwarder"] / trial["transactions"]) for trial in seen(path))
 
-    assert per_query("sidecar") > 1.3 * per_query("haproxy")
+    one, two = map(per_query, _COMPARED)
+    assert two > 1.3 * one
 
 
 def _start_session(path: str, where: Path, cache: Path) -> Session:

@@ -59,6 +59,7 @@ def skip_unless_installed(*programs: str) -> None:
 
 
 _PLAN = tiny_plan(link=False, blocks=2)
+_SHORT_PLAN = tiny_plan(("remote",), link=False, blocks=2)
 _LIFE = """
 howfar hosts up
 howfar hosts show --json >show.json
@@ -75,6 +76,8 @@ ls /dev/shm >shm.txt
 howfar hosts down
 sleep 0.5
 ps -eo stat,args >after.txt
+howfar run short.toml --on hosts.toml --place client=a,server=b --out own.howfar 2>own.txt && echo 0 >own.code || echo $? >own.code
+ps -eo stat,args >after-own.txt
 ! howfar hosts down
 """
 
@@ -86,9 +89,11 @@ def alive_lines(ps: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def hosts_life(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the output of `_LIFE`: two hosts are joined, shown, used for a run and released."""
+    """A directory with the output of `_LIFE`: two hosts are joined, shown, used for a run and released, then joined and released by a
+    run."""
     directory = tmp_path_factory.mktemp("h")
     (directory / "plan.toml").write_text(_PLAN)
+    (directory / "short.toml").write_text(_SHORT_PLAN)
     done = run_on_hosts(cache, directory, _LIFE)
     assert done.returncode == 0, done.stderr
     assert "are not up" in done.stderr.splitlines()[-2]
@@ -130,6 +135,14 @@ def test_ray_listens_only_on_the_addresses_of_the_hosts(hosts_life: Path) -> Non
 def test_no_process_remains_when_hosts_are_down(hosts_life: Path) -> None:
     shown = (hosts_life / "after.txt").read_text()
     assert not [line for line in alive_lines(shown) if "ray" in line or "howfar.fleet" in line]
+
+
+def test_a_run_that_joins_the_hosts_itself_releases_them(hosts_life: Path) -> None:
+    assert_completed(int((hosts_life / "own.code").read_text()), (hosts_life / "own.txt").read_text())
+    run = read_run(hosts_life / "own.howfar")
+    assert run.stop is StopReason.BLOCKS and good_trials(run)
+    shown = (hosts_life / "after-own.txt").read_text()
+    assert not [line for line in alive_lines(shown) if "raylet" in line]
 
 
 @pytest.fixture(scope="module")

@@ -261,7 +261,7 @@ _HOP = _hops_plan(["remote", "haproxy", "pgbouncer-tcp", "nutcracker"], "persist
 @pytest.mark.parametrize(
     ("server", "path"),
     [
-        pytest.param("mariadb", "haproxy", marks=pytest.mark.thorough),
+        ("mariadb", "haproxy"),
         pytest.param("postgresql", "pgbouncer-tcp", marks=pytest.mark.thorough),
         pytest.param("redis", "nutcracker", marks=pytest.mark.thorough),
     ],

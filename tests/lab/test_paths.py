@@ -17,17 +17,19 @@ from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 _TABLES, _SIZE = 2, 1000
+_REPEATED = ("socket", "forwarded-socket")
+"""These paths have two trials."""
 
 
 @pytest.fixture(scope="module")
 def seen(cache: Path) -> dict[str, Any]:
     request = json.dumps({"tables": _TABLES, "table_size": _SIZE, "connections": 8})
-    return run_scenario("paths_scenario", request, *PATHS, cache=cache)[0]
+    return run_scenario("paths_scenario", request, *PATHS, *_REPEATED, cache=cache)[0]
 
 
 def _trials(seen: dict[str, Any], path: str) -> list[dict[str, Any]]:
     found = [trial for trial in seen["trials"] if trial["path"] == path]
-    assert len(found) == 1 + (path == PATHS[0])
+    assert len(found) == 1 + (path in _REPEATED)
     return found
 
 
@@ -36,8 +38,12 @@ def test_each_path_is_as_requested(seen: dict[str, Any], path: str) -> None:
     for trial in _trials(seen, path):
         assert trial["transactions"] > 0
         assert unexcused(trial["violations"]) == []
+
+
+@pytest.mark.parametrize("path", _REPEATED)
+def test_a_server_has_all_pages_in_memory(seen: dict[str, Any], path: str) -> None:
     reads = [trial["receipt"]["server"]["counters"]["pages_read"] for trial in _trials(seen, path)]
-    assert min(reads) == 0, "only a busy machine may read pages from files, which voids the trial"
+    assert min(reads) == 0, "a busy machine may read pages from files in one trial, which voids it, but not in both"
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ from tests.lab.undisturbed import unexcused
 from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
-CASES = {
-    "mariadb": (
+_MARIADB = (
+    "mariadb",
+    (
         "socket",
         "tcp+per_page",
         "remote",
@@ -38,16 +39,16 @@ CASES = {
         "deaths",
         "lines",
     ),
-    "mysql": ("tcp", "remote:1.3+per_page"),
-    "postgresql": ("socket", "remote+per_page"),
-}
+)
+_POSTGRESQL = ("postgresql", ("socket", "remote+per_page"))
+_SCENARIOS = (
+    _MARIADB,
+    _POSTGRESQL,
+    ("postgresql", ("tcp+per_page", "remote", "forwarded-socket+per_page")),
+    ("mysql", ("tcp", "remote:1.3+per_page")),
+)
+"""Servers, and the cases of each scenario."""
 SEEN_FROM = {"socket": "localhost", "tcp": "127.0.0.1", "remote": "10.77.0.1", "forwarded-socket": "localhost"}
-
-
-@pytest.fixture(scope="module", params=rarely_but(("mariadb", "postgresql"), CASES))
-def name(request: pytest.FixtureRequest) -> str:
-    _require_php_and(request.param)
-    return str(request.param)
 
 
 def _require_php_and(name: str) -> None:
@@ -56,21 +57,23 @@ def _require_php_and(name: str) -> None:
         require_server(server)
 
 
-@pytest.fixture(scope="module")
-def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    return _scenario(name, cache)
+@pytest.fixture(
+    scope="module", params=rarely_but((_MARIADB, _POSTGRESQL), _SCENARIOS), ids=lambda scenario: scenario[0]
+)
+def seen(request: pytest.FixtureRequest, cache: Path) -> dict[str, dict[str, Any]]:
+    return _run_scenario(*request.param, cache)
 
 
 @pytest.fixture(scope="module")
 def of_mariadb(cache: Path) -> dict[str, dict[str, Any]]:
     """The results with MariaDB, on which the special cases run."""
-    _require_php_and("mariadb")
-    return _scenario("mariadb", cache)
+    return _run_scenario(*_MARIADB, cache)
 
 
 @functools.cache
-def _scenario(name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    (result,) = run_scenario("php_scenario", str(find_server(name).path), *CASES[name], cache=cache)
+def _run_scenario(name: str, cases: tuple[str, ...], cache: Path) -> dict[str, dict[str, Any]]:
+    _require_php_and(name)
+    (result,) = run_scenario("php_scenario", str(find_server(name).path), *cases, cache=cache)
     found: dict[str, dict[str, Any]] = result["trials"]
     return found
 

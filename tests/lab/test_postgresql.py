@@ -28,20 +28,22 @@ _SMALL = ("--server", "postgresql", "--tables", "1", "--table-size", "10")
 _ENCRYPTED = {"path": "remote", "tls": "1.3"}
 _CONNECTING = {"path": "tcp", "connect": "per-transaction"}
 _WRITING = {"path": "socket", "kind": "oltp_read_write"}
+_REPEATED = "socket"
+"""This path has two trials."""
 
 
 @pytest.fixture(scope="module")
 def seen(cache: Path) -> dict[str, Any]:
     request = json.dumps({"server": "postgresql", "tables": _TABLES, "table_size": _SIZE, "connections": 8})
-    cells = [*PATHS, *map(json.dumps, (_ENCRYPTED, _CONNECTING, _WRITING))]
+    cells = [*PATHS, *map(json.dumps, (_ENCRYPTED, _CONNECTING, _WRITING)), _REPEATED]
     return run_scenario("paths_scenario", request, *cells, cache=cache)[0]
 
 
 def _trials(seen: dict[str, Any], **cell: str) -> list[dict[str, Any]]:
-    """The trials of a cell: two of the first one."""
+    """The trials of a cell."""
     names = {"path", "tls", "connect", "kind"}
     found = [trial for trial in seen["trials"] if {name: trial[name] for name in names & set(trial)} == cell]
-    assert len(found) == 1 + (cell == {"path": PATHS[0]})
+    assert len(found) == 1 + (cell == {"path": _REPEATED})
     return found
 
 

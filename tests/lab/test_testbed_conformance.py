@@ -17,7 +17,6 @@ def test_the_laboratory_conforms(cache: Path) -> None:
     assert {"conforms": True} in run_scenario("testbed_conformance", cache=cache)
 
 
-@pytest.mark.thorough
 @needs_hosts
 def test_hosts_conform(cache: Path, tmp_path: Path) -> None:
     done = run_on_hosts(cache, tmp_path, f"{sys.executable} -m tests.lab.testbed_conformance hosts.toml")

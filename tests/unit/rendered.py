@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from howfar.analysis.answer import MAX_WORDS
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import render_as, render_in_terminal
 from howfar.report.terminal import to_ascii
@@ -23,6 +24,11 @@ def is_golden(path: Path, text: str) -> None:
     if os.environ.get("HOWFAR_GOLDEN") == "write":
         path.write_text(text, "utf-8")
     assert text == path.read_text("utf-8"), f"{path.name} changed; HOWFAR_GOLDEN=write writes it again: read it"
+
+
+def is_short(text: str) -> None:
+    """Assert that a sentence of an answer has at most `MAX_WORDS` words and no brackets."""
+    assert 1 <= len(text.split()) <= MAX_WORDS and not set("()[]{}") & set(text), text
 
 
 def _in_terminal(

@@ -703,4 +703,6 @@ def test_the_same_work_that_takes_more_cpu_in_some_blocks_is_told_first(slowed: 
     summary = summarise(run.model_copy(update={"trials": tuple(map(one, run.trials))}))
     assert (Diagnostic.UNEVEN_CPUS in summary.warnings) is warned
     assert summary.cpu_scatter is not None and (0.2 < summary.cpu_scatter < 0.3) is warned
-    assert ("CPU time of the same work varied" in " ".join(terminal.render(summary, 100).split())) is warned
+    screen = " ".join(terminal.render(summary, 100).split())
+    assert ("CPU time of the same work varied" in screen) is warned
+    assert ("(±2" in screen) is warned

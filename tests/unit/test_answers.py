@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.unit.rendered import is_short
 from tests.unit.test_frozen_reports import RUNS
 
 from howfar import findings
@@ -148,8 +149,7 @@ def stored(name: str, folder: Path) -> Summary:
 def test_the_answer_of_each_stored_run_is_one_short_sentence_without_brackets(name: str, tmp_path: Path) -> None:
     summary = stored(name, tmp_path)
     text = summary.answer.sentence
-    assert 1 <= len(text.split()) <= MAX_WORDS, text
-    assert not set(text) & set("()[]{}"), text
+    is_short(text)
     assert text.endswith(".") and text.count(". ") == 0, "one sentence"
     assert summary.answer.question, "the report says what was asked"
 

@@ -28,7 +28,7 @@ from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, cycle_of, max_queue
 from howfar.bottleneck.evidence import gather_evidence
 from howfar.bottleneck.limit import Intervention, find_limit
 from howfar.bottleneck.rules import RuleFinding, cpu_residence, judge
-from howfar.bottleneck.texts import LIMITS, NON_REMEDIES, REMEDIES
+from howfar.bottleneck.texts import DIVIDED, LIMITS, NON_REMEDIES, REMEDIES
 from howfar.bottleneck.traffic import carried_from_interface_count, carried_from_payload, ceilings, network_series
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.receipt import HopsReceipt, ReplicationReceipt, ReplicationWindow, TrialReceipt
@@ -540,6 +540,7 @@ def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> 
     limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, other_programs={SERVER_CPU_NUMBER: others}))
     assert limit.resource is Resource.SERVER_CPU
     assert limit.divided and limit.confidence == "low"
+    assert limit.says.endswith(DIVIDED)
     assert all(share in limit.says for share in ("server 3", "other programs 3", "emulator 31 %"))
     assert limit.would_change.startswith("separate CPUs")
 

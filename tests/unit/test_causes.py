@@ -57,7 +57,7 @@ def test_the_answer_has_its_cause_and_certainty() -> None:
     assert [cause.id for cause in SUMMARY.answer.causes] == ["longer-round-trips"]
     assert 0 < len(SUMMARY.answer.why.split()) <= MAX_WORDS
     assert certainty(SUMMARY).startswith("Firm: everything was measured 8 times; ")
-    assert "doubtful" not in certainty(SUMMARY)
+    assert "because of" not in certainty(SUMMARY)
     disturbed = certainty(SUMMARY.model_copy(update={"warnings": (Diagnostic.BUSY_MACHINE,)}))
     assert disturbed.startswith("Poor, because of other work on this machine: everything was measured 8 times; ")
     assert certainty(SUMMARY.model_copy(update={"target_half_width": 0.001})).startswith("Fair: everything was ")

@@ -9,7 +9,7 @@ import pytest
 from tests.made import build, build_trial, latency, with_receipt
 from tests.unit.made_replication import MS, run_of
 
-from howfar.analysis.answer import UNRESOLVED
+from howfar.analysis.answer import MAX_WORDS, UNRESOLVED, sentence
 from howfar.contract.environment import RunEnvironment
 from howfar.contract.messages import DirectionStats
 from howfar.contract.receipt import (
@@ -23,8 +23,9 @@ from howfar.contract.receipt import (
     WritersReceipt,
 )
 from howfar.contract.receipt_messages import CpuUse, Histogram
-from howfar.experiments.cluster.analysis import ClusterCost, conclude
+from howfar.experiments.cluster.analysis import ClusterCost, conclude, explain
 from howfar.experiments.cluster.report import conflict_tables, draw_rates_over_distance, main_table
+from howfar.experiments.cluster.texts import TEXTS
 from howfar.experiments.registry import document, experiment_of, summarise
 from howfar.plan.agreement import agreement_s, read_wait_s
 from howfar.plan.distances import rtts_ns
@@ -135,6 +136,19 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
         ("elsewhere", "Group Replication"),
         ("elsewhere", "Galera"),
     ]
+    (cause,) = summary.answer.causes
+    assert (cause.subject, cause.parameters["nearest_ms"], cause.parameters["farthest_ms"]) == (
+        far_finding.parameters["distances"],
+        1,
+        85,
+    )
+    assert summary.answer.why == sentence([cause], TEXTS) and len(summary.answer.why.split()) <= MAX_WORDS
+    crowd = points["far"].model_copy(update={"threads": 64, "farthest_ms": 200.0})
+    assert explain(found.model_copy(update={"points": (*found.points, crowd)})) == (cause,), "that of the answer"
+    reads = found.model_copy(update={"operation": "read"})
+    assert "a read waits" in sentence(explain(reads), TEXTS)
+    idle = [point.model_copy(update={"agreement_ms": 0.0}) for point in found.points]
+    assert explain(reads.model_copy(update={"points": (*idle,)})) == (), "a read that is not ordered waits for no node"
     assert len(main_table(found).rows) == 3
     assert (points["near"].second_ms, points["far"].second_ms, points["alone"].second_ms) == (1, 85, None)
     drawing = draw_rates_over_distance(found, 900)

@@ -32,6 +32,7 @@ from howfar.experiments.crash.analysis import (
     conclude,
     crash_findings,
     detail_findings,
+    explain,
     lost_before_text,
     lost_per_crash,
     predicted_loss,
@@ -200,6 +201,16 @@ def test_details_hold_what_the_tables_do_not(findings: CrashFindings) -> None:
     assert "early-reads" in {finding.id for finding in detail_findings(unwatched)}
 
 
+def test_the_cause_is_the_age_of_what_the_mode_of_the_answer_lost(findings: CrashFindings) -> None:
+    answer, (cause,) = crash().answer, crash().answer.causes
+    assert answer.findings[0].id == "lost"
+    assert (cause.id, cause.subject) == ("unprotected", answer.findings[0].subject)
+    assert cause.parameters == pytest.approx({"age_ms": 45})
+    other = _loss(findings, "asynchronous").model_copy(update={"mode": "commit-off", "lost_age_ms": 7.0})
+    (cause,) = explain([other, *findings.losses], answer.findings[0])
+    assert cause.parameters["age_ms"] == pytest.approx(45), "not that of the first mode in the plan"
+
+
 def test_void_crashes_are_counted_and_in_no_figure() -> None:
     planted = crash_trial(900, 9999, "sync").model_copy(update={"status": TrialStatus.VOID, "void_reason": "planted"})
     run = run_of("mariadb", CRASH_ARMS, [*crash_trials(), planted], "crash")
@@ -242,6 +253,7 @@ def test_a_semi_synchronous_loss_begins_the_answer_and_changes_the_advice() -> N
         ("none-lost", "semi-sync AFTER_COMMIT"),
     ]
     assert others[0].parameters["fault"] == "cut", "the fault of the table's row"
+    assert summary.answer.causes == (), "why asynchronous replication loses commits is no cause of this answer"
     assert "AFTER_COMMIT" in summary.advice[0].action
     found = findings_of(summary, ReplicationFindings).crash
     assert found is not None and "worst" in {finding.id for finding in detail_findings(found.losses)}

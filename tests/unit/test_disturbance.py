@@ -6,11 +6,14 @@ import random
 
 import pytest
 from tests.made import build_trial
+from tests.unit.rendered import markdown
 from tests.unit.synthetic_run import PATHS, arms, measured, receipt, run_of, synthetic_run
 
+from howfar.analysis.advice_texts import ACTIONS
 from howfar.analysis.summary import Summary, _all_advice
 from howfar.contract.receipt import ProgramUse
 from howfar.experiments.registry import render_in_terminal, summarise
+from howfar.findings import capital
 from howfar.report.certainty import certainty
 from howfar.stats.intervals import Resolution
 from howfar.store.records import MachineLoad, StopReason, Trial
@@ -71,15 +74,14 @@ def test_a_quiet_machine_is_not_disturbed() -> None:
 
 def test_ratios_that_the_disturbance_changed_are_given_without_it_too() -> None:
     """The local baseline falls to a third, and the arm over the link hardly: its ratio in these blocks says nothing about paths."""
-    summary = disturbed_run(0.83)
+    summary, slowed_alike = disturbed_run(0.83), disturbed_run(1 / 3)
     assert summary.disturbance is not None and "remote" in summary.disturbance.quiet_ratios
     found = summary.disturbance.quiet_ratios["remote"]
     quiet = found.ratio
     assert found.reference == "socket" and found.resolution is Resolution.SLOWER
-    undisturbed = disturbed_run(1 / 3).disturbance
-    reference = next(cell.ratio for cell in disturbed_run(1 / 3).cells if cell.arm == "remote")
-    assert undisturbed is not None and reference is not None
-    assert quiet.low is not None and quiet.high is not None and quiet.low <= reference.value <= quiet.high
+    expected = next(cell.ratio for cell in slowed_alike.cells if cell.arm == "remote")
+    assert slowed_alike.disturbance is not None and expected is not None
+    assert quiet.low is not None and quiet.high is not None and quiet.low <= expected.value <= quiet.high
     assert "without the blocks of these trials, remote is " in certainty(summary)
 
 
@@ -89,8 +91,17 @@ def test_a_run_that_was_much_disturbed_is_to_be_repeated() -> None:
     assert many.advice[0].id == "repeat-disturbed" and "such as cargo" in many.advice[0].action
     assert many.advice[0].lines == (many.command,) and many.advice[0].action.endswith(":")
     assert certainty(few).startswith("Fair: ") and certainty(many).startswith("Poor: ")
-    unnamed = disturbed_run(1 / 3, names=False, disturbed=(1, 2, 5, 7))
-    assert unnamed.advice[0].id == "repeat-elsewhere", "no program was found that could be stopped"
+
+
+def test_what_no_named_program_disturbed_is_to_be_repeated_when_it_is_quiet() -> None:
+    """No program was found that could be stopped. The command completes the action, and is no configuration."""
+    summary = disturbed_run(1 / 3, names=False, disturbed=(1, 2, 5, 7))
+    advice = summary.advice[0]
+    assert advice.id == "repeat-elsewhere" and advice.action == f"{capital(ACTIONS['repeat-elsewhere'])}:"
+    assert advice.because.startswith("Other programs used") and advice.lines == (summary.command,)
+    advised, _, configuration = " ".join(markdown.render(summary).split()).partition(" ## Configuration ")
+    assert f"1. **{advice.action}** ``` {summary.command} ``` {advice.because}" in advised
+    assert summary.command not in configuration.partition("<details>")[0]
 
 
 def test_a_quick_run_never_ends_without_advice() -> None:

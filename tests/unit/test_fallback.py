@@ -14,7 +14,7 @@ from howfar.experiments.fallback.analysis import (
     fallback_series,
     fallback_stories,
 )
-from howfar.experiments.fallback.report import conclude, fallback_table
+from howfar.experiments.fallback.report import conclude, explain, fallback_table
 from howfar.experiments.fallback.texts import TEXTS
 from howfar.experiments.replication.arms import MAX_POINTS
 from howfar.findings import Finding
@@ -52,6 +52,17 @@ def test_times_and_counts_are_those_of_the_records() -> None:
     assert (finding.id, finding.subject) == ("fell-back", "semi-sync AFTER_SYNC")
     assert finding.estimate is not None and finding.estimate.value == 1234
     assert (finding.parameters["stall_s"], finding.parameters["censored"]) == (10, 0)
+    series = story.series
+    events = {
+        "link-cut": ("left_s", series.left_s),
+        "fell": ("fell_s", series.fell_s),
+        "link-back": ("returned_s", series.returned_s),
+    }
+    assert {cause.id: cause.parameters for cause in explain([story])} == {
+        name: dict([time]) for name, time in events.items()
+    }
+    waited = story.model_copy(update={"degraded_ms": None, "series": series.model_copy(update={"fell_s": None})})
+    assert explain([waited, story]) == (), "the answer begins with a mode that did not fall back"
     assert (story.censored, story.most_behind) == (0, 40)
     assert not _has_note(story, "lower-bound")
 

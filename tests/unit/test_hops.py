@@ -23,6 +23,7 @@ from howfar.experiments.hops.report import (
     HopCosts,
     conclude,
     draw_poolers,
+    explain,
     find_pooler_payoffs,
     hop_finding,
     pooler_finding,
@@ -260,6 +261,7 @@ def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
     finding = next(each for each in summary.answer.findings if each.subject == "haproxy")
     assert (finding.id, finding.verdict) == (UNRESOLVED, Resolution.NOT_RESOLVED)
     assert certainty(summary).startswith("Poor: ") and "beyond ±100 %" in certainty(summary)
+    assert certainty(summary) in " ".join(render_in_terminal(summary, 400, False, True, False).split())
     for cell in summary.cells:
         if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
             assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"
@@ -359,6 +361,17 @@ def test_a_crossing_is_said_only_where_some_ratio_is_resolved(pooled_run: Run, p
         cells.append(poolers_table(costs.model_copy(update={"poolers": found})).rows[0][2].text)
     assert said == [("unclear/persistent", None), ("pays-from/persistent", kept.pays_from)]
     assert cells == ["unclear", f"{kept.pays_from:.1f}"]
+
+
+def test_a_connect_is_the_cause_only_where_a_pooler_pays_off_and_a_connect_takes_time(pooled: Summary) -> None:
+    connect_us = Estimate(value=900.0, low=850.0, high=950.0)
+    costs = reports.findings_of(pooled, HopCosts).model_copy(update={"connect_us": connect_us})
+    (cause,) = explain(costs)
+    assert (cause.id, cause.subject, cause.estimate) == ("connect", costs.baseline, connect_us)
+    unclear = connect_us.model_copy(update={"low": -10.0})
+    assert explain(costs.model_copy(update={"connect_us": unclear})) == ()
+    lossy = tuple(pooler.model_copy(update={"always": "costs"}) for pooler in costs.poolers)
+    assert explain(costs.model_copy(update={"poolers": lossy})) == ()
 
 
 def test_without_an_answer_there_is_no_number_of_clients(pooled: Summary) -> None:

@@ -28,12 +28,13 @@ from howfar.engine.process import Launcher
 from howfar.engine.run_load import LoadOutcome
 from howfar.errors import LabError, UsageError
 from howfar.experiments.latency.analysis import Latency, conclude
-from howfar.experiments.latency.report import _advice
+from howfar.experiments.latency.report import MAX_CAPACITY_SHARE, _advice
 from howfar.experiments.registry import render_as, schema, summarise
 from howfar.plan.cells import AGAIN, cells
 from howfar.plan.fitting import closed_loop_baseline, needs_capacity, with_capacity
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
+from howfar.report import figures
 from howfar.report.charts import LABEL_GAP, spread_labels
 from howfar.runner.observer import Observer
 from howfar.runner.preflight import MAX_CAPACITY_TRIALS, with_rates
@@ -196,7 +197,7 @@ def test_the_report_answers_in_every_form(summary: Summary) -> None:
     assert page.index(f'aria-label="{summary.answer.sentence}"') < page.index("<table"), (
         "the picture is that of the answer"
     )
-    assert "load of" in reports.markdown.render(summary)
+    assert "| load of<br>socket's |" in reports.markdown.render(summary)
     rows = list(spreadsheet.DictReader(io.StringIO(reports.csv.render(summary))))
     assert len(rows) == 9 and {row["keeps_up"] for row in rows} == {"True", "False"}
     jsonschema.validate(json.loads(render_as(summary, "json")), schema())
@@ -219,6 +220,25 @@ def test_the_answer_names_the_rates_that_are_too_high(summary: Summary) -> None:
     ]
     assert said[3:] == [("p99", name, rates[0]) for name in paths], "at the highest rate that all sustain"
     assert [each.estimate for each in summary.answer.findings[3:]] == [path.rates[0].p99_ms for path in paths.values()]
+
+
+@pytest.mark.parametrize(
+    ("low", "advised", "said"), [(0.9, 0.9, {"lower end", "bursts"}), (None, 1.0, {"bursts"}), (-0.5, None, set())]
+)
+def test_advice_is_a_share_of_the_capacity_only_where_that_is_known_to_be_more_than_none(
+    summary: Summary, low: float | None, advised: float | None, said: set[str]
+) -> None:
+    """`low` and `advised` are shares of the capacity; without the latter, the rate that was too high is advised."""
+    latency = found_of(summary)
+    remote = next(path for path in latency.paths if path.name == "remote")
+    assert remote.capacity_per_s is not None and remote.lowest_too_high is not None
+    value = remote.lowest_too_high.per_s  # four fifths of it are less than the rate
+    limits = {"low": None, "high": None} if low is None else {"low": low * value, "high": 2 * value}
+    changed = remote.model_copy(update={"capacity_per_s": Estimate(value=value, **limits)})
+    (advice,) = _advice(latency.model_copy(update={"paths": (changed,)}))
+    most = f"{value:,g}" if advised is None else figures.number(advised * value * MAX_CAPACITY_SHARE)
+    assert f" {most} " in advice.action
+    assert {words for words in ("lower end", "bursts") if words in advice.because} == said
 
 
 def test_a_rate_of_which_it_is_unclear_whether_it_is_too_high_is_called_unclear(summary: Summary) -> None:

@@ -32,6 +32,9 @@ from howfar.contract.messages import (
 from howfar.engine.process import engine_info
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load.cmdline import parse_command_line
+from howfar.load.result import Result
+from howfar.load.search import Goal, RateTrial
+from howfar.load.verdict import Stamp
 
 SECRET = "correct-horse-7"
 SERVER = f"mysql://{fake_load.SOCKET}?user=u&db=d"
@@ -253,6 +256,38 @@ def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "open loop, 100 transactions/s due" in out, "the report of the rate that was found"
     assert run(tmp_path, monkeypatch, "oltp_read_only", "--search=p99<1ms", "--search-low=50") == 0
     assert "Less than " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("layout", "first_line"), [("sysbench", "SQL statistics:"), ("pgbench", "transaction type: ")])
+def test_a_search_says_above_a_borrowed_layout_what_it_found(
+    layout: str, first_line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["oltp_read_only", "--search-low=50", "--search-high=100", f"--report={layout}"]
+    assert run(tmp_path, monkeypatch, *arguments, "--search=p99<20ms") == 0
+    lines = capsys.readouterr().out.splitlines()
+    (found,) = (number for number, line in enumerate(lines) if line.startswith("At least 100 transactions/s"))
+    assert not lines[found - 1] and lines[found + 1].startswith(first_line)
+    assert lines[found - 2].startswith("trial "), "below the last trial"
+    assert run(tmp_path, monkeypatch, *arguments, "--search=p99<1ms") == 0
+    assert capsys.readouterr().out.count("Less than ") == 1
+
+
+@pytest.mark.parametrize("layout", ["sysbench", "pgbench", "human"])
+def test_a_search_with_a_client_short_of_cpu_says_so_in_every_layout(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials: list[float] = []
+
+    def judge(result: Result, goal: Goal, rate: float) -> RateTrial:
+        trials.append(rate)
+        return RateTrial(rate, 1, False, f"2.00 ms, {Stamp.CLIENT_LIMITED}" if rate > 150 else "")
+
+    monkeypatch.setattr("howfar.cli.load.judge_trial", judge)
+    arguments = ["oltp_read_only", "--search=p99<1ms", "--search-low=100", f"--report={layout}"]
+    assert run(tmp_path, monkeypatch, *arguments) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the highest rate that met p99 < 1ms" in out
+    assert f"{len(trials)} trials" in out and "this client was short of CPU" in out
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_pages_as_requested_are_good() -> None:
         (PHP, by_php(mysql_turns=4 * PAGES - 1), "50 pages made 149 round trips to mysql instead of 150"),
         (PHP, by_php(redis_turns=0), "0 round trips to redis instead of 100"),
         (PHP, by_php(redis_connects=PAGES + 1), "51 connections to redis instead of 50"),
-        (PHP, by_php(misses=1, hits=11 * PAGES - 1), "1 keys were not found"),
+        (PHP, by_php(misses=1, hits=11 * PAGES - 1), "1 key was not found"),
         (PHP, by_php(hits=11 * PAGES - 1), "50 pages found 549 keys instead of 550"),
         (PHP, by_php(cpu_ns=CPU_NS * PAGES), "more computing (100000009 ns) than CPU time (100000000 ns)"),
         (PHP, by_php(app_cpu_ns=CPU_NS * PAGES - 1), "computed for 99999999 ns instead of 100000000 ns"),
@@ -106,7 +106,7 @@ def outcome(finished: Finished) -> LoadOutcome:
 
 def test_differences_make_a_trial_void() -> None:
     assert PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php())) == ()
-    assert PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php(misses=1)))[0].startswith("1 keys")
+    assert PageLoad(job(PHP), SPEC).find_mismatches(outcome(by_php(misses=1)))[0].startswith("1 key was not found")
 
 
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:

@@ -421,7 +421,7 @@ def test_a_replay_says_whether_the_prediction_was_right_and_which_end_was_late(r
     page = replay.ReplayedPage(
         name="front", pages=6, **unsure, predicted=found.pages[0].bottom_up, client_late=0, server_late=0
     )
-    wide = replay.Replay(target="remote", rtt_ns=500_000, blocks=6, pages=(page,))
+    wide = replay.Replay(target="remote", rtt_ns=500_000, blocks=6, pages=(page,), recorded_unix_ns=None)
     assert "as predicted" not in is_answer_first(replay.document(wide)).text
     assert "a tool that fell behind" in is_answer_first(replayed(75.5, late_ns=9_000_000)).certainty
     first, *_, last = replayed(75.5, blocks=1).blocks

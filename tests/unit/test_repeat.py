@@ -245,5 +245,6 @@ def test_the_report_sets_what_was_repeated_beside_what_was_recorded(tmp_path: Pa
     assert is_answer_first(document(whole)).text.startswith("page took 0.40 ms on db1:3306, and 0.24 ms")
     assert "this tool was behind the recording by 5.0% of the time" in shown
     assert "left out (4 ping, in 4 pages)" in " ".join(shown.split())
+    assert "page 0.40 [0.40, 0.40] 0.24" in " ".join(shown.split()), "the interval stands in the table"
     assert "Sessions were read only." in shown
     assert page.recorded_connecting_ms == pytest.approx((50_000 + UNSEEN_NS) / 1e6), "a login of one round trip"

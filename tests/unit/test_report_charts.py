@@ -11,6 +11,7 @@ from howfar.analysis.summary import Summary
 from howfar.experiments.paths import report as charts
 from howfar.experiments.registry import summarise
 from howfar.report.charts import drift_chart
+from howfar.report.document import Chart
 from howfar.stats.estimate import Estimate
 
 
@@ -63,6 +64,21 @@ def test_a_ratio_beyond_the_cap_is_still_shown(summary: Summary) -> None:
         for cell in summary.cells
     )
     assert charts.ratio_domain(cells, 0.05)[0] < 0.009
+
+
+def test_an_unknown_cpu_time_is_not_the_least(summary: Summary) -> None:
+    def title(unknown: set[str]) -> str:
+        cells = tuple(
+            cell.model_copy(update={"cpu_us_per_query": cell.cpu_us_per_query.model_copy(update={"server": None})})
+            if cell.arm in unknown
+            else cell
+            for cell in summary.cells
+        )
+        changed = summary.model_copy(update={"cells": cells})
+        return next(b.title for b in charts.chart_sections(changed) if isinstance(b, Chart) and b.name == "cpu")
+
+    assert "with socket" in title(set()) and "with socket" not in title({"socket"})
+    assert title({cell.arm for cell in summary.cells}) == ""
 
 
 def test_trials_are_counted_from_nought(summary: Summary) -> None:

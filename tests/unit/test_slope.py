@@ -19,7 +19,7 @@ from typing import cast
 import pytest
 from tests.unit.made_recording import is_answer_first
 
-from howfar.contract.messages import UnixTarget
+from howfar.contract.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.recording import slope
 from howfar.recording.insertion import NamedServer
@@ -31,6 +31,7 @@ from howfar.stats.estimate import Estimate
 
 DELAYS_NS = (0, 1_000_000, 2_000_000, 5_000_000)
 COSTS = Costs(tap_us=0, loopback_us=8, idle="polling")
+WARM_UP = WarmUp(1, False)
 
 
 def line(delay_ms: float) -> float:
@@ -61,8 +62,11 @@ def observed(
     return found
 
 
-def analyzed(observations: list[Observation], costs: Costs = COSTS) -> Slope:
-    return analyze(observations, costs)
+def analyzed(
+    observations: list[Observation], costs: Costs = COSTS, warm_up: WarmUp = WARM_UP, server: str = "/s"
+) -> Slope:
+    began_unix_ns = 1_764_338_700_000_000_000
+    return analyze(observations, costs, warm_up, server=server, began_unix_ns=began_unix_ns, measured_s=41.6)
 
 
 def test_the_slope_is_the_number_of_round_trips() -> None:
@@ -170,7 +174,7 @@ def test_each_answer_is_short_and_says_why_and_how_sure(
     round_trips: float, time_ms: Callable[[float], float], noise_ms: float, still_falling: bool
 ) -> None:
     seen = [one.model_copy(update={"round_trips": round_trips}) for one in observed(time_ms, noise_ms=noise_ms)]
-    found = analyze(seen, COSTS, WarmUp(400, still_falling))
+    found = analyzed(seen, warm_up=WarmUp(400, still_falling))
     answer = is_answer_first(document(found, "page.php"))
     assert ("still falling" in answer.certainty) is still_falling
 
@@ -195,9 +199,20 @@ def test_a_wide_interval_does_not_say_how_many_round_trips_are_waited_for(
 
 
 def test_the_setting_names_server_duration_and_day() -> None:
-    measured = {"server": "127.0.0.1:3306", "began_unix_ns": 1_764_338_700_000_000_000, "measured_s": 41.6}
-    found = analyzed(observed()).model_copy(update=measured)
+    found = analyzed(observed(), server="127.0.0.1:3306")
     assert document(found, "a").setting == "127.0.0.1:3306 · 8 blocks in 42 s · 2025-11-28 14:05 UTC"
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        (UnixTarget(path="/run/s.sock"), "/run/s.sock"),
+        (TcpTarget(host="10.0.0.1", port=3306), "10.0.0.1:3306"),
+        (TcpTarget(host="::1", port=3306), "[::1]:3306"),
+    ],
+)
+def test_the_server_is_named_by_its_path_or_by_host_and_port(target: Target, shown: str) -> None:
+    assert slope._describe_address(target) == shown
 
 
 def test_beyond_the_longest_delay_times_are_marked() -> None:

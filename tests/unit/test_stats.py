@@ -31,6 +31,7 @@ from howfar.stats.intervals import (
     MIN_BLOCKS,
     Resolution,
     Threshold,
+    are_disjoint,
     blocks_needed,
     excludes_one,
     half_width,
@@ -189,6 +190,17 @@ def test_a_difference_as_large_as_the_scatter_is_found() -> None:
         covered += quoted.low <= 0.9 <= quoted.high
     assert found >= 400
     assert covered / 500 >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 500)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "disjoint"),
+    [(3.0, 4.0, True), (2.0, 4.0, False), (-1.0, 0.5, True), (1.2, 1.5, False), (0, 9, False)],
+)
+def test_intervals_are_disjoint_if_no_value_lies_in_both(low: float, high: float, disjoint: bool) -> None:
+    fixed, other = Estimate(value=1.5, low=1.0, high=2.0), Estimate(value=low, low=low, high=high)
+    assert are_disjoint(fixed, other) is are_disjoint(other, fixed) is disjoint
+    without = Estimate(value=9.0, low=None, high=None)
+    assert are_disjoint(fixed, without) is are_disjoint(without, fixed) is None
 
 
 def test_disturbed_blocks_are_noticed_and_the_rank_estimate_is_quoted() -> None:

@@ -91,8 +91,8 @@ impl<S> Connections<S> {
         )
     }
 
-    /// Whether another connection fits; one that does not counts as refused.
-    pub(crate) fn has_room(&mut self, max: usize) -> bool {
+    /// Whether another connection may be accepted; one that may not counts as refused.
+    pub(crate) fn admit(&mut self, max: usize) -> bool {
         let has_room = self.open_count() < max;
         if !has_room {
             self.refuse("the tap has no room for more connections".to_owned());

@@ -132,7 +132,7 @@ impl Passer {
             let Some(socket) = self.connections.accept()? else {
                 return Ok(());
             };
-            if !self.connections.has_room(MAX_CONNECTIONS) {
+            if !self.connections.admit(MAX_CONNECTIONS) {
                 continue;
             }
             let (to_server, to_client) =

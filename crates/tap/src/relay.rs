@@ -156,7 +156,7 @@ impl Relay {
                 return Ok(());
             };
             self.accepted += 1;
-            if !self.connections.has_room(MAX_CONNECTIONS) {
+            if !self.connections.admit(MAX_CONNECTIONS) {
                 continue;
             }
             let now = now_ns();

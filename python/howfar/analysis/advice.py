@@ -50,7 +50,7 @@ MAX_ARMS_NAMED = 6
 """Maximum number of arms listed by name: the cells of a grid are too many for a list."""
 
 
-COMMANDS = ("repeat-disturbed", "full-plan")
+COMMANDS = ("repeat-disturbed", "repeat-elsewhere", "full-plan")
 """Ids of advice to type a command, which stands in `lines` and completes the action."""
 
 _OPTIONS_OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
@@ -67,7 +67,7 @@ class Advice(Part):
     lines: tuple[str, ...] = ()
     """Exact lines to type or to write into a file."""
     id: str = ""
-    """What to do: an id of `ACTIONS`. Empty: advice of an experiment."""
+    """What to do, such as `socket`. Empty: advice of an experiment."""
     parameters: Parameters = Field(default_factory=dict)
     """The figures of both texts."""
 
@@ -135,10 +135,7 @@ def advise_on_run(disturbance: Disturbance | None, command: str) -> tuple[Advice
     parameters: Parameters = {
         "named": fill(texts.SUCH_AS, name=program.name) if program else "",
         "command": command,
-        "most": disturbance.max_cpus,
-        "cpus": disturbance.machine_cpus,
-        "disturbed": disturbance.trials,
-        "known": disturbance.of,
+        **disturbance.figures(),
     }
     # Where programs were looked for and none was found, the kernel or short-lived processes used the CPUs.
     advice_id = "repeat-elsewhere" if disturbance.are_seen and not disturbance.programs else "repeat-disturbed"
@@ -175,7 +172,7 @@ def _action_id(cell: CellSummary, limit: Limit) -> str:
             return "latency-of-bytes"
         if round_trips_us > cell.cycle.us / 4:
             return "latency-of-round-trips"
-    return limit.resource.name.lower().replace("_", "-")
+    return limit.resource.id
 
 
 _LIMIT_FACTORS = ("compression", "tls", "connect", "threads", "rate_bps")
@@ -216,10 +213,9 @@ def _advice_on_limit(cell: CellSummary, limit: Limit, are_links_compared: bool) 
     if are_links_compared:
         parameters["rate_bps"] = float(cell.factors["rate_bps"])
         action = fill(texts.AT_RATE, action=action, rate_bps=parameters["rate_bps"])
-    reason = texts.REASONS["limit, would not" if limit.would_not else "limit"]
     figures = {"says": limit.says, "would_change": limit.would_change, "would_not": limit.would_not}
-    because = fill(reason, arm=cell.arm, **figures)
-    return Advice(action=note("{action}", action=action), because=because, id=advice_id, parameters=parameters)
+    because = fill(texts.REASONS["limit"], arm=cell.arm, **figures)
+    return Advice(action=f"{capital(action)}.", because=because, id=advice_id, parameters=parameters)
 
 
 def _advise_socket(context: _RunContext) -> Advice | None:
@@ -303,18 +299,14 @@ def _advise_no_forwarding(context: _RunContext) -> Advice | None:
     if forwarded is None or remote is None:
         return None
     table = context.table
-    rate_ratios = table.block_ratios(forwarded.arm, remote.arm)
-    cpu_ratios = table.block_ratios(forwarded.arm, remote.arm, table.path_cpu_us)
-    if not rate_ratios or not cpu_ratios:
+    speed = context.floors.ratio(table, forwarded.arm, remote.arm)
+    cost = context.floors.ratio(table, forwarded.arm, remote.arm, Metric.CPU)
+    if speed is None or cost is None:
         return None
-    speed, cost = judge_ratio(rate_ratios).reported, judge_ratio(cpu_ratios).reported
-    reasons = []
-    if context.floors.threshold(forwarded.factors).resolve(speed) is Resolution.SLOWER:
-        reasons.append("forwarded-slower")
-    if context.floors.threshold(forwarded.factors, Metric.CPU).resolve(cost) is Resolution.FASTER:
-        reasons.append("forwarded-cpu")
+    reasons = ["forwarded-slower"] if speed[1] is Resolution.SLOWER else []
+    reasons += ["forwarded-cpu"] if cost[1] is Resolution.FASTER else []
     parameters: Parameters = {"unit": table.unit, "one": SINGULAR[table.unit], "arm": remote.arm}
-    parameters |= {"ratio": interval_text(speed), "cpu_ratio": interval_text(cost)}
+    parameters |= {"ratio": interval_text(speed[0]), "cpu_ratio": interval_text(cost[0])}
     return _make_advice("no-forwarding", reasons, parameters) if reasons else None
 
 

@@ -52,9 +52,8 @@ SOCKET_OF_MYSQL = "write host=localhost, not 127.0.0.1"
 SUCH_AS = ", such as {name},"
 
 REASONS: Texts = {
-    "repeat-disturbed": "they used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
-    "limit": "{arm}: {says}. What would help: {would_change}.",
-    "limit, would not": "{arm}: {says}. What would help: {would_change}. What would not: {would_not}.",
+    "repeat-disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
+    "limit": "{arm}: {says}. What would help: {would_change}.{would_not:? What would not: {would_not}.}",
     "tcp-slower": "TCP on the same machine reaches {ratio} times the socket's {unit} per second",
     "tcp-cpu": "TCP uses {cpu_ratio} times the CPU per {one}",
     "round-trips": "over the network, a transaction makes {round_trips:of round-trip}; they take {link_ms:.2f} of its "

@@ -224,9 +224,19 @@ class NoiseFloors:
 
     def compare(self, table: TrialTable, arm: str, reference: str, figure: Metric = Metric.THROUGHPUT) -> Resolution:
         """Resolution of the ratio of one arm to another, paired by block. SLOWER: the figure is smaller."""
+        compared = self.ratio(table, arm, reference, figure)
+        return Resolution.NOT_RESOLVED if compared is None else compared[1]
+
+    def ratio(
+        self, table: TrialTable, arm: str, reference: str, figure: Metric = Metric.THROUGHPUT
+    ) -> tuple[Estimate, Resolution] | None:
+        """The ratio of one arm to another, paired by block, and its resolution. None: no block has both."""
         ratios = table.block_ratios(arm, reference, figure.reader(table))
+        if not ratios:
+            return None
+        ratio = judge_ratio(ratios).reported
         factors = next(other.factors for other in table.run.info.arms if other.name == arm)
-        return self.threshold(factors, figure).resolve(judge_ratio(ratios).reported if ratios else None)
+        return ratio, self.threshold(factors, figure).resolve(ratio)
 
 
 def measure_noise_floors(table: TrialTable, controls: Sequence[Control] = ()) -> NoiseFloors:

@@ -18,7 +18,7 @@ from howfar.plan.distances import EVEN
 from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, FactorLevels, node_rtts_ns, offered_per_s
 from howfar.plan.page import Keys, PageShape
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, PlanPart, rtt_void_ns
-from howfar.plan.types import Data, Timing, Workload, factors_model
+from howfar.plan.types import USED_KEYS, USED_OPTIONS, Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     excludes_one,
@@ -374,42 +374,6 @@ def _collect_facts(run: Run) -> dict[str, object]:
 
 _PLAN_TABLES: dict[str, type[PlanPart]] = {"workload": Workload, "data": Data, "timing": Timing, "keys": Keys}
 """Models of a plan's tables, except `factors`, and `pages`, which has a table for each page."""
-_STATEMENTS = frozenset({"db_ps_mode", "distribution"})
-_READS = frozenset(
-    {
-        "range_size",
-        "point_selects",
-        "range_selects",
-        "simple_ranges",
-        "sum_ranges",
-        "order_ranges",
-        "distinct_ranges",
-    }
-)
-_WRITES = frozenset({"index_updates", "non_index_updates", "delete_inserts"})
-_OPTIONS: Mapping[str, frozenset[str]] = {
-    "oltp_read_only": _STATEMENTS | _READS | {"skip_trx"},
-    "oltp_read_write": _STATEMENTS | _READS | _WRITES | {"skip_trx"},
-    "oltp_write_only": _STATEMENTS | _WRITES | {"skip_trx"},
-    "oltp_point_select": _STATEMENTS,
-    "oltp_insert": frozenset({"distribution"}),
-    "oltp_update_index": _STATEMENTS | {"index_updates"},
-    "oltp_update_non_index": _STATEMENTS | {"non_index_updates"},
-    "oltp_delete": _STATEMENTS,
-    "select_random_points": _STATEMENTS,
-    "select_random_ranges": _STATEMENTS,
-    "bulk_insert": frozenset(),
-    "single_row_inserts": frozenset(),
-    "single_row_updates": frozenset(),
-    "page": frozenset({"range_size"}),
-    "key_value": frozenset(),
-}
-"""Options of the table `workload` that each kind uses. It ignores the others."""
-_KEYS: Mapping[str, frozenset[str]] = {
-    "page": frozenset({"count", "value_bytes"}),
-    "key_value": frozenset(Keys.model_fields),
-}
-"""Entries of the table `keys` that kinds use. Other kinds use none."""
 
 
 def _plan_table(run: Run, table: str) -> Mapping[str, object]:
@@ -424,9 +388,9 @@ def _plan_table(run: Run, table: str) -> Mapping[str, object]:
         return _with_defaults(factors_model(), {**{name: [level] for name, level in ORDINARY.items()}, **value})
     filled = _with_defaults(_PLAN_TABLES[table], value)
     if table == "workload":
-        used = {"kind", *_OPTIONS.get(str(filled["kind"]), filled)}
+        used = {"kind", *USED_OPTIONS.get(str(filled["kind"]), filled)}
     elif table == "keys":
-        used = {*_KEYS.get(str(_plan_table(run, "workload").get("kind")), ())}
+        used = {*USED_KEYS.get(str(_plan_table(run, "workload").get("kind")), ())}
     else:
         used = {*filled}
     return {name: entry for name, entry in filled.items() if name in used}

@@ -82,6 +82,11 @@ class Machine:
     cpu_scatter: float | None = None
 
 
+def is_much_by_others(others_cpus: float, cpus: int) -> bool:
+    """Whether other programs used more CPUs than those of a quiet machine do."""
+    return others_cpus > MAX_OTHER_PROGRAMS_SHARE * cpus
+
+
 def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
     """Whether other programs were at work in the median trial: by their CPU use, stolen time, or more runnable tasks than our own.
     In files that do not record the CPU use of other programs: by waits for a disk.
@@ -97,7 +102,7 @@ def is_machine_busy(loads: Sequence[MachineLoad], machine: Machine, connections:
     cpus = machine.cpus
     others_active = cpus is not None and load_average > MAX_LOAD_PER_CPU * cpus + connections
     if cpus is not None and machine.others_cpus is not None:
-        others_active = others_active or machine.others_cpus > MAX_OTHER_PROGRAMS_SHARE * cpus
+        others_active = others_active or is_much_by_others(machine.others_cpus, cpus)
     elif all(load.busy_cpus is None for load in loads):
         others_active = others_active or io_share >= MAX_IO_PRESSURE_SHARE
     return steal_share >= MAX_STEAL_SHARE or others_active

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from howfar.analysis.cells import CellSummary, NoiseFloors
-from howfar.analysis.diagnostics import MAX_OTHER_PROGRAMS_SHARE
+from howfar.analysis.diagnostics import is_much_by_others
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, Resolution, judge_ratio
 from howfar.stats.trials import TrialTable, others_cpus_in_trial
@@ -60,6 +60,10 @@ class Disturbance(Part):
     quiet_ratios: dict[str, QuietRatio]
     """Ratios without these blocks, by arm, where their interval does not hold the ratio of all blocks."""
 
+    def figures(self) -> dict[str, str | int | float]:
+        """What sentences about it state."""
+        return {"most": self.max_cpus, "cpus": self.machine_cpus, "disturbed": self.trials, "known": self.of}
+
     @property
     def is_much(self) -> bool:
         """Whether so many trials were disturbed that the run should be repeated."""
@@ -78,7 +82,7 @@ def find_disturbance(
         return None
     trials = [trial for by_block in table.trials.values() for trial in by_block.values()]
     known = [(trial, cpus) for trial in trials if (cpus := others_cpus_in_trial(trial)) is not None]
-    disturbed = [(trial, cpus) for trial, cpus in known if cpus > MAX_OTHER_PROGRAMS_SHARE * machine_cpus]
+    disturbed = [(trial, cpus) for trial, cpus in known if is_much_by_others(cpus, machine_cpus)]
     if not disturbed:
         return None
     blocks = frozenset(trial.block for trial, _ in disturbed)

@@ -352,7 +352,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
     answer = _answer(evidence, findings, experiments)
     advice_by_experiment = (experiment.advice(evidence, findings) for experiment in experiments)
     advice = next((advice for advice in advice_by_experiment if advice is not None), None)
-    if advice is None:
+    if advice is None and not answer.is_missing:
         advice = advise(remove_refuted_limits(cells, confirmation_results), table, floors)
     voids = sum(trial.status is TrialStatus.VOID for trial in plan_run.trials)
     machine = Machine(run.info.environment.cpu_count, others_cpus(run.trials), cpu_scatter(table))
@@ -396,7 +396,7 @@ def build_summary(run: Run, experiments: Sequence[Analysis]) -> Summary:
         cpu_scatter=machine.cpu_scatter,
         answer=answer,
         verdict=answer.sentence,
-        advice=() if answer.is_missing else _all_advice(run, disturbance, advice),
+        advice=() if answer.is_missing else _all_advice(run, disturbance, advice or ()),
         cells=mark_refuted_limits(cells, confirmation_results),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good_blocks(run, arm.name)),
         trials=_trial_points(table),

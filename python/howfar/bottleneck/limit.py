@@ -42,7 +42,7 @@ class Limit(Part):
     """Whether no user dominates the CPUs: the share of `resource` is the largest, but neither half of the CPU time in use nor twice
     the next share."""
     id: str = ""
-    """What `says` states: an id of `texts.LIMITS`. Empty: an older report."""
+    """What `says` states before a test refutes it, such as `full-link`; see `confirmations`. Empty: an older report."""
     parameters: dict[str, str | int | float] = Field(default_factory=dict)
     """The figures of `says`."""
 
@@ -285,6 +285,20 @@ class Remedy:
     is_estimate: bool = False
     """Whether the gain is expected, and not only an upper bound."""
     has_bound: bool = True
+    is_worth_mention: Callable[[GainEstimate, Sample], bool] = lambda gain, sample: True
+
+
+def _takes_round_trips_mostly(gain: GainEstimate, sample: Sample) -> bool:
+    return part_us(sample.cycle, cycles.ROUND_TRIPS) > HALF * sample.cycle.us
+
+
+def _is_helpful(gain: GainEstimate, sample: Sample) -> bool:
+    return gain.max_factor >= MIN_HELPFUL_GAIN
+
+
+def _uses_emulator_much(gain: GainEstimate, sample: Sample) -> bool:
+    cpus = sample.evidence.server_cpus
+    return cpus.owners.get("link", 0.0) >= _MIN_EMULATOR_SHARE and cpus.used > 0
 
 
 _unbounded = partial(Remedy, has_bound=False)
@@ -292,7 +306,10 @@ _FASTER_LINKS = (Remedy("faster-link", max_factor=RATE_FACTOR, is_estimate=True)
 _REMEDIES: dict[Resource, tuple[Remedy, ...]] = {
     Resource.LINK_TO_CLIENT: (*_FASTER_LINKS, _unbounded("fewer-bytes-to-client")),
     Resource.LINK_TO_SERVER: (*_FASTER_LINKS, _unbounded("fewer-bytes-to-server")),
-    Resource.SERVER_CPU: (Remedy("server-cpu", max_factor=2.0), Remedy("emulator-apart", _gain_without_emulator)),
+    Resource.SERVER_CPU: (
+        Remedy("server-cpu", max_factor=2.0),
+        Remedy("emulator-apart", _gain_without_emulator, is_worth_mention=_uses_emulator_much),
+    ),
     Resource.CLIENT_CPU: (Remedy("client-cpu"),),
     Resource.INSTRUMENT_CPU: (Remedy("emulator-cpu"),),
     Resource.FORWARDER_CPU: (Remedy("no-forwarder"),),
@@ -308,8 +325,14 @@ _REMEDIES: dict[Resource, tuple[Remedy, ...]] = {
     ),
     Resource.LOCK: (Remedy("no-lock-waits"),),
     Resource.LATENCY: (
-        Remedy("fewer-round-trips", _gain_of_half_the_round_trips, 2.0, is_estimate=True),
-        Remedy("much-faster-link", _gain_of_much_faster_link),
+        Remedy(
+            "fewer-round-trips",
+            _gain_of_half_the_round_trips,
+            2.0,
+            is_estimate=True,
+            is_worth_mention=_takes_round_trips_mostly,
+        ),
+        Remedy("much-faster-link", _gain_of_much_faster_link, is_worth_mention=_is_helpful),
         Remedy("more-connections", _gain_of_twice_the_connections, 2.0),
     ),
     Resource.SERVER_WAIT: (_unbounded("server-waits"),),
@@ -330,11 +353,14 @@ def describe_remedies(finding: RuleFinding, sample: Sample) -> str:
     resource, clauses, gains = finding.resource, [], []
     is_server_thread = resource is Resource.ONE_THREAD and finding.limit.parameters["role"] == "server"
     for remedy in _BUSY_SERVER_THREAD if is_server_thread else _REMEDIES[resource]:
+        change = fill(texts.REMEDIES[remedy.id], factor=RATE_FACTOR, emulator=emulator_share)
+        if not remedy.has_bound:
+            clauses.append(change)
+            continue
         rule = remedy.gain or partial(gain, resource)
         estimate = sample.gain(rule, remedy.max_factor)
-        if _is_applicable(remedy, estimate, sample):
-            change = fill(texts.REMEDIES[remedy.id], factor=RATE_FACTOR, emulator=emulator_share)
-            clauses.append(_effect_text(change, remedy, estimate) if remedy.has_bound else change)
+        if remedy.is_worth_mention(estimate, sample):
+            clauses.append(_effect_text(change, remedy, estimate))
             gains.append((estimate.estimate.value, rule, change))
     if resource is Resource.LATENCY and len(gains) > 1:
         (_, best_rule, best), (_, second_rule, second) = sorted(gains, key=lambda item: -item[0])[:2]
@@ -343,23 +369,12 @@ def describe_remedies(finding: RuleFinding, sample: Sample) -> str:
     return "; ".join(clauses)
 
 
-def _is_applicable(remedy: Remedy, gain: GainEstimate, sample: Sample) -> bool:
-    """Whether a change is worth a mention: one against latency only if it helps, one of the emulator only if that uses much."""
-    if remedy.gain is _gain_of_half_the_round_trips:
-        return part_us(sample.cycle, cycles.ROUND_TRIPS) > HALF * sample.cycle.us
-    if remedy.gain is _gain_of_much_faster_link:
-        return gain.max_factor >= MIN_HELPFUL_GAIN
-    cpus = sample.evidence.server_cpus
-    is_emulator_large = cpus.owners.get("link", 0.0) >= _MIN_EMULATOR_SHARE and cpus.used > 0
-    return remedy.gain is not _gain_without_emulator or is_emulator_large
-
-
 def _effect_text(change: str, remedy: Remedy, gain: GainEstimate) -> str:
     """A change with its gain: hardly any if the whole interval shows that, perhaps hardly any if only its lower end does."""
     is_negligible = gain.max_factor <= _MAX_NEGLIGIBLE_GAIN
     effect = "about" if remedy.is_estimate else "none" if is_negligible else "at-most"
     return fill(
-        texts.EFFECTS[f"{effect}, next" if gain.next_limit and not remedy.is_estimate else effect],
+        texts.EFFECTS[effect],
         change=change,
         gain=gain.estimate.value,
         interval=gain.interval_text(),

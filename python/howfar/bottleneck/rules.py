@@ -111,7 +111,10 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> RuleFinding | None:
         return None
     shares = _pool_shares(full)
     main_user, divided = _largest_user(shares)
-    limit = make_finding("full-cpus" if len(full) > 1 else "full-cpu", host=full[0].name, users=_users_text(shares))
+    users = _users_text(shares)
+    limit = make_finding("full-cpus", users=users)
+    if len(full) == 1:
+        limit = make_finding("full-cpu", host=full[0].name, users=users)
     facts = (*map(_cpu_use, full), make_finding("cpu-time", share=cpu_residence(evidence, cycle, full)))
     is_clear = shares[main_user] >= HALF and all(cpus.busy is not None for cpus in full)
     confidence: Confidence = "low" if divided else "high" if is_clear else "medium"

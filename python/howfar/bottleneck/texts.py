@@ -117,13 +117,10 @@ REMEDIES: Texts = {
 
 EFFECTS: Texts = {
     "about": "{change}, for about {gain:n} times the throughput{interval}",
-    "at-most": "{change}, for at most {gain:n} times the throughput{interval}{perhaps:?, perhaps hardly any more}",
-    "at-most, next": "{change}, for at most {gain:n} times the throughput{interval}{perhaps:?, perhaps hardly any more}, until "
-    "{next} is full",
-    "none": "{change}, for hardly any more throughput",
-    "none, next": "{change}, for hardly any more throughput, because {next} is also full",
+    "at-most": "{change}, for at most {gain:n} times the throughput{interval}{perhaps:?, perhaps hardly any more}"
+    "{next:?, until {next} is full}",
+    "none": "{change}, for hardly any more throughput{next:?, because {next} is also full}",
 }
-"""`ID, next`: what is full with the change is known."""
 NEXT_LIMITS: Texts = {
     "link": "the link {direction}",
     "cpu": "the CPU of the {host}",

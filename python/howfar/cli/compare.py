@@ -30,12 +30,13 @@ from howfar.report.document import (
     Column,
     Document,
     Fields,
-    Heading,
     Table,
     Text,
     make_table,
     plain_cells,
+    what_to_do,
 )
+from howfar.report.texts import SEPARATOR
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import interval_text
 from howfar.stats.trials import MIN_BEYOND_QUANTILE, SINGULAR
@@ -76,9 +77,9 @@ def document(paths: Sequence[Path], runs: Sequence[Run]) -> Document:
         _facts_table(comparisons),
     ]
     if answer.is_missing or answer.findings[0].id == "too-wide":
-        blocks += [Heading("What to do"), AdviceBlock(ADVICE["continue"], "")]
+        blocks += what_to_do([AdviceBlock(ADVICE["continue"], "")])
     elif answer.findings[0].id in DIFFERS:
-        blocks += [Heading("What to do"), AdviceBlock(ADVICE["interleave"], ADVICE["because-interleave"])]
+        blocks += what_to_do([AdviceBlock(ADVICE["interleave"], ADVICE["because-interleave"])])
     return Document("howfar compare", tuple(blocks), question=answer.question, setting=_setting_line(paths, runs))
 
 
@@ -86,7 +87,7 @@ def _setting_line(paths: Sequence[Path], runs: Sequence[Run]) -> str:
     """`first a.howfar, paths, 2026-11-28 14:05 UTC · second b.howfar, paths, 2026-11-29 14:05 UTC`."""
     names = [path.name for path in paths]
     shown = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    return " · ".join(
+    return SEPARATOR.join(
         f"{ordinal} {name}, {run.info.plan_name}, {format_utc(run.info.created_unix_ns)}"
         for ordinal, name, run in zip(ORDINALS[: len(runs)], shown, runs, strict=True)
     )

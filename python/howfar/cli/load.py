@@ -303,7 +303,9 @@ def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, C
             results[rate] = result
         _show_trial(options, trial, len(trials), result)
     found = summarize_search(trials)
-    conclusion = conclude_search(goal, found, any("client" in trial.why_not for trial in trials))
+    result_found = results.get(found.rate) if found.rate is not None else None
+    is_client_short = any("client" in trial.why_not for trial in trials)
+    conclusion = conclude_search(goal, found, is_client_short)
     if options.value("json"):
         event = {
             "event": "search",
@@ -314,7 +316,10 @@ def search(options: Options, job: LoadJob, goal: Goal) -> tuple[Result | None, C
             "trials": [asdict(trial) for trial in trials],
         }
         click.echo(json.dumps(event))
-    return results.get(found.rate) if found.rate is not None else None, conclusion
+    elif result_found is not None and options.value("report") != "human":
+        # The layouts of sysbench and pgbench, which follow, have no line for it.
+        _print_lines(["", conclusion.answer.sentence, *([conclusion.certainty] if is_client_short else [])])
+    return result_found, conclusion
 
 
 def _show_trial(options: Options, trial: RateTrial, number: int, result: Result) -> None:
@@ -457,13 +462,13 @@ def _run(options: Options) -> int:
     check_outputs(options)
     show_job(options, job)
     result, conclusion = search(options, job, goal) if goal is not None else (measure(options, job), None)
-    if result is not None:
-        show(options, result, name, conclusion)
-    elif conclusion is not None and not options.value("json"):
-        click.echo()
-        show_document(report_human.conclusion_document(conclusion, name))
     if result is None:
+        assert conclusion is not None, "only a search ends without a result"
+        if not options.value("json"):
+            click.echo()
+            show_document(report_human.conclusion_document(conclusion, name))
         return 0
+    show(options, result, name, conclusion)
     return VOID if result.verdict.has_stamp(Stamp.VOID) else 0
 
 

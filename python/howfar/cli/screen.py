@@ -202,19 +202,18 @@ def holds_output() -> bool:
 
 def show_result(result: Part, report: Document, as_json: bool, no_colour: bool) -> None:
     """Write a result to stdout: as JSON, or its report for the terminal."""
-    from howfar.report import terminal
-
     if as_json:
         show_json(result.model_dump_json(indent=2))
     else:
-        show_rendered(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)) + "\n")
+        show_document(report, no_colour, details=False)
+        show_rendered("\n")
 
 
-def show_document(report: Document, no_colour: bool = False) -> None:
-    """Write a report with all its details to stdout."""
+def show_document(report: Document, no_colour: bool = False, details: bool = True) -> None:
+    """Write a report to stdout."""
     from howfar.report import terminal
 
-    show_rendered(terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=True))
+    show_rendered(terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=details))
 
 
 def cpu_list(cpus: Sequence[int]) -> str:

@@ -90,7 +90,7 @@ class Context:
         texts = [
             f"{saving.text} per {unit}"
             for unit, saving in (("round trip", round_trip), ("connect", connect))
-            if saving is not None and is_resolved(saving)
+            if saving is not None and saving.is_resolved
         ]
         return round_trip, connect, "; ".join(texts) or "not resolved: no difference above the noise of this look"
 
@@ -129,11 +129,6 @@ def format_clients(clients: Iterable[Client]) -> str:
     return " and ".join(client.description for client in clients)
 
 
-def is_resolved(median: Median | None) -> bool:
-    """Whether the complete interval is above 0."""
-    return median is not None and median.low is not None and median.low > 0
-
-
 def estimate_socket_gain(context: Context, clients: Sequence[Client]) -> Gain:
     """Estimate the saving of a socket over the present transport, by pings of the server or else between two processes of howfar."""
     encrypted = bool(clients) and all(client.tls for client in clients)
@@ -160,7 +155,7 @@ def _saving_text(context: Context, socket: MinimumLatency, tcp: MinimumLatency) 
         median_saving(tcp.connects_ns, socket.connects_ns),
     )
     assert round_trip is not None, "all latencies of an examination have the same number of rounds"
-    if not is_resolved(round_trip):
+    if not round_trip.is_resolved:
         parts = [f"not resolved: no difference per round trip above the noise of this look ({round_trip.text})"]
     else:
         parts = [f"{round_trip.text} of each round trip's {format_time(tcp.round_trip_ns.value)}"]
@@ -171,7 +166,7 @@ def _saving_text(context: Context, socket: MinimumLatency, tcp: MinimumLatency) 
             parts.append(
                 f"at most {total} per second at the {table_number(rates.statements)} statements/s of all its clients"
             )
-    if connect is not None and is_resolved(connect) and tcp.connect_ns is not None:
+    if connect is not None and connect.is_resolved and tcp.connect_ns is not None:
         parts.append(f"{connect.text} of each connect's {format_time(tcp.connect_ns.value)}")
     return "; ".join(parts)
 
@@ -583,7 +578,7 @@ _IDLE_STATE_CHANGES = (
 def check_idle_states(context: Context) -> list[Draft]:
     """Waking CPUs is a significant part of a round trip. Only a note, because avoiding it costs power."""
     cost = context.server.idle
-    if cost is None or not is_resolved(cost.waking) or cost.waking.value < MIN_WAKING_SHARE * cost.as_found.value:
+    if cost is None or not cost.waking.is_resolved or cost.waking.value < MIN_WAKING_SHARE * cost.as_found.value:
         return []
     share = cost.waking.value / cost.as_found.value
     sentence = (

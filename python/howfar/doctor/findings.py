@@ -60,6 +60,11 @@ class Median(Estimate):
     value: float = Field(serialization_alias="median")
 
     @property
+    def is_resolved(self) -> bool:
+        """Whether the complete interval is above 0."""
+        return self.low is not None and self.low > 0
+
+    @property
     def text(self) -> str:
         """Median and limits, all in the unit of the median: `5.3 µs [4.0, 6.6]`."""
         size, unit = _unit(self.value)

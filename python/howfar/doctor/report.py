@@ -9,9 +9,21 @@ from howfar.doctor import findings, texts
 from howfar.doctor.candidates import PROGRAMS
 from howfar.doctor.findings import Client, Examination, Listener, Median, Server, Severity, Unseen, format_time
 from howfar.doctor.texts import ANSWERS, CAUSES, CERTAINTY, LINES, PROBLEMS, TRANSPORTS
-from howfar.findings import Finding, fill, join, join_clauses
+from howfar.findings import Finding, fill, join_clauses
 from howfar.report import document as blocks
-from howfar.report.document import AdviceBlock, Block, Bullets, Cell, Code, Column, Document, Heading, Table, Text
+from howfar.report.document import (
+    AdviceBlock,
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Heading,
+    Table,
+    Text,
+    what_to_do,
+)
 from howfar.units import counted, format_utc
 
 _TLS = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}
@@ -21,8 +33,6 @@ _STATE = {
     "elsewhere": ", path belongs to another process",
     "unseen": ", cannot be checked",
 }
-_MAX_NAMED = 3
-"""Maximum number of problems that the answer names."""
 
 
 def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
@@ -31,20 +41,17 @@ def answer(servers: Sequence[Server], unseen: Sequence[Unseen]) -> Answer:
     changes = [finding for finding in shown if finding.severity is Severity.CHANGE]
     problems = list(dict.fromkeys(PROBLEMS[finding.check] for finding in changes or shown))
     if problems:
-        others = len(problems) - _MAX_NAMED
-        named = [*problems[:_MAX_NAMED], *([fill(texts.MORE, count=others)] if others > 0 else [])]
-        found = Finding(
-            id="avoidable" if changes else "notes", subject=join(named), parameters={"count": len(problems)}
-        )
+        finding_id, count = "avoidable" if changes else "notes", len(problems)
+        found = [Finding(id=finding_id, subject=problem, parameters={"count": count}) for problem in problems]
     else:
         hidden = _count_unseen(servers, unseen)
         finding_id = "none-found" if not servers else "nothing-seen" if hidden else "nothing"
-        found = Finding(id=finding_id, parameters={"servers": len(servers), "unseen": hidden})
+        found = [Finding(id=finding_id, parameters={"servers": len(servers), "unseen": hidden})]
     causes = _largest_savings(changes or shown)
     return Answer(
         question=texts.QUESTION,
-        sentence=sentence([found], ANSWERS),
-        findings=(found,),
+        sentence=sentence(found, ANSWERS),
+        findings=tuple(found),
         why=sentence(causes, CAUSES),
         causes=causes,
     )
@@ -56,7 +63,7 @@ def _largest_savings(shown: Iterable[findings.Finding]) -> tuple[Finding, ...]:
     for finding in shown:
         gain = finding.gain
         saving = gain.saves_ns if gain is not None else None
-        if gain is not None and gain.per and saving is not None and saving.low is not None and saving.low > 0:
+        if gain is not None and gain.per and saving is not None and saving.is_resolved:
             key = finding.check, gain.per
             savings_ns[key] = max(saving.value, savings_ns.get(key, 0))
     return tuple(
@@ -82,7 +89,7 @@ def document(examination: Examination) -> Document:
     if examination.unseen:
         parts += [Heading("Not seen on this machine"), Bullets(tuple(_unseen_lines(examination.unseen)))]
     if examination.to_change:
-        parts += [Heading("What to do"), AdviceBlock(texts.ADVICE, "")]
+        parts += what_to_do([AdviceBlock(texts.ADVICE, "")])
     setting = fill(
         texts.SETTING,
         servers=len(servers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from howfar.findings import Texts
+from howfar.report.texts import SEPARATOR
 
 QUESTION = "Which costs of the path to a database can you avoid here?"
 ANSWERS: Texts = {
@@ -36,7 +37,7 @@ PROBLEMS: Texts = {
     "cluster-window": "a small window between nodes",
     "idle-states": "waking idle CPUs",
 }
-"""What each check finds, in at most five words: three of them fit an answer."""
+"""What each check finds, in at most five words: at least three of them fit an answer."""
 TRANSPORTS: Texts = {"socket": "socket", "tcp": "TCP", "tls": "TLS", "socket-tls": "TLS in a socket"}
 CAUSES: Texts = {"saving": "{subject}: {time} per {per}"}
 CERTAINTY: Texts = {
@@ -46,12 +47,15 @@ CERTAINTY: Texts = {
     "idle-some": "idle while watched: {idle} of {servers:of server}",
     "unseen": "{unseen:of thing} could not be inspected",
 }
-SETTING = (
-    "{servers:of server} · watched for {seconds:.1f} s and sampled {looks:of time} "
-    "· load average {load:.1f} on {cpus:of CPU} · {when}"
+SETTING = SEPARATOR.join(
+    (
+        "{servers:of server}",
+        "watched for {seconds:.1f} s and sampled {looks:of time}",
+        "load average {load:.1f} on {cpus:of CPU}",
+        "{when}",
+    )
 )
 ADVICE = "Of the lines below each CHANGE above, apply those for your application, then run `howfar doctor` again."
-MORE = "{count} more"
 WHERE_SEARCHED = "Looked for {programs} among the processes, and at their usual ports and sockets."
 LINES: Texts = {
     "change": "CHANGE: {says}. [{check}]",

@@ -10,7 +10,7 @@ from howfar.model.resource import NOT_THE_PATH
 from howfar.paths import is_direct
 from howfar.plan.factors import FACTORS, Level, level_of
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, judge_ratio
+from howfar.stats.intervals import Resolution
 from howfar.stats.trials import group_by_other_factors
 from howfar.store.records import ArmRole
 from howfar.units import spoken_rate
@@ -28,20 +28,18 @@ def compare(
 ) -> tuple[Estimate, Resolution | None] | None:
     """Ratio of the throughputs of two cells, paired by block, and what it shows: nothing (None) if one of the cells does not describe
     the path. None: no block has both."""
-    ratios = evidence.table.block_ratios(cell.arm, reference.arm)
-    if not ratios:
+    compared = evidence.floors.ratio(evidence.table, cell.arm, reference.arm)
+    if compared is None:
         return None
-    ratio = judge_ratio(ratios).reported
+    ratio, resolution = compared
     describe_path = all(each.limit is None or each.limit.resource not in NOT_THE_PATH for each in (cell, reference))
-    return ratio, evidence.floors.threshold(cell.factors).resolve(ratio) if describe_path else None
+    return ratio, resolution if describe_path else None
 
 
 def resolved_cpu_ratio(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -> Estimate | None:
     """Ratio of the CPU times per operation of two cells, paired by block. None: unknown, or not resolved."""
-    ratios = evidence.table.block_ratios(cell.arm, reference.arm, evidence.table.path_cpu_us)
-    ratio = judge_ratio(ratios).reported if ratios else None
-    is_resolved = ratio and evidence.floors.threshold(cell.factors, Metric.CPU).resolve(ratio).is_difference
-    return ratio if is_resolved else None
+    compared = evidence.floors.ratio(evidence.table, cell.arm, reference.arm, Metric.CPU)
+    return compared[0] if compared and compared[1].is_difference else None
 
 
 def groups_by_other_factors(cells: Sequence[CellSummary], without: str) -> list[list[CellSummary]]:

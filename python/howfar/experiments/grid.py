@@ -11,6 +11,7 @@ from typing import Any
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.cycle import largest_parts
+from howfar.bottleneck.rules import MIB
 from howfar.bottleneck.traffic import NetworkSeries
 from howfar.experiments.bandwidth.curves import predictions, published, scaling
 from howfar.experiments.bandwidth.texts import REPORT
@@ -61,7 +62,6 @@ LETTER_WIDTH = 6.5
 """Pixels of a letter, to find out whether the name of a part fits into its bar."""
 
 REST_PART = "rest"
-MIB = 2**20
 
 
 def budget_cells(summary: Summary) -> list[tuple[str, CellSummary]]:

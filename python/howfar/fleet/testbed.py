@@ -12,14 +12,7 @@ from typing import Any, cast
 
 from howfar.contract.environment import Capacity, HostFacts, HostRoles, RunEnvironment
 from howfar.contract.messages import Observed, Receipt
-from howfar.contract.receipt import (
-    HostReport,
-    HostsReceipt,
-    IdleReceipt,
-    LinkReceipt,
-    TcpSettings,
-    TrialReceipt,
-)
+from howfar.contract.receipt import HostReport, HostsReceipt, IdleReceipt, LinkReceipt, TcpSettings, TrialReceipt
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.distances import (
@@ -633,8 +626,7 @@ def _stop_server(server: RemoteServer) -> None:
 
 
 class _HostsLoad:
-    """Observes all hosts during a trial; see `runner.trial.Watch`. The load is the worst host's, with all machines' busy CPUs.
-    Programs are not looked for."""
+    """Observes all hosts during a trial; see `runner.trial.Watch`. The result is the worst host's, with all machines' busy CPUs."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
         """`machines`: identity of the machine, by host."""

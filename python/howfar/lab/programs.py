@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from howfar.contract.receipt import ProgramUse
+if TYPE_CHECKING:
+    from howfar.contract.receipt import ProgramUse
 
 OUTER_PROC = "HOWFAR_OUTER_PROC"
 """Variable with the descriptor of the outer /proc, and there the process whose descendants are howfar's own."""
@@ -53,6 +54,8 @@ class ProgramWatch:
 
     def finish(self) -> tuple[ProgramUse, ...] | None:
         """The other programs with the most CPU time, the largest first, each with its busiest process. None: they cannot be seen."""
+        from howfar.contract.receipt import ProgramUse  # its models, which a sandbox without a trial does not need
+
         elapsed_s, after = max(time.monotonic() - self._began_s, 1e-6), self.processes()
         if not self._before or not after:
             return None

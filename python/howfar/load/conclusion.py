@@ -14,6 +14,8 @@ from howfar.load.verdict import STEADINESS, UNANSWERED_SHARE, Stamp
 
 _NO_ANSWERS = (Stamp.VOID, Stamp.FAILING)
 """Stamps of results that do not answer the question."""
+_NONE_DUE = "none-due"
+"""Id of a result without an answer that needs no stamp: an open loop without a request."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,20 @@ def conclude(result: Result) -> Conclusion:
     ]
     if not verdict.findings and not result.open_loop:
         advice.append(fill(ADVICE["rate"], rate=result.per_second(result.finished.transactions)))
-    return _conclude(QUESTION, found, (_find_cause(result, found),), _certainty(result, found), advice)
+    return _conclude(QUESTION, found, _find_causes(result, found), _certainty(result, found), advice)
 
 
 def _find_load(result: Result) -> Finding:
     """The load that the server sustains, or why the result does not say."""
     arrivals, requests, verdict = result.job.arrivals, result.finished.open_loop, result.verdict
-    for stamp in (Stamp.VOID, Stamp.FAILING):
+    for stamp in _NO_ANSWERS:
         if verdict.has_stamp(stamp):
             return Finding(id=stamp)
     rate, p99 = result.per_second(result.finished.transactions), _p99_text(result.transaction.percentile(0.99))
     if arrivals is not None:
         assert requests is not None, "an open loop has an account of its requests"
         if not requests.due:
-            return Finding(id="none-due")
+            return Finding(id=_NONE_DUE)
         share = requests.unanswered / requests.due
         if verdict.has_stamp(Stamp.OVERLOADED):
             return Finding(id=Stamp.OVERLOADED, parameters={"due": arrivals.rate_per_s, "unanswered": share})
@@ -79,23 +81,25 @@ def _p99_text(bound: PercentileBounds | None) -> str:
     return fill(P99["exact" if bound.exact else "bound"], time=format_latency(bound.low_ns))
 
 
-def _find_cause(result: Result, found: Finding) -> Finding:
+def _find_causes(result: Result, found: Finding) -> tuple[Finding, ...]:
     """Why the answer is so: the reason of its stamp, or what the load waited for."""
+    if found.id == _NONE_DUE:
+        return ()
     requests = result.finished.open_loop
     reasons = [finding.because for finding in result.verdict.findings if finding.stamp == found.id]
     if (reasons and requests is None) or found.id in _NO_ANSWERS:
-        return Finding(id="stamp", parameters={"because": reasons[0]})
+        return (Finding(id="stamp", parameters={"because": reasons[0]}),)
     if requests is None:
-        return Finding(id="waits", parameters={"mean": format_latency(result.transaction.mean_ns)})
+        return (Finding(id="waits", parameters={"mean": format_latency(result.transaction.mean_ns)}),)
     figures = {"answered": requests.answered, "due": requests.due, "queued": requests.backlog_max}
-    return Finding(id="answered", parameters=dict(figures))
+    return (Finding(id="answered", parameters=dict(figures)),)
 
 
 def _certainty(result: Result, found: Finding) -> str:
     """How sure the answer is, in one line. Empty: there is none."""
     verdict = result.verdict
     doubts = [finding.stamp for finding in verdict.findings if finding.stamp != found.id]
-    if found.id in _NO_ANSWERS:
+    if found.id in (*_NO_ANSWERS, _NONE_DUE):
         return ""
     names = [
         "run",
@@ -115,15 +119,12 @@ def _certainty(result: Result, found: Finding) -> str:
 
 def conclude_search(goal: Goal, found: SearchResult, is_client_short: bool) -> Conclusion:
     """The conclusion of a search. `is_client_short`: in trials that failed, the client was short of CPU."""
-    is_without_trial = found.rate is None and found.failed_at is None
     figures = {"rate": found.rate, "failed": found.failed_at, "goal": str(goal), "repeats": found.repeats}
     parameters = {name: value for name, value in figures.items() if value is not None}
     causes = (Finding(id="repeated", parameters=parameters),) if found.kind == "found" else ()
     names = ["trials" if found.repeats else "only-trials", *(["client"] if is_client_short else [])]
-    sure = (
-        "" if is_without_trial else _certainty_text(names, trials=found.trials, repeats=found.repeats, rate=found.rate)
-    )
-    finding = Finding(id="no-trial" if is_without_trial else found.kind, parameters=parameters)
+    sure = _certainty_text(names, trials=found.trials, repeats=found.repeats, rate=found.rate)
+    finding = Finding(id=found.kind, parameters=parameters)
     advice = [ADVICE[finding.id]] if finding.id in ADVICE else []
     return _conclude(fill(QUESTION_OF_SEARCH, goal=goal), finding, causes, sure, advice)
 

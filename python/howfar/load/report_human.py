@@ -16,7 +16,7 @@ from howfar.contract.messages import Account, CpuUse, Finished, Interval, KeyVal
 from howfar.findings import fill
 from howfar.load.conclusion import Conclusion, conclude
 from howfar.load.result import SHARES, LatencyHistogram, PercentileBounds, Result, format_latency
-from howfar.load.texts import LATENCY_NOTES, LINES, LOOPS, SETTING
+from howfar.load.texts import HISTOGRAM, LATENCY_NOTES, LINES, LOOPS, SETTING
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -30,7 +30,9 @@ from howfar.report.document import (
     Warnings,
     plain_cells,
     plain_columns,
+    what_to_do,
 )
+from howfar.report.texts import SEPARATOR
 from howfar.units import counted, format_size_bytes, format_utc
 
 _ERRORS = {
@@ -51,6 +53,8 @@ def document(result: Result, workload: str, conclusion: Conclusion | None = None
     verdict, requests = result.verdict, result.finished.open_loop
     warnings = [fill(LINES["stamp"], stamp=finding.stamp, because=finding.because) for finding in verdict.findings]
     warnings += [fill(LINES["unknown"], check=check, reason=reason) for check, reason in verdict.unknown.items()]
+    bucket_lines = sysbench_histogram_lines(result.transaction.all_requests.pairs()) if histogram else []
+    histogram_blocks: list[Block] = [Heading(HISTOGRAM), Code(tuple(bucket_lines))] if bucket_lines else []
     return conclusion_document(
         conclusion,
         _setting_line(result, workload),
@@ -59,7 +63,7 @@ def document(result: Result, workload: str, conclusion: Conclusion | None = None
         *([Text(_requests_line(requests))] if requests is not None else []),
         _latency_table(result),
         _statement_table(result),
-        *([Code(tuple(sysbench_histogram_lines(result.transaction.all_requests.pairs())))] if histogram else []),
+        *histogram_blocks,
         Heading("Session and client"),
         Bullets(tuple(_evidence_lines(result))),
     )
@@ -68,10 +72,12 @@ def document(result: Result, workload: str, conclusion: Conclusion | None = None
 def conclusion_document(conclusion: Conclusion, setting: str, *blocks: Block) -> Document:
     """The conclusion, these blocks, and what to do."""
     answer = conclusion.answer
-    parts: list[Block] = [Answer(answer.sentence, why=answer.why, certainty=conclusion.certainty), *blocks]
-    if conclusion.advice:
-        parts += [Heading("What to do"), *(AdviceBlock(advice, "") for advice in conclusion.advice)]
-    return Document("howfar load", tuple(parts), question=answer.question, setting=setting)
+    parts: tuple[Block, ...] = (
+        Answer(answer.sentence, why=answer.why, certainty=conclusion.certainty),
+        *blocks,
+        *what_to_do(AdviceBlock(advice, "") for advice in conclusion.advice),
+    )
+    return Document("howfar load", parts, question=answer.question, setting=setting)
 
 
 def _setting_line(result: Result, workload: str) -> str:
@@ -91,7 +97,7 @@ def _setting_line(result: Result, workload: str) -> str:
         result.receipt.server_version,
         format_utc(result.measuring.unix_time_ns),
     )
-    return " · ".join(parts)
+    return SEPARATOR.join(parts)
 
 
 def _throughput_table(result: Result) -> Table:

@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from howfar.analysis.answer import Answer
 from howfar.contract.messages import (
     CpuUse,
     Finished,
@@ -30,6 +30,9 @@ from howfar.contract.messages import (
 from howfar.engine.receipt_check import encryption_note
 from howfar.load.verdict import LoadVerdict, Stamp, judge
 from howfar.stats import hdr
+
+if TYPE_CHECKING:
+    from howfar.analysis.answer import Answer
 
 MAX_BOUND_RATIO = 1.01
 """A lower and an upper bound are shown as one number only if their ratio is at most this."""

@@ -143,11 +143,11 @@ def _best_rate(trials: Sequence[RateTrial]) -> float | None:
 
 
 def summarize_search(trials: Sequence[RateTrial]) -> SearchResult:
-    """The result of the trials so far."""
+    """The result of a search's trials, of which there is at least one."""
     best, lowest_failure = _best_rate(trials), _lowest_failure(trials)
     if best is None:
-        kind: Literal["below", "unclear"] = "below" if lowest_failure is not None else "unclear"
-        return SearchResult(kind, None, lowest_failure, len(trials), 0)
+        assert lowest_failure is not None, "a search has at least one trial"
+        return SearchResult("below", None, lowest_failure, len(trials), 0)
     repeats = _successes(trials, best)
     if lowest_failure is None:
         return SearchResult("at_least", best, None, len(trials), repeats)

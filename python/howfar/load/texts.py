@@ -20,7 +20,6 @@ ANSWERS: Texts = {
     "at_least": "at least {rate:table} transactions/s: no rate up to that missed {goal}",
     "below": "less than {failed:table} transactions/s: no rate that was tried met {goal}",
     "unclear": "between {rate:table} and {failed:table} transactions/s: the trials did not decide it",
-    "no-trial": "no answer: no trial finished",
 }
 P99: Texts = {
     "exact": "a p99 of {time}",
@@ -72,6 +71,7 @@ LATENCY_NOTES: Texts = {
     "in-flight-longer": "longer than the p99 of {kind}",
     "in-flight-none": "none finished",
 }
+HISTOGRAM = "Latencies in ms, in sysbench's buckets"
 LINES: Texts = {
     "stamp": "{stamp}: {because}.",
     "unknown": "not judged: {check}: {reason}.",

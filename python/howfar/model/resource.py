@@ -32,6 +32,11 @@ class Resource(StrEnum):
     """Other programs use the machine."""
     NOT_ESTABLISHED = "not established"
 
+    @property
+    def id(self) -> str:
+        """Its id in templates: `link-to-client`."""
+        return self.name.lower().replace("_", "-")
+
 
 NOT_THE_PATH = frozenset({Resource.ERRORS, Resource.INVALID})
 """Limits with which figures describe neither a path nor what is compared on it."""

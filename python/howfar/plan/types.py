@@ -5,6 +5,7 @@ The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
@@ -133,6 +134,43 @@ class Workload(PlanPart):
             raise refusal("a transaction without a query measures nothing; set point_selects or a range kind")
         return self
 
+
+_STATEMENTS = frozenset({"db_ps_mode", "distribution"})
+_READS = frozenset(
+    {
+        "range_size",
+        "point_selects",
+        "range_selects",
+        "simple_ranges",
+        "sum_ranges",
+        "order_ranges",
+        "distinct_ranges",
+    }
+)
+_WRITES = frozenset({"index_updates", "non_index_updates", "delete_inserts"})
+USED_OPTIONS: Mapping[str, frozenset[str]] = {
+    "oltp_read_only": _STATEMENTS | _READS | {"skip_trx"},
+    "oltp_read_write": _STATEMENTS | _READS | _WRITES | {"skip_trx"},
+    "oltp_write_only": _STATEMENTS | _WRITES | {"skip_trx"},
+    "oltp_point_select": _STATEMENTS,
+    "oltp_insert": frozenset({"distribution"}),
+    "oltp_update_index": _STATEMENTS | {"index_updates"},
+    "oltp_update_non_index": _STATEMENTS | {"non_index_updates"},
+    "oltp_delete": _STATEMENTS,
+    "select_random_points": _STATEMENTS,
+    "select_random_ranges": _STATEMENTS,
+    "bulk_insert": frozenset(),
+    "single_row_inserts": frozenset(),
+    "single_row_updates": frozenset(),
+    "page": frozenset({"range_size"}),
+    "key_value": frozenset(),
+}
+"""Options of the table `workload` that each kind uses. It ignores the others."""
+USED_KEYS: Mapping[str, frozenset[str]] = {
+    "page": frozenset({"count", "value_bytes"}),
+    "key_value": frozenset(Keys.model_fields),
+}
+"""Entries of the table `keys` that kinds use. Other kinds use none."""
 
 MINORITY_OF_TWO = 4
 """Minimum number of replicas with which two nodes of a cluster are a minority."""

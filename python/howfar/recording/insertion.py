@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from howfar.address import ServerAddress, libpq, parse
+from howfar.address.server_address import format_host_port
 from howfar.contract.ping_messages import Target, TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.services import SERVICES
@@ -211,8 +212,7 @@ class AddressRewriter:
         return f"(?:{'|'.join(patterns) or '(?!)'})"
 
     def _tap_host_and_port(self, _match: object = None) -> str:
-        host = f"[{self.tap.host}]" if ":" in self.tap.host else self.tap.host
-        return f"{host}:{self.tap.port}"
+        return format_host_port(self.tap.host, self.tap.port)
 
     # ------------------------------------------------------------ what was and what was not replaced
 
@@ -284,6 +284,8 @@ class Insertion:
 
     def advice(self, command: Sequence[str]) -> str:
         """Advice if the command made no connection to the tap."""
+        from howfar.findings import join  # numpy, which --help need not import
+
         unreplaced = self.rewriter.find_unreplaced(command, os.environ) if self.rewriter is not None else []
         if not unreplaced:
             return (
@@ -291,8 +293,6 @@ class Insertion:
                 "docs/addresses.md, {host} and {port} in arguments, and pairs such as DB_HOST and DB_PORT. "
                 "Else record its packets with --interface."
             )
-        from howfar.findings import join
-
         return (
             f"The server's host was not replaced in {join(unreplaced)}: it stands there without its port, with a port that "
             "another host shares, or where it may mean a socket. Write 127.0.0.1:PORT, set the port's variable too, or write {host} "

@@ -22,7 +22,7 @@ from howfar.recording.recording import Recording, cold_start_note, uncertainty_n
 from howfar.recording.slope import Slope
 from howfar.recording.summary import tap_us
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
+from howfar.stats.intervals import MIN_BLOCKS, are_disjoint, mean_interval, t_quantile
 
 PRESENT_MISS_SHARE = 0.05
 """No prediction is given if the time on the present path has changed since the recording by more than this share of the prediction."""
@@ -130,10 +130,8 @@ class PagePrediction(Part):
         """Whether the intervals of both predictions overlap; None without two intervals."""
         if self.slope is None:
             return None
-        bottom_up, slope = self.bottom_up.p50_ms, self.slope.p50_ms
-        if bottom_up.low is None or bottom_up.high is None or slope.low is None or slope.high is None:
-            return None
-        return bottom_up.low <= slope.high and slope.low <= bottom_up.high
+        disagree = are_disjoint(self.bottom_up.p50_ms, self.slope.p50_ms)
+        return None if disagree is None else not disagree
 
     @property
     def residual_ms(self) -> float | None:

@@ -13,17 +13,7 @@ from howfar.findings import capital
 from howfar.recording.changes import PossibleChange
 from howfar.recording.page_costs import CostedPage, median_pages
 from howfar.recording.predict import RESAMPLES, SMALL_WINDOW, PagePrediction, PathPrediction
-from howfar.recording.texts import (
-    advise,
-    certainty,
-    format_ms,
-    interval,
-    next_step,
-    phrase,
-    rounded_count,
-    setting,
-    what_to_do,
-)
+from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, rounded_count, setting
 from howfar.report import palette
 from howfar.report.charts import Drawable, Rows, axis, by_style, data, layer, legend, styles, vconcat
 from howfar.report.document import (
@@ -41,6 +31,7 @@ from howfar.report.document import (
     Text,
     Warnings,
     make_table,
+    what_to_do,
 )
 from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate, Part
@@ -128,6 +119,7 @@ def _setting(prediction: PathPrediction) -> str:
         phrase("predict/counts", pages=pages, blocks=prediction.cost_us.n or 0),
         phrase("predict/paths", present=prediction.present, target=prediction.target),
         unix_ns=prediction.recorded_unix_ns,
+        is_recorded=True,
     )
 
 
@@ -258,7 +250,7 @@ def _cards(pages: Sequence[PagePrediction], prediction: PathPrediction) -> tuple
             f"{format_ms(page.now.p50_ms.value)} → {format_ms(page.bottom_up.p50_ms.value)} ms",
             phrase("predict/limits-on", limits=format_limits(page.bottom_up.p50_ms), target=prediction.target).strip(),
             (
-                phrase("predict/trips", trips=rounded_count(page.round_trips)),
+                counted(rounded_count(page.round_trips), "round trip", ","),
                 f"p95 {format_estimate(page.bottom_up.p95_ms)}",
             ),
         )
@@ -456,7 +448,7 @@ def _page_blocks(
         points = [
             (measurement.rtt_ns, measured_page.p50_ms)
             for measurement, measured_page in measurements
-            if _without_rtt(measurement.target) == _without_rtt(prediction.target)
+            if _is_on_curve(measurement, prediction)
         ]
         blocks.append(
             Chart(
@@ -470,9 +462,13 @@ def _page_blocks(
     return [Details(phrase("predict/page", page=page.name), tuple(blocks), open=True)]
 
 
-def _without_rtt(label: str) -> list[str]:
-    """The parts of a path's label but its RTT. The predicted curve is of paths that differ in nothing else."""
-    return [part for part in label.split(", ") if not part.startswith("RTT ")]
+def _is_on_curve(measurement: Measurement, prediction: PathPrediction) -> bool:
+    """Whether the path of a measurement differs from the predicted one in nothing but its RTT, like all paths of the curve."""
+
+    def without_rtt(label: str) -> list[str]:
+        return [part for part in label.split(", ") if not part.startswith("RTT ")]
+
+    return without_rtt(measurement.target) == without_rtt(prediction.target)
 
 
 def _errors_table(
@@ -486,7 +482,7 @@ def _errors_table(
     )
     rows = []
     for measurement, measured_page in measurements:
-        curve_ms = page.curve_ms if _without_rtt(measurement.target) == _without_rtt(prediction.target) else {}
+        curve_ms = page.curve_ms if _is_on_curve(measurement, prediction) else {}
         is_target = measurement.target == prediction.target
         predicted = page.bottom_up.p50_ms.value if is_target else curve_ms.get(measurement.rtt_ns)
         rows.append(

@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from howfar.address.server_address import format_host_port
 from howfar.contract.messages import Recorded, RecordedRoundTrip, RecordEnded, TcpTarget, UnixTarget
 from howfar.distance.resolve import look_up_name
 from howfar.errors import (
@@ -219,8 +220,7 @@ def _extend_or_mark(
 
 def _address_text(tap: RecordTap) -> str:
     assert isinstance(tap.address, TcpTarget), "a TCP server has a TCP tap"
-    host = f"[{tap.address.host}]" if ":" in tap.address.host else tap.address.host
-    return f"{host}:{tap.address.port}"
+    return format_host_port(tap.address.host, tap.address.port)
 
 
 def _command_environment(

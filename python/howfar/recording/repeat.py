@@ -22,7 +22,7 @@ from howfar.recording.predict import Quantiles, quantiles
 from howfar.recording.prediction_report import compare, format_estimate
 from howfar.recording.recording import Recording, TimedPage
 from howfar.recording.replay import BEHIND_SHARE, OPEN_BEFORE, missing_answer
-from howfar.recording.texts import advise, certainty, format_ms, interval, phrase, rounded_count, setting, what_to_do
+from howfar.recording.texts import advise, certainty, format_ms, interval, phrase, rounded_count, setting
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -34,6 +34,7 @@ from howfar.report.document import (
     Text,
     Warnings,
     make_table,
+    what_to_do,
 )
 from howfar.stats.estimate import Part
 from howfar.units import counted
@@ -90,7 +91,7 @@ class Repetition(Part):
     pages: tuple[RepeatedPage, ...]
     lacking: tuple[str, ...]
     """Pages that were left out, with the reason."""
-    recorded_unix_ns: int | None = None
+    recorded_unix_ns: int | None
     """When the recording began. None: unknown."""
 
 
@@ -333,6 +334,7 @@ def document(repetition: Repetition) -> Document:
         repetition.server,
         phrase("replay/blocks", blocks=repetition.blocks, pages=sum(page.pages for page in repetition.pages)),
         unix_ns=repetition.recorded_unix_ns,
+        is_recorded=True,
     )
     blocks += [Heading("How it was repeated"), Text(method), *steps]
     return Document("howfar replay", tuple(blocks), (), phrase("repeat/question"), settings)

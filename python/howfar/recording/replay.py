@@ -14,10 +14,22 @@ from howfar.recording.costs import SMALLEST, PathCosts
 from howfar.recording.page_costs import CostedPage
 from howfar.recording.predict import PathPrediction, Quantiles, predicted_quantiles, quantiles
 from howfar.recording.prediction_report import SAME_SHARE, estimate_cell
-from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, setting, what_to_do
-from howfar.report.document import AdviceBlock, Answer, Block, Cell, Column, Document, Heading, Table, Text, make_table
+from howfar.recording.texts import advise, certainty, format_ms, interval, next_step, phrase, setting
+from howfar.report.document import (
+    AdviceBlock,
+    Answer,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Heading,
+    Table,
+    Text,
+    make_table,
+    what_to_do,
+)
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS
+from howfar.stats.intervals import MIN_BLOCKS, are_disjoint
 from howfar.units import counted
 
 OPEN_BEFORE = 5000
@@ -58,7 +70,7 @@ class Replay(Part):
     rtt_ns: int
     blocks: int
     pages: tuple[ReplayedPage, ...]
-    recorded_unix_ns: int | None = None
+    recorded_unix_ns: int | None
     """When the recording began. None: unknown."""
 
 
@@ -149,6 +161,7 @@ def document(replay: Replay) -> Document:
         replay.target,
         phrase("replay/blocks", blocks=replay.blocks, pages=sum(page.pages for page in replay.pages)),
         unix_ns=replay.recorded_unix_ns,
+        is_recorded=True,
     )
     return Document("howfar replay", tuple(blocks), (), phrase("replay/question", target=replay.target), settings)
 
@@ -183,14 +196,14 @@ def _finding(page: ReplayedPage) -> str:
     """Whether the prediction was right: whether its interval and the measured one overlap. `wide`: only as one is wide."""
     if page.predicted is None or page.error is None:
         return "unpredicted"
-    measured, predicted = page.p50_ms, page.predicted.p50_ms
-    if measured.low is None or measured.high is None or predicted.low is None or predicted.high is None:
-        is_right = abs(page.error) < BEHIND_SHARE
-    else:
-        is_right = measured.low <= predicted.high and predicted.low <= measured.high
-        if is_right and abs(page.error) > SAME_SHARE:
-            return "wide"
-    return "right" if is_right else "long" if page.error > 0 else "short"
+    is_wrong = are_disjoint(page.p50_ms, page.predicted.p50_ms)
+    if is_wrong is False and abs(page.error) > SAME_SHARE:
+        return "wide"
+    if is_wrong is None:
+        is_wrong = abs(page.error) >= BEHIND_SHARE
+    if not is_wrong:
+        return "right"
+    return "long" if page.error > 0 else "short"
 
 
 def _advice(pages: Sequence[ReplayedPage]) -> Iterator[AdviceBlock]:

@@ -22,16 +22,27 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
+from howfar.address.server_address import format_host_port
 from howfar.contract.ping_messages import Target, TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import keep_polling, polling_obstacle
-from howfar.lab.servers import describe_address
 from howfar.recording.insertion import NamedServer, make_insertion
 from howfar.recording.tap import Tap, TappedApplication, listen_address, tap_folder
-from howfar.recording.texts import advise, certainty, next_step, phrase, setting, what_to_do
-from howfar.report.document import AdviceBlock, Answer, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.recording.texts import advise, certainty, next_step, phrase, setting
+from howfar.report.document import (
+    AdviceBlock,
+    Answer,
+    Cell,
+    Column,
+    Document,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    what_to_do,
+)
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, estimate_text, limits_text, mean_interval
+from howfar.stats.intervals import MIN_BLOCKS, are_disjoint, estimate_text, limits_text, mean_interval
 from howfar.stopping import temporary_folder
 from howfar.units import format_duration_ns
 
@@ -181,13 +192,18 @@ def measure(request: SlopeRequest, say: Callable[[str], None]) -> Slope:
         echo = Echo(stack, isinstance(request.server.target, UnixTarget))
         observations = list(_measure_blocks(request, delays_ns, tap, echo, (page, timers[1]), say))
         costs = echo.measure_costs("polling" if can_poll else "as-found")
-    return analyze(observations, costs, warm_up).model_copy(
-        update={
-            "server": describe_address(request.server.target),
-            "began_unix_ns": began_unix_ns,
-            "measured_s": time.monotonic() - began,
-        }
+    return analyze(
+        observations,
+        costs,
+        warm_up,
+        server=_describe_address(request.server.target),
+        began_unix_ns=began_unix_ns,
+        measured_s=time.monotonic() - began,
     )
+
+
+def _describe_address(target: Target) -> str:
+    return target.path if isinstance(target, UnixTarget) else format_host_port(target.host, target.port)
 
 
 def _listen_address(request: SlopeRequest, folder: Path) -> UnixTarget | TcpListen:
@@ -490,7 +506,15 @@ def _median_ping_us(connection: socket.socket, count: int) -> float:
 # ---------------------------------------------------------------- the fitted line
 
 
-def analyze(observations: Sequence[Observation], costs: Costs, warm_up: WarmUp = _ONE_WARM_UP) -> Slope:
+def analyze(
+    observations: Sequence[Observation],
+    costs: Costs,
+    warm_up: WarmUp,
+    *,
+    server: str,
+    began_unix_ns: int,
+    measured_s: float,
+) -> Slope:
     """Fit each block and combine the blocks."""
     tap_us, loopback_us = costs.tap_us, costs.loopback_us
     tapped = [observation for observation in observations if observation.delay_ns is not None]
@@ -520,6 +544,9 @@ def analyze(observations: Sequence[Observation], costs: Costs, warm_up: WarmUp =
         still_falling=warm_up.still_falling,
         drift=_block_duration_ns(blocks[0]) / _block_duration_ns(blocks[-1]) - 1,
         longest_ns=max(observation.delay_ns or 0 for observation in tapped),
+        server=server,
+        began_unix_ns=began_unix_ns,
+        measured_s=measured_s,
         idle=costs.idle,
         observations=tuple(observations),
     )
@@ -578,7 +605,7 @@ def document(slope: Slope, subject: str) -> Document:
     """The report of a slope. `subject`: name of the page or command."""
     duration = phrase("slope/duration", blocks=slope.blocks, seconds=slope.measured_s) if slope.measured_s else None
     question = phrase("slope/question", subject=subject)
-    settings = setting(slope.server, duration, unix_ns=slope.began_unix_ns, when="when")
+    settings = setting(slope.server, duration, unix_ns=slope.began_unix_ns, is_recorded=False)
     method = (Heading("How it was measured"), Text(_method_text(slope)))
     if slope.slope.low is None:
         missing = Answer(phrase("slope/answer/missing", blocks=slope.blocks, needed=MIN_BLOCKS))
@@ -698,11 +725,7 @@ def _warnings(slope: Slope) -> tuple[Warnings, ...]:
 
 def _misses_present_path(slope: Slope) -> bool:
     """Whether the intervals of the line and of the time without the tap are disjoint."""
-    line, measured = slope.times["now"], slope.measured_ms
-    if measured is None or None in (line.low, line.high, measured.low, measured.high):
-        return False
-    assert line.low is not None and line.high is not None and measured.low is not None and measured.high is not None
-    return line.high < measured.low or measured.high < line.low
+    return slope.measured_ms is not None and are_disjoint(slope.times["now"], slope.measured_ms) is True
 
 
 def _method_text(slope: Slope) -> str:

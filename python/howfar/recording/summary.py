@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from howfar.recording.facts import RecordingFacts
 from howfar.recording.recording import Recording, RoundTrip, TimedPage, cold_start_note, uncertainty_note
-from howfar.recording.texts import advise, certainty, next_step, phrase, rounded_count, setting, what_to_do
+from howfar.recording.texts import advise, certainty, next_step, phrase, rounded_count, setting
 from howfar.report.document import (
     AdviceBlock,
     Answer,
@@ -21,9 +21,11 @@ from howfar.report.document import (
     Text,
     Warnings,
     make_table,
+    what_to_do,
 )
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_RANK_BLOCKS, estimate_text, limits_text, mean_interval, median_interval
+from howfar.units import counted
 
 _MAX_ROWS = 10
 _NOTABLE_COST_SHARE = 0.05
@@ -127,10 +129,10 @@ class RecordingSummary(Part):
     stopped: str | None
     all_passed_on: bool | None
     exit_code: int | None
-    command: str | None = None
-    """Name of the command, interface or service that was recorded."""
-    began_unix_ns: int | None = None
-    span_ns: int = 0
+    command: str | None
+    """Name of the command, interface or service that was recorded. None: unknown."""
+    began_unix_ns: int | None
+    span_ns: int
     """Time from the first round trip to the end of the last one."""
 
 
@@ -308,7 +310,7 @@ def _setting(summary: RecordingSummary) -> str:
     kind = phrase(f"record/kind/{'unix' if summary.transport == 'unix' else 'tcp'}", protocol=protocol)
     trips, connections = summary.round_trips, summary.connections
     counts = phrase("record/counts", trips=trips, connections=connections, took=summary.span_ns)
-    return setting(summary.command, kind, counts, unix_ns=summary.began_unix_ns, when="when")
+    return setting(summary.command, kind, counts, unix_ns=summary.began_unix_ns, is_recorded=False)
 
 
 def _answer_and_steps(summary: RecordingSummary, file_name: str) -> tuple[Answer, list[Block]]:
@@ -351,7 +353,7 @@ def _page_count_text(page: PageSummary) -> str:
     if page.took_ms.low is None:
         return phrase("record/few", pages=page.count)
     low, high = map(_time_format(page.took_ms.value), (page.took_ms.low, page.took_ms.high or page.took_ms.value))
-    return f"{phrase('record/pages', pages=page.count)}; {phrase('interval', low=low, high=high)}"
+    return f"{counted(page.count, 'page', ',')}; {phrase('interval', low=low, high=high)}"
 
 
 def _doubts(summary: RecordingSummary) -> Iterator[str]:

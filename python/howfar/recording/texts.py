@@ -1,7 +1,7 @@
 """What the commands about an application say: `slope`, `record`, `predict` and `replay`, also at a real server.
 
-Fields have the formats of sentences in `howfar.findings`. Names of pages and commands are printed as they are, so no sentence
-gets its capital letter or its full stop by rule.
+Fields have the formats of sentences in `howfar.findings`. Names of pages and commands are printed as they are, so a sentence has its
+capital letter and its full stop in its template; only the clauses of `certainty` are joined to a sentence by rule.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from howfar.findings import Texts, fill, join
+from howfar.findings import Texts, fill, join, join_clauses
 from howfar.report.document import AdviceBlock, Block, Heading, Text
 from howfar.report.texts import SEPARATOR
 from howfar.stats.estimate import Estimate
@@ -18,8 +18,7 @@ from howfar.units import format_utc
 
 TEXTS: Texts = {
     # Lines that several reports share.
-    "when": "{when}",
-    "recorded": "recorded {when}",
+    "when": "{is_recorded:?recorded }{when}",
     "interval": "95 % interval from {low} to {high}",
     "no-interval": "no interval, as fewer than {needed} pages were recorded",
     "doubtful": "doubtful because of {doubts}",
@@ -92,7 +91,6 @@ TEXTS: Texts = {
     "record/next/nothing": "Record again while the application uses its database: `howfar record -- COMMAND`.",
     # record: why, how sure, and what to do.
     "record/why": "{each:,} × {mean} = {total} of the {took} are waits for {statement}.",
-    "record/pages": "{pages:of page}",
     "record/few": "only {pages:of page}, too few for an interval",
     "record/cost": "recording itself took at least {share} of the time of a page",
     "record/doubt/stopped": "a recording that is not complete",
@@ -259,7 +257,6 @@ TEXTS: Texts = {
     "predict/unplaced": "{trips:of round-trip} of the recording belong to no page.",
     # predict: the rest of the report.
     "predict/limits-on": "{limits} on {target}",
-    "predict/trips": "{trips:of round-trip}",
     "predict/page": "{page}: where the time goes",
     "predict/waterfall": "The median page, now and on {target}",
     "predict/waterfall/caption": "Each row is a round trip: what the application does before it, the path, the server.",
@@ -404,8 +401,7 @@ def phrase(name: str, /, **figures: Any) -> str:
 def certainty(parts: Iterable[str], doubts: Iterable[str]) -> str:
     """How sure an answer is, in one line: what it rests on, and what casts doubt on it."""
     listed = join(list(doubts))
-    text = "; ".join([*filter(None, parts), *([phrase("doubtful", doubts=listed)] if listed else [])])
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return join_clauses([*parts, *([phrase("doubtful", doubts=listed)] if listed else [])])
 
 
 def format_ms(value: float) -> str:
@@ -426,15 +422,11 @@ def rounded_count(value: float) -> float:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-def setting(*parts: str | None, unix_ns: int | None, when: str = "recorded") -> str:
-    """What was measured, on what and when, in one line. None and empty parts are unknown. `when`: name of a text about the time."""
-    return SEPARATOR.join(filter(None, (*parts, phrase(when, when=format_utc(unix_ns)) if unix_ns else "")))
-
-
-def what_to_do(advice: Iterable[AdviceBlock]) -> list[Block]:
-    """Pieces of advice below their heading. Empty: there are none."""
-    pieces = list(advice)
-    return [Heading("What to do"), *pieces] if pieces else []
+def setting(*parts: str | None, unix_ns: int | None, is_recorded: bool) -> str:
+    """What was measured, on what and when, in one line. None and empty parts are unknown. `is_recorded`: the time is that
+    of an earlier recording."""
+    when = phrase("when", when=format_utc(unix_ns), is_recorded=is_recorded) if unix_ns else None
+    return SEPARATOR.join(filter(None, (*parts, when)))
 
 
 def advise(name: str, /, because: str = "", **figures: Any) -> AdviceBlock:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from howfar.analysis.advice import MAX_ARMS_NAMED
-from howfar.analysis.diagnostics import FEW_BLOCKS, MAX_OTHER_PROGRAMS_SHARE, Diagnostic
+from howfar.analysis.diagnostics import FEW_BLOCKS, Diagnostic, is_much_by_others
 from howfar.analysis.summary import Summary
 from howfar.findings import Texts, fill, join, join_clauses
 from howfar.report.figures import has_only_faults, shown_cells, widest_interval
@@ -13,10 +14,6 @@ from howfar.stats.intervals import half_width, noise_floor_text, simultaneous
 from howfar.store.records import ArmRole
 
 TEXTS: Texts = {
-    # The verdict.
-    "firm": "firm",
-    "fair": "fair",
-    "poor": "poor",
     "doubtful": "{verdict}, because of {warnings}",
     "measured": "{verdict}: everything was measured {few:?only }{most:of time}",
     "measured-unevenly": "{verdict}: everything was measured {few:?only }{fewest} to {most} times",
@@ -28,8 +25,7 @@ TEXTS: Texts = {
     "disturbed": "other programs used up to {most:.1f} of {cpus:of CPU} in {disturbed} of {known:of trial}",
     "disturbed-by": "other programs, {mostly:?mostly }{among:?among them }{program}, used up to {most:.1f} of {cpus:of CPU} in "
     "{disturbed} of {known:of trial}",
-    "program": "{name} (pid {pid})",
-    "several": "{name}",
+    "program": "{name}{pid:? (pid {pid})}",
     "quiet": "without the blocks of these trials, {arm} is {estimate:slower} than {reference}",
     "quiet-unresolved": "without the blocks of these trials, no difference of {arm} from {reference} is resolved",
 }
@@ -55,8 +51,9 @@ def certainty(summary: Summary, is_about_ratios: bool = True, proofs: Iterable[s
     cells = [cell for cell in shown_cells(summary) if cell.settled_after is None]
     counts = [cell.trials for cell in cells] or [summary.complete_blocks or summary.blocks]
     doubts, fewest, most = _doubts(summary), min(counts), max(counts)
-    verdict = _verdict(summary, fewest, width, bool(doubts))
-    verdict = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts)) if doubts else verdict
+    verdict: str = _verdict(summary, fewest, width, bool(doubts))
+    if doubts:
+        verdict = fill(TEXTS["doubtful"], verdict=verdict, warnings=join(doubts))
     figures = {"fewest": fewest, "most": most, "few": int(fewest < FEW_BLOCKS and not has_only_faults(summary))}
     measured = fill(TEXTS["measured" if fewest == most else "measured-unevenly"], verdict=verdict, **figures)
     return join_clauses((measured, *_precision(summary, width), *proofs, *_disturbance(summary)))
@@ -68,15 +65,14 @@ POOR_WIDTH = 0.5
 """Half-width of the widest interval of a ratio from which an answer is poor."""
 
 
-def _verdict(summary: Summary, fewest: int, width: float | None, is_doubtful: bool) -> str:
+def _verdict(summary: Summary, fewest: int, width: float | None, is_doubtful: bool) -> Literal["firm", "fair", "poor"]:
     """`firm`: at least eight measurements, ratios as narrow as requested, and nothing that casts doubt. `poor`: see `POOR_WIDTH`."""
     disturbance = summary.disturbance
     if is_doubtful or (disturbance is not None and disturbance.is_much) or (width or 0.0) > POOR_WIDTH:
-        return TEXTS["poor"]
+        return "poor"
     is_precise = (width or 0.0) <= summary.target_half_width and (width is None or summary.noise_floor is not None)
-    warned = {*summary.warnings, *(warning for cell in summary.cells for warning in cell.warnings)}
-    is_firm = fewest >= FEW_BLOCKS and is_precise and disturbance is None and not warned & _UNSTEADY
-    return TEXTS["firm" if is_firm else "fair"]
+    is_firm = fewest >= FEW_BLOCKS and is_precise and disturbance is None and not _warnings(summary) & _UNSTEADY
+    return "firm" if is_firm else "fair"
 
 
 def _precision(summary: Summary, width: float | None) -> Iterator[str]:
@@ -104,25 +100,20 @@ def _least_resolved(summary: Summary) -> float:
     return max(summary.noise_floor or 0.0, summary.link_noise_floor or 0.0, *widths)
 
 
-HALF = 0.5
+_MOSTLY_SHARE = 0.5
+"""Share of others' CPU time from which it is mostly that of one program."""
 _MAX_QUIET_RATIOS = 2
+"""Maximum number of ratios that are stated without disturbed blocks."""
 
 
 def _disturbance(summary: Summary) -> Iterator[str]:
     if (disturbance := summary.disturbance) is None:
         return
-    figures: dict[str, str | int | float] = {
-        "most": disturbance.max_cpus,
-        "cpus": disturbance.machine_cpus,
-        "disturbed": disturbance.trials,
-        "known": disturbance.of,
-    }
+    figures = disturbance.figures()
     if disturbance.programs:
         first = disturbance.programs[0]
-        figures["program"] = fill(
-            TEXTS["program" if len(first.pids) == 1 else "several"], name=first.name, pid=first.pids[0]
-        )
-        figures |= {"mostly": int(first.share >= HALF), "among": int(first.share < HALF)}
+        figures["program"] = fill(TEXTS["program"], name=first.name, pid=first.pids[0] if len(first.pids) == 1 else 0)
+        figures |= {"mostly": int(first.share >= _MOSTLY_SHARE), "among": int(first.share < _MOSTLY_SHARE)}
     yield fill(TEXTS["disturbed-by" if disturbance.programs else "disturbed"], **figures)
     for arm, quiet in list(disturbance.quiet_ratios.items())[:_MAX_QUIET_RATIOS]:
         name = "quiet" if quiet.resolution.is_difference else "quiet-unresolved"
@@ -130,13 +121,18 @@ def _disturbance(summary: Summary) -> Iterator[str]:
 
 
 def is_busy_by_programs(summary: Summary) -> bool:
-    """Whether the warning about a busy machine says no more than the count of disturbed trials: not if time was stolen."""
-    cpus, disturbance = summary.machine_cpus, summary.disturbance
-    limit = None if cpus is None else MAX_OTHER_PROGRAMS_SHARE * cpus
-    return disturbance is not None and limit is not None and (summary.others_cpus or 0.0) > limit
+    """Whether the count of disturbed trials explains the warning about a busy machine: other programs alone would cause it."""
+    cpus, others_cpus = summary.machine_cpus, summary.others_cpus
+    if summary.disturbance is None or cpus is None or others_cpus is None:
+        return False
+    return is_much_by_others(others_cpus, cpus)
 
 
 def _doubts(summary: Summary) -> list[str]:
-    present = {*summary.warnings, *(warning for cell in summary.cells for warning in cell.warnings)}
-    present -= {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) else set()
-    return [name for doubt, name in _DOUBTS.items() if doubt in present]
+    said = {Diagnostic.BUSY_MACHINE} if is_busy_by_programs(summary) else set()
+    return [name for doubt, name in _DOUBTS.items() if doubt in _warnings(summary) - said]
+
+
+def _warnings(summary: Summary) -> set[Diagnostic]:
+    """The warnings of the session and of its cells."""
+    return {*summary.warnings, *(warning for cell in summary.cells for warning in cell.warnings)}

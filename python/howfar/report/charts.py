@@ -117,12 +117,10 @@ def styles(names: Sequence[str], cycle: Sequence[T]) -> dict[str, T]:
     return dict(zip(names, repeat_styles(cycle, len(names)), strict=True))
 
 
-def series_styles(
-    names: Sequence[str], legend_spec: alt.Legend | None, field: str = "series"
-) -> tuple[alt.Color, alt.Shape]:
-    """Colour and shape of each series, in the order of the palette."""
-    colour = by_style(alt.Color, field, styles(names, palette.SERIES), legend_spec)
-    return colour, by_style(alt.Shape, field, styles(names, palette.SHAPES), legend_spec)
+def series_styles(names: Sequence[str], legend_spec: alt.Legend | None) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape of each `series`, in the order of the palette."""
+    colour = by_style(alt.Color, "series", styles(names, palette.SERIES), legend_spec)
+    return colour, by_style(alt.Shape, "series", styles(names, palette.SHAPES), legend_spec)
 
 
 def legend(columns: int, limit: int = 180, **options: Any) -> alt.Legend:
@@ -156,6 +154,11 @@ def panel_width(count: int, width: int, gap: int) -> int:
     """Width of each of `count` panels in a row, which may together use 200 pixels more than a single chart. On a phone panels form a
     column, so each has the full width."""
     return width if width < PHONE else (width + 200 - gap * count) // count
+
+
+def two_columns(count: int, width: int) -> tuple[int, int]:
+    """The number of columns of `count` panels, two at most, and the width of a panel. On a phone panels form one column."""
+    return (1, width) if width < PHONE or count == 1 else (2, (width - 60) // 2)
 
 
 def spread_labels(values: Sequence[float], domain: tuple[float, float], height: int) -> list[float]:
@@ -262,7 +265,7 @@ def percentile_chart(
     key = legend(2, 150, symbolStrokeWidth=2, symbolSize=300) if narrow else None
     colour = by_style(alt.Color, "series", {name: colours[name] for name in names}, key)
     dash = by_style(alt.StrokeDash, "series", styles(names, palette.DASHES), key)
-    columns = 1 if narrow or len(panels) == 1 else 2
+    columns, panel_px = two_columns(len(panels), width)
     charts: list[Drawable] = []
     for title, rows in panels.items():
         max_tail = max(row["tail"] for row in rows)
@@ -289,7 +292,6 @@ def percentile_chart(
             *([] if narrow else label_layers(list(last.values()), x, y, colour, domain, height)),
         ]
         title_options = {"title": alt.TitleParams(title, anchor="start")} if title else {}
-        panel_px = width if columns == 1 else (width - 60) // 2
         charts.append(layer(*layers, width=panel_px, height=height, **title_options))
     return arrange_in_rows(charts, columns)
 

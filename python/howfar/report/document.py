@@ -60,9 +60,9 @@ class Answer:
     """How sure the answer is. Empty: there is none."""
 
     @property
-    def reasons(self) -> Iterator[tuple[str, str]]:
+    def reasons(self) -> tuple[tuple[str, str], ...]:
         """The labelled lines below the answer."""
-        return ((label, text) for label, text in (("Why", self.why), ("How sure", self.certainty)) if text)
+        return tuple((label, text) for label, text in (("Why", self.why), ("How sure", self.certainty)) if text)
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,12 @@ class Document:
     """The question that the report answers: the first line of each form. Empty: the title stands in its place."""
     setting: str = ""
     """What was measured, when and on what, in one line below the question."""
+
+
+def what_to_do(advice: Iterable[AdviceBlock]) -> list[Block]:
+    """Advice below its heading. Empty: there is none."""
+    blocks: list[Block] = [*advice]
+    return [Heading("What to do"), *blocks] if blocks else []
 
 
 Row = TypeVar("Row")

@@ -145,15 +145,9 @@ def resolution_text(cell: CellSummary) -> str:
         return "reference"
     if cell.ratio is None:
         return "no common block" if offered_per_s(cell.factors) is None else "at a given rate"
-    return MAYBE_CHANCE if is_maybe_chance(cell) else cell.resolution.value
-
-
-MAYBE_CHANCE = "maybe chance"
-
-
-def is_maybe_chance(cell: CellSummary) -> bool:
-    """Whether the ratio's interval excludes 1, but one of as many comparisons may differ so much by chance, or within the noise."""
-    return cell.resolution is Resolution.NOT_RESOLVED and cell.ratio is not None and excludes_one(cell.ratio)
+    if cell.resolution is Resolution.NOT_RESOLVED and excludes_one(cell.ratio):
+        return "maybe chance"  # one of as many comparisons may differ so much, or it is within the noise
+    return cell.resolution.value
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:

@@ -36,6 +36,7 @@ from howfar.report.document import (
     Text,
     Warnings,
     make_table,
+    what_to_do,
 )
 from howfar.report.drawing import alt
 from howfar.report.figures import (
@@ -383,7 +384,7 @@ def _split_advice(summary: Summary) -> tuple[list[Block], list[Block]]:
         AdviceBlock(advice.action, advice.because, advice.lines if advice.id in COMMANDS else ())
         for advice in summary.advice
     ]
-    first_blocks: list[Block] = [Heading("What to do"), *all_advice[:MAX_ADVICE_SHOWN]] if all_advice else []
+    first_blocks = what_to_do(all_advice[:MAX_ADVICE_SHOWN])
     configuration_lines = [
         block
         for advice in summary.advice

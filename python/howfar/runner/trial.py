@@ -94,7 +94,7 @@ def run_trial(
     try:
         with laboratory.trial_environment(arm.factors) as environment:
             load = prepare_load(plan, arm, environment, stream_seed(seed, slot.block))
-            # Looking at all processes takes CPU time, so the looks are before and after the load, warm-up included.
+            # Looking at all processes takes CPU time, so it is done before the load and after it, warm-up included.
             programs = instruments.programs()
             try:
                 if has_fault(arm.factors):

@@ -263,6 +263,13 @@ def excludes_zero(difference: Estimate) -> bool:
     return _is_outside(0.0, difference)
 
 
+def are_disjoint(left: Estimate, right: Estimate) -> bool | None:
+    """Whether two intervals have no value in common. None: one of them does not exist."""
+    if left.low is None or left.high is None or right.low is None or right.high is None:
+        return None
+    return left.high < right.low or right.high < left.low
+
+
 def noise_floor(aa_ratio: Estimate) -> float | None:
     """Size of the smallest effect that this session can distinguish from noise, as a share. None: no interval.
 

@@ -318,7 +318,7 @@ def _curve_finding(
     }
     faster = next((other for other in curves if _is_faster(other, curve)), None)
     compared = compare(evidence, max(faster, key=_tps), top) if faster else None
-    name, estimate = top.limit.resource.name.lower().replace("_", "-"), None
+    name, estimate = top.limit.resource.id, None
     if top.arm in evidence.refuted:
         name = "refuted"
     elif faster and compared and compared[1] is Resolution.FASTER:

@@ -30,6 +30,7 @@ from howfar.report.charts import (
     log_axis,
     panel_width,
     styles,
+    two_columns,
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, plain_cells, plain_columns
 from howfar.report.drawing import alt
@@ -303,9 +304,8 @@ def _draw_limits(summary: Summary, width: int) -> Drawable:
         for panel in panels
         for name, curve in zip(panel.lines, panel.curves, strict=True)
     ]
-    domain, narrow = _domain([curve for _, curve in curves]), width < PHONE
-    columns = 1 if narrow or len(curves) == 1 else 2
-    panel_pixels = width if columns == 1 else (width - 60) // 2
+    domain = _domain([curve for _, curve in curves])
+    columns, panel_pixels = two_columns(len(curves), width)
     return arrange_in_rows([_draw_limit(name, curve, domain, panel_pixels) for name, curve in curves], columns)
 
 
@@ -352,8 +352,7 @@ def _draw_shapes(summary: Summary, width: int) -> Drawable:
     """A panel for each curve with ours and the published one, each as a share of its own maximum, because machines differ but shapes
     can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
-    columns = 1 if width < PHONE or len(curves) == 1 else 2
-    panel_pixels = width if columns == 1 else (width - 60) // 2
+    columns, panel_pixels = two_columns(len(curves), width)
     return arrange_in_rows([_draw_shape(curve, panel_pixels) for curve in curves], columns)
 
 

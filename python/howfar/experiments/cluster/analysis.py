@@ -595,15 +595,16 @@ def conclude(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) 
 
 
 def explain(cost: ClusterCost) -> tuple[Finding, ...]:
-    """The round trips at rest between the nodes that are farthest apart. Empty if the answer is about two writers of one row: their
-    commits wait for each other."""
+    """The round trips at rest between the nodes of the answer, where its operation waits for other nodes. Empty if the answer is about
+    two writers of one row: their commits wait for each other."""
     if any(point.writers is not None and point.writers.to_own_rows for point in cost.points):
         return ()
-    point = max((point for point in cost.points if point.farthest_ms), key=_reach, default=None)
-    if point is None or point.nearest_ms is None or point.farthest_ms is None:
+    point = next(iter(_by_reach(cost)), None)
+    if point is None or not point.agreement_ms or point.nearest_ms is None or point.farthest_ms is None:
         return ()
-    figures = {"nearest_ms": point.nearest_ms, "farthest_ms": point.farthest_ms}
-    return (Finding(id="round-trips", subject=point.distances_label, parameters=figures),)
+    parameters: dict[str, str | int | float] = {"operation": cost.operation}
+    parameters |= {"nearest_ms": point.nearest_ms, "farthest_ms": point.farthest_ms}
+    return (Finding(id="round-trips", subject=point.distances_label, parameters=parameters),)
 
 
 def _writers_findings(cost: ClusterCost, resolve: Callable[[str, Estimate], Resolution]) -> tuple[Finding, ...]:
@@ -625,22 +626,32 @@ def _writers_findings(cost: ClusterCost, resolve: Callable[[str, Estimate], Reso
 
 
 def _time_findings(cost: ClusterCost) -> tuple[Finding, ...]:
-    threads = min((point.threads for point in cost.points), default=1)
-    points = [point for point in cost.points if point.threads == threads and point.writers is None]
-    alone_ms = {point.row_bytes: point.p50_ms.value for point in points if point.mode == ALONE}
-    by_reach = sorted((point for point in points if point.mode in CLUSTERS and point.farthest_ms), key=_reach)
-    farthest = {point.label: point for point in by_reach}
-    first = next((point.distances_label for point in farthest.values()), "")
-    findings = []
-    for point in (*farthest.values(), *(point for point in reversed(by_reach) if point is not farthest[point.label])):
+    points, findings = _by_reach(cost), []
+    alone_ms = {point.row_bytes: point.p50_ms.value for point in _of_fewest_connections(cost) if point.mode == ALONE}
+    for point in points:
         name, distances = "takes", point.distances_label
         parameters: dict[str, str | int | float] = {"operation": cost.operation, "distances": distances}
-        if distances != first:
+        if distances != points[0].distances_label:
             name = "elsewhere"
         elif point.row_bytes in alone_ms:
             name, parameters = "slowed", {**parameters, "alone_ms": alone_ms[point.row_bytes]}
         findings.append(Finding(id=name, subject=point.label, estimate=point.p50_ms, parameters=parameters))
     return tuple(findings)
+
+
+def _of_fewest_connections(cost: ClusterCost) -> list[ClusterPoint]:
+    """Points with the fewest connections and one writer."""
+    threads = min((point.threads for point in cost.points), default=1)
+    return [point for point in cost.points if point.threads == threads and point.writers is None]
+
+
+def _by_reach(cost: ClusterCost) -> list[ClusterPoint]:
+    """Points of clusters in the order of the answer: each cluster at its farthest distance, then at nearer ones."""
+    clustered = (point for point in _of_fewest_connections(cost) if point.mode in CLUSTERS and point.farthest_ms)
+    points = sorted(clustered, key=_reach)
+    farthest = {point.label: point for point in points}
+    nearer = [point for point in reversed(points) if point is not farthest[point.label]]
+    return [*farthest.values(), *nearer]
 
 
 def _reach(point: ClusterPoint) -> tuple[float, int]:

@@ -14,8 +14,9 @@ TEXTS: Texts = {
     "takes": "the median {operation} takes {estimate:table} ms with {subject} over {distances}",
     "takes, next": "{estimate:table} ms with {subject}",
     "elsewhere": "{estimate:table} ms with {subject} over {distances}",
-    "round-trips": "a commit waits for other nodes, and a round trip to the farthest takes {farthest_ms:table} ms, to the nearest "
-    "{nearest_ms:table} ms",
+    # Why it takes so long.
+    "round-trips": "over {subject}, a {operation} waits for other nodes: round trips take {nearest_ms:table} to "
+    "{farthest_ms:table} ms",
     # Titles, notes and advice.
     "rates": "{estimate:table} {operation}s/s over {distances}, the farthest, with {subject}",
     "connections": "the answer is that of {threads:of connection}",

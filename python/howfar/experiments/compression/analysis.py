@@ -8,7 +8,7 @@ slower of them determines throughput.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -365,13 +365,9 @@ _ORDER = ("helps", "slower", "no-gain", "no-difference", "invalid")
 def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
     """For each link and kind of data, the algorithm with the largest gain; one finding for a link over which none helps with any
     data."""
-    groups = groups_with_factor_off(compared_cells(evidence, "compression"), "compression")
     findings_by_location: dict[str, list[Finding]] = {}
-    places = locations([plain for plain, _ in groups], "compression", "content")
-    for place, (plain, compressed) in zip(places, groups, strict=True):
-        compared = [(cell, *result) for cell in compressed if (result := compare(evidence, cell, plain))]
-        if compared:
-            findings_by_location.setdefault(place, []).append(_content_finding(place, plain, compared))
+    for place, plain, compared in _compared_groups(evidence):
+        findings_by_location.setdefault(place, []).append(_content_finding(place, plain, compared))
     findings = [finding for place, found in findings_by_location.items() for finding in _merge_contents(place, found)]
     return tuple(sorted(findings, key=_importance))
 
@@ -379,17 +375,15 @@ def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
 def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
     """What compression saves on the wire, by the interface's counters, and its effect on CPU time, where it helps most. Each only
     where it is known and, of CPU time, resolved."""
-    groups = groups_with_factor_off(compared_cells(evidence, "compression"), "compression")
-    places = locations([plain for plain, _ in groups], "compression", "content")
-    pairs = [
-        (result[0], place, plain, cell)
-        for place, (plain, compressed) in zip(places, groups, strict=True)
-        for cell in compressed
-        if (result := compare(evidence, cell, plain)) and result[1] is Resolution.FASTER
+    faster = [
+        (ratio.value, place, plain, cell)
+        for place, plain, compared in _compared_groups(evidence)
+        for cell, ratio, verdict in compared
+        if verdict is Resolution.FASTER
     ]
-    if not pairs:
+    if not faster:
         return ()
-    _, place, plain, cell = max(pairs, key=lambda pair: pair[0].value)
+    _, place, plain, cell = max(faster, key=lambda result: result[0])
     cpu_ratio = resolved_cpu_ratio(evidence, cell, plain)
     parameters: dict[str, str | int | float] = {
         "algorithm": str(level_of(cell.factors, "compression")),
@@ -404,6 +398,20 @@ def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
     return (Finding(id="-and-".join(known), subject=place, estimate=cpu_ratio, parameters=parameters),)
 
 
+_Compared = tuple[CellSummary, Estimate, Resolution | None]
+"""A compressed cell, and its ratio of throughput to the same one without compression, with what that shows."""
+
+
+def _compared_groups(evidence: RunEvidence) -> Iterator[tuple[str, CellSummary, list[_Compared]]]:
+    """Each cell without compression that has others to compare: where it was measured, the cell, and the others."""
+    groups = groups_with_factor_off(compared_cells(evidence, "compression"), "compression")
+    places = locations([plain for plain, _ in groups], "compression", "content")
+    for place, (plain, compressed) in zip(places, groups, strict=True):
+        compared = [(cell, *result) for cell in compressed if (result := compare(evidence, cell, plain))]
+        if compared:
+            yield place, plain, compared
+
+
 def _bytes_sent(cell: CellSummary) -> float | None:
     """Bytes per transaction in the busier direction, as the link's interface counted them. None: not counted."""
     series = cell.network
@@ -412,9 +420,7 @@ def _bytes_sent(cell: CellSummary) -> float | None:
     return max(fmean(series.to_client_bytes_per_s), fmean(series.to_server_bytes_per_s)) / cell.tps.value
 
 
-def _content_finding(
-    location: str, plain: CellSummary, compared: Sequence[tuple[CellSummary, Estimate, Resolution | None]]
-) -> Finding:
+def _content_finding(location: str, plain: CellSummary, compared: Sequence[_Compared]) -> Finding:
     """The finding about the best algorithm. One whose gain is resolved is preferred to one with a larger gain that is not."""
     valid = [result for result in compared if result[2] is not None]
     faster = [result for result in valid if result[2] is Resolution.FASTER]

@@ -11,12 +11,12 @@ TEXTS: Texts = {
     "slower": "{subject} no algorithm helps",
     "no-gain": "{subject} no algorithm measurably helps",
     "no-difference": "{subject} compression makes no measurable difference",
+    "invalid": "{subject} the figures do not show what compression does",
     # Causes.
     "bytes": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}",
     "cpu": "{subject} a transaction costs {estimate:more} CPU with {algorithm}",
     "bytes-and-cpu": "{subject} {algorithm} leaves {bytes:share} of the bytes of {content}, and a transaction costs {estimate:more} "
     "CPU",
-    "invalid": "{subject} the figures do not show what compression does",
 }
 
 ECONOMICS: Texts = {

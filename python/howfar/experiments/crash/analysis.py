@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from howfar.analysis.answer import sentences
 from howfar.bottleneck.rules import FULL_SHARE
-from howfar.experiments.crash.texts import TEXTS
+from howfar.experiments.crash.texts import FAULT_TEXTS, TEXTS
 from howfar.experiments.replication.arms import replication_name
 from howfar.findings import Finding
 from howfar.plan.factors import LOSSLESS, REPLICA_RATE_BPS
@@ -33,12 +33,8 @@ CHANCE_OF_NO_LOSS = 0.05
 
 
 class Fault(NamedTuple):
-    """One level of the factor `fault`, for readers."""
+    """One level of the factor `fault`."""
 
-    name: str
-    """Short name for labels of charts; `text` explains it."""
-    clause: str
-    text: str = ""
     cut_off: bool = False
     """Whether the primary stays alive but nothing that it sends arrives. False for `cut-to-primary`, where TCP sends for a while."""
     like_machine_failure: bool = False
@@ -46,79 +42,19 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "cut": Fault(
-        "link cut",
-        "the link was cut and then the primary was killed",
-        "both directions are cut, and the primary continues until it is killed a second later",
-        True,
-        True,
-    ),
-    "cut-to-replica": Fault(
-        "link to replica cut",
-        "the link to the replica was cut and then the primary was killed",
-        "packets to the replica are dropped, and the primary continues until it is killed a second later",
-        True,
-        True,
-    ),
-    "kill-primary": Fault(
-        "server killed",
-        "the primary's server was killed",
-        "SIGKILL to the primary's server; its kernel still delivers what was in the sockets",
-    ),
-    "stop-replica": Fault(
-        "replica stopped first",
-        "the replica stopped and then the primary was killed",
-        "the replica stops receiving, and the primary continues until it is killed a second later",
-        True,
-    ),
-    "cut-to-primary": Fault(
-        "link from replica cut",
-        "the link from the replica was cut and then the primary was killed",
-        "packets from the replica are dropped, and the primary continues until it is killed a second later",
-    ),
-    "cut-off-primary": Fault(
-        "primary cut off",
-        "the primary was cut off from the other nodes and later killed",
-        "its links to all other nodes are cut and its clients still reach it; it is killed a second after the others go on",
-        True,
-        True,
-    ),
-    "partition": Fault(
-        "partition",
-        "the primary and another node were cut off from the majority",
-        "the links of the primary and another node to the others are cut, and clients still reach both; the primary is killed a "
-        "second after the others go on",
-        True,
-        True,
-    ),
-    "cut-off-member": Fault(
-        "member cut off",
-        "another node was cut off",
-        "all links of a node that no load writes to are cut; a client of its own tries to write there",
-    ),
-    "member-returns": Fault(
-        "member away for 3 s",
-        "another node was cut off for 3 s",
-        "all links of a node that no load writes to are cut and mended 3 s later, before the others expel it",
-    ),
-    "member-restarts": Fault(
-        "member restarts",
-        "another node was shut down for 3 s and joined again",
-        "a node that no load writes to is shut down, and started again with its data 3 s later; a second after it is "
-        "whole the primary is killed, and all rows must be on that node",
-    ),
-    "member-joins": Fault(
-        "new member",
-        "another node was replaced by one without data",
-        "a node that no load writes to is shut down, and one without data joins in its place; a second after it is "
-        "whole the primary is killed, and all rows must be on that node",
-    ),
-    "slow-member": Fault(
-        "slow member",
-        "another node was slow",
-        "the server of a node that no load writes to runs for 10 ms of each 100 ms, for 10 s",
-    ),
-    "replica-leaves": Fault("replica leaves", "the replica left"),
+    "cut": Fault(cut_off=True, like_machine_failure=True),
+    "cut-to-replica": Fault(cut_off=True, like_machine_failure=True),
+    "kill-primary": Fault(),
+    "stop-replica": Fault(cut_off=True),
+    "cut-to-primary": Fault(),
+    "cut-off-primary": Fault(cut_off=True, like_machine_failure=True),
+    "partition": Fault(cut_off=True, like_machine_failure=True),
+    "cut-off-member": Fault(),
+    "member-returns": Fault(),
+    "member-restarts": Fault(),
+    "member-joins": Fault(),
+    "slow-member": Fault(),
+    "replica-leaves": Fault(),
 }
 """Faults by their level; the most similar to the failure of a machine is first. If a run injected several, the first represents the
 others."""
@@ -389,25 +325,37 @@ def conclude(losses: Sequence[CrashLoss], shown: Mapping[str, Estimate]) -> tupl
     )
 
 
-def ages_of_losses(losses: Sequence[CrashLoss]) -> tuple[Finding, ...]:
-    """How old the earliest lost commits were, in modes that may lose some."""
-    return tuple(
-        _finding("age", loss, fault=FAULTS[loss.fault].clause, age_ms=loss.lost_age_ms)
-        for loss in losses
-        if loss.mode not in LOSSLESS and (loss.lost_age_ms or 0) > 0
-    )
+def explain(losses: Sequence[CrashLoss], answer: Finding) -> tuple[Finding, ...]:
+    """How old the earliest lost commit of the answer's mode was. Empty: the answer is not about such a mode's loss."""
+    if answer.id != "lost":
+        return ()
+    ages = [
+        _finding("unprotected", loss, age_ms=loss.lost_age_ms)
+        for loss in _losses_with_age(losses)
+        if replication_name(loss.mode) == answer.subject
+    ]
+    return tuple(ages[:1])
+
+
+def _losses_with_age(losses: Sequence[CrashLoss]) -> list[CrashLoss]:
+    """Losses of modes that may lose some, where the age of the earliest lost commit is known."""
+    return [loss for loss in losses if loss.mode not in LOSSLESS and (loss.lost_age_ms or 0) > 0]
 
 
 def detail_findings(losses: Sequence[CrashLoss]) -> tuple[Finding, ...]:
     """What the tables do not have: bounds, ages of lost commits, early reads, commits that a retry would repeat."""
-    by_mode, findings = _losses_by_mode(losses), [*ages_of_losses(losses)]
+    by_mode = _losses_by_mode(losses)
+    findings = [
+        _finding("age", loss, fault=FAULT_TEXTS[loss.fault].clause, age_ms=loss.lost_age_ms)
+        for loss in _losses_with_age(losses)
+    ]
     for of_mode in by_mode.values():
         worst, totals = max(of_mode, key=lambda loss: loss.most_lost), _totals(of_mode).parameters
         if not worst.lost:
             share = max_loss_share(int(totals["crashes"]))
             findings.append(_finding("bound", worst, None, share=share, **totals))
         elif worst.mode in LOSSLESS:
-            findings.append(_finding("worst", worst, most=worst.most_lost, fault=FAULTS[worst.fault].clause))
+            findings.append(_finding("worst", worst, most=worst.most_lost, fault=FAULT_TEXTS[worst.fault].clause))
     findings += [
         _finding("donor-limit", loss, busy=loss.join.link_busy.value)
         for loss in losses
@@ -470,7 +418,7 @@ def _longest_stall(losses: Sequence[CrashLoss]) -> Finding | None:
     if not stalls:
         return None
     estimate, loss = max(stalls, key=lambda stall: stall[0].value)
-    return _finding("stall", loss, estimate, fault=FAULTS[loss.fault].clause)
+    return _finding("stall", loss, estimate, fault=FAULT_TEXTS[loss.fault].clause)
 
 
 def _isolated(losses: Sequence[CrashLoss]) -> list[CrashLoss]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from howfar.analysis.answer import clauses, sentences
+from howfar.analysis.answer import sentences
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash.analysis import (
     FAULTS,
     CrashFindings,
     CrashLoss,
     CrashPoint,
-    ages_of_losses,
     conclude,
+    explain,
     lost_before_text,
     max_loss_share,
 )
-from howfar.experiments.crash.texts import TEXTS
+from howfar.experiments.crash.texts import FAULT_TEXTS, TEXTS
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.replication import frame
 from howfar.experiments.replication.arms import mode_name
@@ -32,7 +32,7 @@ from howfar.experiments.replication.frame import (
     trade_tables,
 )
 from howfar.experiments.replication.trade import ReplicationFindings, quoted_rows
-from howfar.findings import Finding, capital, fill, note
+from howfar.findings import Finding, capital, describe, fill, note
 from howfar.plan.factors import LOSSLESS
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, by_style, data, layer, legend
@@ -72,7 +72,7 @@ def mode_labels(losses: Sequence[CrashLoss]) -> list[str]:
 
 def fault_labels(losses: Sequence[CrashLoss]) -> list[str]:
     """Labels of rows: mode and fault if these are unique, else the arm's name."""
-    short = [f"{MODE_STYLES[loss.mode].short}, {FAULTS[loss.fault].name}" for loss in losses]
+    short = [f"{MODE_STYLES[loss.mode].short}, {fault_name(loss.fault)}" for loss in losses]
     return short if len(set(short)) == len(short) else [loss.arm for loss in losses]
 
 
@@ -241,9 +241,10 @@ class Crash(Experiment):
 
     def explain(self, evidence: RunEvidence, findings: Findings) -> tuple[Finding, ...]:
         found = findings["replication"]
-        if not isinstance(found, ReplicationFindings) or found.crash is None:
+        answer = next(iter(self.conclude(evidence, findings)), None)
+        if not isinstance(found, ReplicationFindings) or found.crash is None or answer is None:
             return ()
-        return tuple(age.model_copy(update={"id": "unprotected"}) for age in ages_of_losses(found.crash.losses)[:1])
+        return explain(found.crash.losses, answer)
 
     def applies(self, summary: Summary) -> bool:
         findings = summary.find_findings(ReplicationFindings)
@@ -255,7 +256,7 @@ class Crash(Experiment):
         crash = without_predictions(findings.crash) if summary.answer.is_missing else findings.crash
         tables = trade_tables(findings, summary)
         blocks = [*sections(crash), *mode_verdicts(findings, summary, tables[1:])]
-        proofs = [clauses([proof], TEXTS) for proof in _ruled_out(crash.losses)[-1:]]
+        proofs = [describe(proof, TEXTS) for proof in _ruled_out(crash.losses)[-1:]]
         return frame.document(summary, [dot_chart(crash), *tables[:1]], blocks, records(findings.crash), proofs)
 
 
@@ -349,7 +350,7 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
         "received": {} if any(loss.join for loss in losses) else None,
     }
     return (
-        *(f"{capital(fault_name(fault))}: {FAULTS[fault].text}." for fault in faults if FAULTS[fault].text),
+        *(f"{capital(fault_name(fault))}: {FAULT_TEXTS[fault].text}." for fault in faults if FAULT_TEXTS[fault].text),
         *(note(TEXTS[name], **each) for name, each in notes.items() if each is not None),
     )
 

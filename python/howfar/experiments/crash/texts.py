@@ -1,8 +1,86 @@
-"""Sentence templates for the findings of crash experiments; `analysis.answer.Texts` says where their formats are explained."""
+"""What crashes may show, in words, and the names of the faults."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from howfar.findings import Texts
+
+
+class FaultTexts(NamedTuple):
+    """One level of the factor `fault`, for readers."""
+
+    name: str
+    """Short name for labels of charts; `text` explains it."""
+    clause: str
+    text: str = ""
+
+
+_UNTIL_KILLED = "and the primary continues until it is killed a second later"
+_KILLED_AFTER_JOIN = "a second after it is whole the primary is killed, and all rows must be on that node"
+FAULT_TEXTS = {
+    "cut": FaultTexts(
+        "link cut", "the link was cut and then the primary was killed", "both directions are cut, " + _UNTIL_KILLED
+    ),
+    "cut-to-replica": FaultTexts(
+        "link to replica cut",
+        "the link to the replica was cut and then the primary was killed",
+        "packets to the replica are dropped, " + _UNTIL_KILLED,
+    ),
+    "kill-primary": FaultTexts(
+        "server killed",
+        "the primary's server was killed",
+        "SIGKILL to the primary's server; its kernel still delivers what was in the sockets",
+    ),
+    "stop-replica": FaultTexts(
+        "replica stopped first",
+        "the replica stopped and then the primary was killed",
+        "the replica stops receiving, " + _UNTIL_KILLED,
+    ),
+    "cut-to-primary": FaultTexts(
+        "link from replica cut",
+        "the link from the replica was cut and then the primary was killed",
+        "packets from the replica are dropped, " + _UNTIL_KILLED,
+    ),
+    "cut-off-primary": FaultTexts(
+        "primary cut off",
+        "the primary was cut off from the other nodes and later killed",
+        "its links to all other nodes are cut and its clients still reach it; it is killed a second after the others go on",
+    ),
+    "partition": FaultTexts(
+        "partition",
+        "the primary and another node were cut off from the majority",
+        "the links of the primary and another node to the others are cut, and clients still reach both; the primary is killed a "
+        "second after the others go on",
+    ),
+    "cut-off-member": FaultTexts(
+        "member cut off",
+        "another node was cut off",
+        "all links of a node that no load writes to are cut; a client of its own tries to write there",
+    ),
+    "member-returns": FaultTexts(
+        "member away for 3 s",
+        "another node was cut off for 3 s",
+        "all links of a node that no load writes to are cut and mended 3 s later, before the others expel it",
+    ),
+    "member-restarts": FaultTexts(
+        "member restarts",
+        "another node was shut down for 3 s and joined again",
+        "a node that no load writes to is shut down, and started again with its data 3 s later; " + _KILLED_AFTER_JOIN,
+    ),
+    "member-joins": FaultTexts(
+        "new member",
+        "another node was replaced by one without data",
+        "a node that no load writes to is shut down, and one without data joins in its place; " + _KILLED_AFTER_JOIN,
+    ),
+    "slow-member": FaultTexts(
+        "slow member",
+        "another node was slow",
+        "the server of a node that no load writes to runs for 10 ms of each 100 ms, for 10 s",
+    ),
+    "replica-leaves": FaultTexts("replica leaves", "the replica left"),
+}
+"""Faults by their level."""
 
 _NONE_LOST = "none was lost with {subject} in {crashes:of crash crashes}{several:? of several kinds}"
 

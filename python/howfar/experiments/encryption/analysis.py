@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean, median
+from typing import NamedTuple
 
 from howfar.analysis.cells import CellSummary, NoiseFloors
 from howfar.analysis.summary import RunEvidence
@@ -265,9 +266,7 @@ def conclude(evidence: RunEvidence) -> tuple[Finding, ...]:
     finding of each way to connect is first."""
     cells, findings = compared_cells(evidence, "tls", "connect"), []
     for connect in (PER_TRANSACTION, "persistent"):
-        results = _results_by_version(
-            evidence, [cell for cell in cells if level_of(cell.factors, "connect") == connect]
-        )
+        results = _results_by_version(evidence, cells, connect)
         found = [_version_finding(connect, version, compared) for version, compared in results.items()]
         findings.append(sorted(found, key=lambda finding: finding.estimate.value if finding.estimate else math.inf))
     everything = [*chain(*findings)]
@@ -283,42 +282,49 @@ def explain(evidence: RunEvidence) -> tuple[Finding, ...]:
     """The CPU time that TLS adds to a transaction, for each way to connect, where it costs most throughput. Only resolved figures."""
     cells, findings = compared_cells(evidence, "tls", "connect"), []
     for connect in (PER_TRANSACTION, "persistent"):
-        chosen = [cell for cell in cells if level_of(cell.factors, "connect") == connect]
-        pairs = [(plain, cell) for plain, others in groups_with_factor_off(chosen, "tls") for cell in others]
-        compared = [(result, *pair) for pair in pairs if (result := compare(evidence, pair[1], pair[0]))]
-        slower = [
-            (ratio.value, plain, cell) for (ratio, verdict), plain, cell in compared if verdict is Resolution.SLOWER
-        ]
-        if not slower:
+        results = chain(*_results_by_version(evidence, cells, connect).values())
+        slower = [result for result in results if result.verdict is Resolution.SLOWER]
+        worst = min(slower, key=lambda result: result.ratio.value, default=None)
+        if worst is None:
             continue
-        _, plain, cell = min(slower, key=lambda pair: pair[0])
-        cpu_ratio = resolved_cpu_ratio(evidence, cell, plain)
+        cpu_ratio = resolved_cpu_ratio(evidence, worst.cell, worst.plain)
         if cpu_ratio is not None and cpu_ratio.value > 1:
-            version = tls_label(level_of(cell.factors, "tls"))
+            version = tls_label(level_of(worst.cell.factors, "tls"))
             findings.append(Finding(id=f"cpu/{connect}", subject=version, estimate=cpu_ratio))
     return tuple(findings)
 
 
-def _results_by_version(
-    evidence: RunEvidence, cells: Sequence[CellSummary]
-) -> dict[str, list[tuple[CellSummary, Estimate, Resolution]]]:
-    """The ratios of all cells that describe the path to the same ones without TLS, by version."""
-    results: dict[str, list[tuple[CellSummary, Estimate, Resolution]]] = {}
-    for plain, encrypted_cells in groups_with_factor_off(cells, "tls"):
+class _Result(NamedTuple):
+    """An encrypted cell compared with the same one without TLS."""
+
+    cell: CellSummary
+    plain: CellSummary
+    ratio: Estimate
+    """Ratio of throughputs."""
+    verdict: Resolution
+
+
+def _results_by_version(evidence: RunEvidence, cells: Sequence[CellSummary], connect: str) -> dict[str, list[_Result]]:
+    """The results of all cells that connect in this way and describe the path, by version."""
+    results: dict[str, list[_Result]] = {}
+    chosen = [cell for cell in cells if level_of(cell.factors, "connect") == connect]
+    for plain, encrypted_cells in groups_with_factor_off(chosen, "tls"):
         for cell in encrypted_cells:
             ratio, verdict = compare(evidence, cell, plain) or (None, None)
             if ratio is not None and verdict is not None:
-                results.setdefault(tls_label(level_of(cell.factors, "tls")), []).append((cell, ratio, verdict))
+                results.setdefault(tls_label(level_of(cell.factors, "tls")), []).append(
+                    _Result(cell, plain, ratio, verdict)
+                )
     return results
 
 
-def _version_finding(
-    connect: str, version: str, results: Sequence[tuple[CellSummary, Estimate, Resolution]]
-) -> Finding:
-    resolved = sorted((result for result in results if result[2].is_difference), key=lambda result: result[1].value)
+def _version_finding(connect: str, version: str, results: Sequence[_Result]) -> Finding:
+    resolved = sorted(
+        (result for result in results if result.verdict.is_difference), key=lambda result: result.ratio.value
+    )
     parameters: dict[str, str | int | float] = {"cells": len(results), "resolved": len(resolved)}
     if not resolved:
         return Finding(id=f"{connect}-unresolved", subject=version, parameters=parameters)
-    (worst, ratio, verdict), (_, least, _) = resolved[0], resolved[-1]
-    parameters |= {"several": int(len(results) > 1), "least_ratio": least.value, "arm": worst.arm}
-    return Finding(id=connect, subject=version, estimate=ratio, verdict=verdict, parameters=parameters)
+    worst, least = resolved[0], resolved[-1]
+    parameters |= {"several": int(len(results) > 1), "least_ratio": least.ratio.value, "arm": worst.cell.arm}
+    return Finding(id=connect, subject=version, estimate=worst.ratio, verdict=worst.verdict, parameters=parameters)

@@ -13,10 +13,10 @@ TEXTS: Texts = {
     "per-transaction-unresolved": "with a connection per transaction {subject} made no measurable difference",
     "persistent": "with persistent connections {subject} is {several:?up to }{estimate:slower}",
     "persistent, next": "{subject} {several:?up to }{estimate:slower}",
+    "persistent-unresolved": "with persistent connections {subject} made no measurable difference",
     # Causes.
     "cpu/per-transaction": "with a connection per transaction {subject} costs {estimate:more} CPU",
     "cpu/persistent": "with persistent connections {subject} costs {estimate:more} CPU",
-    "persistent-unresolved": "with persistent connections {subject} made no measurable difference",
 }
 
 ECONOMICS: Texts = {

@@ -297,12 +297,16 @@ def _trial_chart(stories: Sequence[FallbackStory], index: int) -> list[Block]:
 
 
 def explain(stories: Sequence[FallbackStory]) -> tuple[Finding, ...]:
-    """What happened in a trial, up to the reconnection of the replica."""
-    for story in stories:
-        if (series := story.series) is not None and series.fell_s is not None:
-            figures_s = {"left_s": series.left_s, "fell_s": series.fell_s, "returned_s": series.returned_s}
-            return tuple(Finding(id=name, parameters=figures_s) for name in ("link-cut", "fell", "link-back"))
-    return ()
+    """Why the primary of the answer, in the first mode, fell back: events of the trial that represents it, up to the return of the
+    link. Empty: it did not fall back in that trial."""
+    series = stories[0].series if stories else None
+    if series is None or series.fell_s is None:
+        return ()
+    return (
+        Finding(id="link-cut", parameters={"left_s": series.left_s}),
+        Finding(id="fell", parameters={"fell_s": series.fell_s}),
+        Finding(id="link-back", parameters={"returned_s": series.returned_s}),
+    )
 
 
 def _events(story: FallbackStory, series: FallbackSeries) -> list[str]:

@@ -151,9 +151,7 @@ class Hops(Experiment):
         costs = findings["hops"]
         if not isinstance(costs, HopCosts) or not costs.poolers:
             return super().explain(evidence, findings)
-        pays = any(finding.id.startswith("pays") for finding in conclude(costs))
-        is_known = costs.connect_us is not None and (costs.connect_us.low or 0) > 0
-        return (connect_finding(costs.connect_us, costs.baseline),) if pays and costs.connect_us and is_known else ()
+        return explain(costs)
 
     def document(self, summary: Summary) -> Document:
         costs, latency = summary.require_findings(HopCosts), summary.find_findings(Latency)
@@ -326,10 +324,15 @@ def conclude(costs: HopCosts) -> tuple[Finding, ...]:
     )
 
 
-def connect_finding(connect_us: Estimate, baseline: str) -> Finding:
-    """The time of a connect, which a pooler saves."""
+def explain(costs: HopCosts) -> tuple[Finding, ...]:
+    """The time of a connect, which a pooler saves. Empty: no pooler pays off, or the time is not known to be more than 0."""
+    connect_us = costs.connect_us
+    if connect_us is None or (connect_us.low or 0) <= 0:
+        return ()
+    if not any(pooler_finding(pooler).id.startswith("pays") for pooler in costs.poolers):
+        return ()
     parameters = {"connect_ms": connect_us.value / 1e3}
-    return Finding(id="connect", subject=baseline, estimate=connect_us, parameters=parameters)
+    return (Finding(id="connect", subject=costs.baseline, estimate=connect_us, parameters=parameters),)
 
 
 def hop_finding(hop: HopCost, costs: HopCosts) -> Finding:

@@ -160,16 +160,18 @@ def _advice(latency: Latency) -> tuple[Advice, ...]:
         if overloaded is None or capacity is None:
             continue
         most = capacity.scaled(MAX_CAPACITY_SHARE)
-        has_headroom = most.value < overloaded.per_s  # else it queued below what a closed loop does
+        cautious = most.value if most.low is None else most.low
+        has_headroom = cautious > 0 and most.value < overloaded.per_s  # else it queued below what a closed loop does
         reason = fill(
             ANSWERED,
             per_s=overloaded.per_s,
             answered=_percent_text(overloaded.answered),
             capacity=with_limits(capacity),
         )
-        cautious = most.value if most.low is None else most.low
-        most_text = figures.number(cautious) if has_headroom and cautious > 0 else f"{overloaded.per_s:,g}"
-        because = fill(HEADROOM, reason=reason, share=MAX_CAPACITY_SHARE) if has_headroom else f"{reason}."
+        most_text, because = f"{overloaded.per_s:,g}", f"{reason}."
+        if has_headroom:
+            most_text = figures.number(cautious)
+            because = fill(HEADROOM, reason=reason, share=MAX_CAPACITY_SHARE, low=most.low is not None)
         advice.append(Advice(action=fill(KEEP_BELOW, path=path.name, most=most_text), because=because))
     return tuple(advice)
 

@@ -24,8 +24,8 @@ KEEP_BELOW = "On {path}, keep below {most} transactions/s, or give it more conne
 ANSWERED = (
     "At {per_s:,g}/s, it answered {answered} in time; in a closed loop with as many connections, it does {capacity}/s"
 )
-HEADROOM = "{reason}, of which {share:share}, at the lower end of its interval, leaves room for bursts."
-"""Appended if the path queues above what a closed loop does. If it queues below, its capacity is no guide."""
+HEADROOM = "{reason}, of which {share:share}{low:?, at the lower end of its interval,} leaves room for bursts."
+"""The reason if a share of the capacity is the advice. It is no guide if the path queues below it, or if its interval reaches 0."""
 
 CAPACITIES = "In a closed loop, which no rate can exceed without a growing queue: {capacities}."
 """Note with the throughput of each path."""

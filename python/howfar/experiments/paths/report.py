@@ -44,6 +44,7 @@ from howfar.report.charts import (
     data,
     layer,
     percentile_chart,
+    ratio_ticks,
     stacked_bars,
     styles,
 )
@@ -187,19 +188,6 @@ def _arm_names(cells: Sequence[CellSummary]) -> list[str]:
     return [cell.arm for cell in cells]
 
 
-_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
-_FINER_TICKS = (0.8, 0.9, 1.1, 1.2), (0.85, 0.95, 1.05), (0.98, 1.02)
-
-
-def _ratio_ticks(low: float, high: float) -> list[float]:
-    """A few round ratios inside the domain, always including 1."""
-    ticks: list[float] = []
-    for finer in (_TICKS, *_FINER_TICKS):
-        if len(ticks) < 3:
-            ticks += [tick for tick in finer if low <= tick <= high]
-    return sorted(ticks)
-
-
 def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, float]:
     """Domain of the ratio axis. It includes every block and published ratio, and intervals and the A/A band as far as they are within
     1/20 to 20: wider ones would compress the others."""
@@ -251,7 +239,7 @@ def ratios(summary: Summary, cells: Sequence[CellSummary], width: int) -> Drawab
     low, high = ratio_domain(cells, floor)
     cells, base = _named_by_path(cells, baseline_name(summary))
     title = fill(RATIOS_AXIS, unit=summary.operation_unit, baseline=base)
-    x = axis(alt.X, "ratio", title, (low, high), 10, values=_ratio_ticks(low, high), format=".3~r", grid=True)
+    x = axis(alt.X, "ratio", title, (low, high), 10, values=ratio_ticks(low, high), format=".3~r", grid=True)
     y = arm_axis(_arm_names(cells))
     # Circles of one arm are spread over five lanes, so that equal ones do not hide each other.
     block_circles: Rows = [
@@ -395,32 +383,28 @@ def _chart_section(
     return [Heading(heading), Chart(make.__name__, title, caption, partial(make, summary), data)]
 
 
-def _cpu_us(cell: CellSummary) -> float:
-    """CPU microseconds per query that the chart shows."""
-    used = cell.cpu_us_per_query
-    return sum(part.value for part in (used.client, used.server, used.forwarder) if part is not None)
-
-
-def _extremes(text: str, values: Sequence[tuple[float, str]], **more: str) -> str:
-    """A title that names the arms with the highest and the lowest value. Empty: there is no arm."""
-    if not values:
+def _extremes(text: str, values: Sequence[tuple[float | None, str]], **more: str) -> str:
+    """A title that names the arms with the highest and the lowest value. None: unknown. Empty: no value is known."""
+    known = [(value, arm) for value, arm in values if value is not None]
+    if not known:
         return ""
-    (least, best), (most, worst) = min(values), max(values)
+    (least, best), (most, worst) = min(known), max(known)
     return fill(text, least=least, best=best, most=most, worst=worst, **more)
 
 
 def _time_chart(summary: Summary) -> list[Block]:
-    rows = []
-    for cell in shown_cells(summary):
-        parts = [cell.time_split_us.get(part, 0.0) / 1000 for part in PARTS]
-        if sum(parts):
-            rows.append([cell.arm, *(f"{ms:.3f}" for ms in parts), f"{sum(parts):.3f}"])
-    slowest = max(shown_cells(summary), key=lambda cell: sum(cell.time_split_us.values()), default=None)
+    split_ms = [
+        (cell.arm, {part: cell.time_split_us.get(part, 0.0) / 1000 for part in PARTS}) for cell in shown_cells(summary)
+    ]
+    totals_ms = [(total_ms, arm, parts_ms) for arm, parts_ms in split_ms if (total_ms := sum(parts_ms.values()))]
+    rows = [
+        [arm, *(f"{ms:.3f}" for ms in parts_ms.values()), f"{total_ms:.3f}"] for total_ms, arm, parts_ms in totals_ms
+    ]
     title, head = "", ("ms", *PARTS, "total")
-    if rows and slowest is not None:
-        part_us, part = max((us, part) for part, us in slowest.time_split_us.items())
-        total_ms = sum(slowest.time_split_us.values()) / 1000
-        title = fill(TIME_TITLE, path=slowest.arm, total_ms=total_ms, part_ms=part_us / 1000, part=part)
+    if totals_ms:
+        total_ms, slowest, parts_ms = max(totals_ms, key=lambda total: total[0])
+        part_ms, part = max((ms, part) for part, ms in parts_ms.items())
+        title = fill(TIME_TITLE, path=slowest, total_ms=total_ms, part_ms=part_ms, part=part)
     return _chart_section(
         summary, "Where does the time of a transaction go?", title, TIME_CAPTION, time_split, head, rows
     )
@@ -434,7 +418,7 @@ def _latency_chart(summary: Summary) -> list[Block]:
         rows.append([cell.arm, *texts, figures.ratio(cell.latency_ratio)])
     head = ("ms", *(f"{quantile * 100:g} %" for quantile in CURVE_QUANTILES), "max", "median, x baseline [95 %]")
     p99_ms = [(percentile_ms(cell.latency_ms, cell.latency_curve, 0.99), cell.arm) for cell in shown_cells(summary)]
-    title = _extremes(LATENCY_TITLE, [(ms, arm) for ms, arm in p99_ms if ms is not None])
+    title = _extremes(LATENCY_TITLE, p99_ms)
     return _chart_section(summary, "How long does a transaction take?", title, LATENCY_CAPTION, latency, head, rows)
 
 
@@ -451,5 +435,5 @@ def _cpu_chart(summary: Summary) -> list[Block]:
     caption = fill(CPU_CAPTION, note=figures.cpu_note(summary)).rstrip()
     head = (f"µs per {one}", "client", "server", "forwarders", "link emulator", "x baseline [95 %]")
     question = fill(CPU_QUESTION, unit=one)
-    title = _extremes(CPU_TITLE, [(_cpu_us(cell), cell.arm) for cell in shown_cells(summary)], unit=one)
+    title = _extremes(CPU_TITLE, [(figures.cpu_total(cell), cell.arm) for cell in shown_cells(summary)], unit=one)
     return _chart_section(summary, question, title, caption, cpu, head, rows)

@@ -544,7 +544,7 @@ MIN_EXTRA_ROUND_TRIPS = 1.25
 def conclude(cost: ReplicationCost, differ: Callable[[str, str], bool]) -> tuple[Finding, ...]:
     """The answer: the wait of one connection, and what many make of it, first in the mode that is advised. Others are named if they
     differ from it. `differ`: whether the rates of two arms do."""
-    quoted = sorted(_curves_to_quote(cost.curves), key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
+    quoted = _curves_to_quote(cost.curves)
     if not quoted:
         return _asynchronous_finding(cost.curves)
     advised = quoted[0]
@@ -582,7 +582,7 @@ def _finding(
 
 def _cost_sentences(curves: Sequence[ReplicationCurve], published: Published, kind: str) -> tuple[str, ...]:
     """What explains the figures."""
-    quoted = sorted(_curves_to_quote(curves), key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
+    quoted = _curves_to_quote(curves)
     single = one_connection_findings(quoted[0], published) if quoted else []
     return (*sentences((*single, *model_findings(curves)), TEXTS), *round_trip_sentences(curves, kind))
 
@@ -599,13 +599,14 @@ def point_at(curve: ReplicationCurve, threads: int) -> CommitCost | None:
 
 
 def _curves_to_quote(curves: Sequence[ReplicationCurve]) -> list[ReplicationCurve]:
-    """Semi-synchronous curves at the quoted distance, with all else at its default."""
+    """Semi-synchronous curves at the quoted distance, with all else at its default; that of the advised mode is first."""
     semi_sync = [curve for curve in curves if curve.mode in SEMI_SYNC and not curve.held and curve.points]
     if not semi_sync:
         return []
     distance = quoted_distance([curve.replica_rtt_ns for curve in semi_sync]) or 0
     at_distance = [curve for curve in semi_sync if (curve.replica_rtt_ns or 0) == distance]
-    return [curve for curve in at_distance if curve.durability == at_distance[0].durability]
+    quoted = [curve for curve in at_distance if curve.durability == at_distance[0].durability]
+    return sorted(quoted, key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
 
 
 def _typical_point(curve: ReplicationCurve) -> CommitCost:
@@ -635,7 +636,7 @@ def one_connection_findings(curve: ReplicationCurve, published: Published) -> li
 
 def explain(curves: Sequence[ReplicationCurve]) -> tuple[Finding, ...]:
     """Why one connection makes so few commits over the longest distance."""
-    quoted = sorted(_curves_to_quote(curves), key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
+    quoted = _curves_to_quote(curves)
     return tuple(one_connection_findings(quoted[0], ())[:1]) if quoted else ()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from howfar.analysis.summary import Summary
 from howfar.contract.receipt import TrialReceipt
-from howfar.experiments.crash.analysis import FAULTS, max_loss_share
+from howfar.experiments.crash.analysis import max_loss_share
+from howfar.experiments.crash.texts import FAULT_TEXTS
 from howfar.experiments.replication.analysis import point_at, round_trip_sentences
 from howfar.experiments.replication.arms import ALONE, is_same_distance, mode_name
 from howfar.experiments.replication.texts import TEXTS
@@ -147,9 +148,7 @@ def trade_notes(rows: Sequence[ModeComparison], flushes_to_memory: bool = False)
     if all(row.lost_per_crash is None for row in rows):
         return (*notes, note(TEXTS["no-crashes"]))
     faults = dict.fromkeys(row.fault for row in rows if row.fault is not None)
-    texts = [
-        f"{fault_name(fault)} ({FAULTS[fault].text})" if FAULTS[fault].text else fault_name(fault) for fault in faults
-    ]
+    texts = [f"{name} ({text})" if text else name for name, _, text in (FAULT_TEXTS[fault] for fault in faults)]
     return (*notes, *([f"Crashes: {'; '.join(texts)}."] if texts else []))
 
 
@@ -218,7 +217,7 @@ def distance(rtt_ns: int | None) -> str:
 
 
 def fault_name(fault: str) -> str:
-    return FAULTS[fault].name
+    return FAULT_TEXTS[fault].name
 
 
 # ---------------------------------------------------------------- evidence

@@ -13,7 +13,7 @@ from typing import ClassVar
 from howfar.analysis.advice import Advice, advise
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.crash import report as crash_report
-from howfar.experiments.crash.analysis import FAULTS, CrashLoss
+from howfar.experiments.crash.analysis import CrashLoss
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.fallback import report as fallback_report
 from howfar.experiments.replication import charts, frame
@@ -36,7 +36,7 @@ from howfar.experiments.replication.arms import (
     server_kind,
     with_mode,
 )
-from howfar.experiments.replication.frame import Record, distance, mode_verdicts, trade_tables, with_limits
+from howfar.experiments.replication.frame import Record, distance, fault_name, mode_verdicts, trade_tables, with_limits
 from howfar.experiments.replication.texts import TEXTS
 from howfar.experiments.replication.trade import ModeComparison, ReplicationFindings, replication_findings
 from howfar.findings import Finding, capital, fill, note
@@ -109,7 +109,7 @@ def _asynchronous_advice(findings: ReplicationFindings, kind: str) -> Advice | N
     if worst is not None and not worst.lost:
         reasons.append(fill(TEXTS["no-proof"], crashes=sum(loss.crashes for loss in losses)))
     elif worst is not None:
-        reasons.append(fill(TEXTS["worst-fault"], fault=FAULTS[worst.fault].name, lost=worst.lost_per_crash))
+        reasons.append(fill(TEXTS["worst-fault"], fault=fault_name(worst.fault), lost=worst.lost_per_crash))
     elif row.replica_rtt_ns:
         in_flight = row.commits_per_s.value * row.replica_rtt_ns / 2e9
         reasons.append(fill(TEXTS["always-in-flight"], commits=in_flight))

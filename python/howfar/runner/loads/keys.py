@@ -79,7 +79,8 @@ class KeyLoad(TransactionLoad):
 
 def describe_misses(misses: int) -> tuple[str, ...]:
     """A sentence if keys were missed."""
-    return (f"{misses} keys were not found, although all were set",) if misses else ()
+    text = "1 key was" if misses == 1 else f"{misses} keys were"
+    return (f"{text} not found, although all were set",) if misses else ()
 
 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]

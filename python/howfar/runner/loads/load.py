@@ -67,7 +67,7 @@ class TrialLoad(ABC, Generic[Job]):
     def check(self, outcome: LoadOutcome) -> CollectedReceipt:
         """The load's part of the receipt, and the differences from the request. Raises LabError."""
         receipt = TrialReceipt()
-        if (arrivals := arrivals_receipt(self.job, outcome)) is not None:
+        if (arrivals := _arrivals_receipt(self.job, outcome)) is not None:
             receipt.arrivals = arrivals
         return CollectedReceipt(receipt, self.find_mismatches(outcome))
 
@@ -117,7 +117,7 @@ def make_session(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool 
     )
 
 
-def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> ArrivalsReceipt | None:
+def _arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> ArrivalsReceipt | None:
     """The requests that were due in the window at the job's rate, and what became of them. None: closed loop."""
     arrivals = outcome.finished.open_loop
     if job.arrivals is None or arrivals is None:

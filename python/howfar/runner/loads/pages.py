@@ -42,7 +42,7 @@ class PageLoad(TrialLoad[PageJob]):
     @classmethod
     def prepare(cls, plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> PageLoad:
         """Also raises EngineError if the application rejects the script."""
-        job = make_page_job(plan, arm, environment, seed)
+        job = _make_job(plan, arm, environment, seed)
         environment.reset_counters()
         return cls(job, page_spec(plan, arm, sql_of(environment.services) or "mysql"))
 
@@ -66,7 +66,7 @@ class PageLoad(TrialLoad[PageJob]):
 _TABLE = "sbtest1"
 
 
-def make_page_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> PageJob:
+def _make_job(plan: Plan, arm: Arm, environment: TrialEnvironment, seed: int) -> PageJob:
     """A job of pages, after setting their keys. Raises LabError, EngineError if the keys cannot be set, or if the application rejects
     the script."""
     factors = arm.factors
